@@ -407,12 +407,15 @@ int Main(int argc, char** argv) {
       ->type_name("DIR")
       ->required();
   const auto add_count = [&](const char* flag, auto* count, const char* what, uint64_t most) {
-    clicks_command->add_option(flag, *count, what)->check(CLI::Range(uint64_t{1}, most))->capture_default_str();
+    clicks_command->add_option(flag, *count, what)
+        ->check(CLI::Range(uint64_t{1}, most))
+        ->capture_default_str();
   };
   constexpr uint64_t kMostRows = 100000000, kMostKeys = 10000000;
   add_count("--rows", &clicks.rows, "Rows of train.csv", kMostRows);
   add_count("--test_rows", &clicks.test_rows, "Rows of test.csv, which follow those", kMostRows);
-  clicks_command->add_option("--seed", clicks.log.seed, "Another truth and other rows")->capture_default_str();
+  clicks_command->add_option("--seed", clicks.log.seed, "Another truth and other rows")
+      ->capture_default_str();
   add_count("--users", &clicks.log.users, "Users", kMostKeys);
   add_count("--items", &clicks.log.items, "Items", kMostKeys);
   add_count("--tags", &clicks.log.tags, "Tags; a row has up to 4", kMostKeys);

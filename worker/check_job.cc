@@ -98,7 +98,7 @@ absl::StatusOr<SetShape> CheckCsv(const std::string& prefix, const v1::DataFiles
   if (table.labels.empty()) return absl::InvalidArgumentError(files.path() + ": there are no examples in it");
   SetShape set;
   set.shape = {table.features};
-  set.text = absl::StrCat("lines of ", table.features, " numbers",
+  set.text = absl::StrCat("lines of ", table.features, table.features == 1 ? " number" : " numbers",
                           table.keys.empty() ? "" : absl::StrCat(", ", table.keys.size(), " columns of keys"),
                           " and a label");
   return set;
@@ -161,7 +161,8 @@ absl::StatusOr<JobCheck> CheckJob(const v1::JobConfig& config) {
         "whether the last layer has a logit for each class: the largest label says how many there are, "
         "unless data.classes does");
   }
-  WEIR_ASSIGN_OR_RETURN(const ModelNeeds needs, Model::Check(config.model(), ModelInputsOf(config, train.shape), outputs));
+  WEIR_ASSIGN_OR_RETURN(const ModelNeeds needs,
+                        Model::Check(config.model(), ModelInputsOf(config, train.shape), outputs));
   check.parameters = needs.spec.elements();
   check.model = absl::StrCat(config.model().layers_size(), " layers, ", *check.parameters, " parameters");
   if (dataset_bytes.has_value()) {

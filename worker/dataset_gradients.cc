@@ -53,11 +53,11 @@ absl::StatusOr<double> DatasetGradients::Compute(const Work& work, float* weight
   next_indexes_.resize(work.examples);
   order_.Fill(static_cast<int64_t>(LikelyFirst(work)), absl::MakeSpan(next_indexes_));
   replicas_->model().Bind(weights, gradient);
-  WEIR_ASSIGN_OR_RETURN(
-      const double loss,
-      replicas_->ComputeGradient(
-          train_, indexes_, config_.train().micro_batches(), config_.seed(), work.batch, traffic, next_indexes_,
-          rows == nullptr ? nullptr : &rows->tables, rows == nullptr ? nullptr : &rows->gradients));
+  WEIR_ASSIGN_OR_RETURN(const double loss,
+                        replicas_->ComputeGradient(train_, indexes_, config_.train().micro_batches(),
+                                                   config_.seed(), work.batch, traffic, next_indexes_,
+                                                   rows == nullptr ? nullptr : &rows->tables,
+                                                   rows == nullptr ? nullptr : &rows->gradients));
   if (config_.train().clip_norm() > 0) {
     std::vector<absl::Span<float>> pieces = {replicas_->model().gradients()};
     if (rows != nullptr) {

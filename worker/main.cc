@@ -109,9 +109,9 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
     }
     return cuda::UsableDevices();
   };
-  WEIR_ASSIGN_OR_RETURN(const ChosenDevices devices,
-                        ChooseDevices(flags.device, Replicas::PrecisionOf(config.compute()),
-                                      LocalRank(environment), usable));
+  WEIR_ASSIGN_OR_RETURN(
+      const ChosenDevices devices,
+      ChooseDevices(flags.device, Replicas::PrecisionOf(config.compute()), LocalRank(environment), usable));
   WEIR_ASSIGN_OR_RETURN(const auto replicas, Replicas::Create(config, data.train, devices.names));
   LogInfo("computing on ", absl::StrJoin(devices.names, ", "),
           devices.reason.empty() ? "" : absl::StrCat(" (", devices.reason, ")"));

@@ -142,8 +142,7 @@ absl::StatusOr<std::shared_ptr<Trainer::Incoming>> Trainer::BeginPull(uint64_t c
     order.pull->on_weights = [gate = incoming->gate](size_t tensor) { gate->Arrived(tensor); };
   }
   incoming->result = client_->Exchange(std::move(order));
-  incoming->result->OnReady([sent = gradient, received = incoming->weights,
-                             rows = incoming->rows,
+  incoming->result->OnReady([sent = gradient, received = incoming->weights, rows = incoming->rows,
                              gate = incoming->gate](const absl::StatusOr<ExchangeResult>& result) {
     gate->Ended(StatusOf(result));
   });

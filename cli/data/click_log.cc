@@ -33,15 +33,16 @@ class Keys {
       sums_.push_back(sum += std::pow(k + 1.0, -exponent));
       RandomStream random(key, k);
       Row& row = rows_.emplace_back();
-      for (size_t c = 0; c < row.size(); ++c) row[c] = (c == 0 ? kWeightScale : kFactorScale) * Normal(&random);
+      for (size_t c = 0; c < row.size(); ++c)
+        row[c] = (c == 0 ? kWeightScale : kFactorScale) * Normal(&random);
     }
   }
 
   uint32_t Draw(RandomStream* random) const {
     const double at = UniformFloat(random->Next()) * sums_.back();
     const auto found = std::upper_bound(sums_.begin(), sums_.end(), at);
-    return static_cast<uint32_t>(std::min<std::ptrdiff_t>(found - sums_.begin(),
-                                                          static_cast<std::ptrdiff_t>(sums_.size()) - 1));
+    return static_cast<uint32_t>(
+        std::min<std::ptrdiff_t>(found - sums_.begin(), static_cast<std::ptrdiff_t>(sums_.size()) - 1));
   }
   const Row& row(uint32_t key) const { return rows_[key]; }
 
@@ -92,8 +93,8 @@ ClickLog MakeClickLog(const ClickLogOptions& options, uint64_t first, uint64_t r
       for (size_t c = 0; c < mean.size(); ++c) mean[c] += tags.row(tag)[c] / n;
     }
     const uint32_t percent = random.NextBelow(101);
-    const double logit =
-        Logit({users.row(user), items.row(item), places.row(place), mean}, static_cast<double>(percent) / 100);
+    const double logit = Logit({users.row(user), items.row(item), places.row(place), mean},
+                               static_cast<double>(percent) / 100);
     const double probability = 1 / (1 + std::exp(-logit));
     const bool click = UniformFloat(random.Next()) < probability;
     absl::StrAppendFormat(&log.csv, "%d,u%d,i%d,p%d,%s,%.2f\n", click ? 1 : 0, user, item, place, tag_list,

@@ -34,7 +34,8 @@ int RunDataClicks(const DataClicksOptions& options) {
   std::error_code error;
   std::filesystem::create_directories(options.directory, error);
   if (error) {
-    return Refuse(kExitConfig, absl::StrCat("cannot make the folder ", options.directory, ": ", error.message()));
+    return Refuse(kExitConfig,
+                  absl::StrCat("cannot make the folder ", options.directory, ": ", error.message()));
   }
   const ClickLog train = MakeClickLog(options.log, 0, options.rows);
   const ClickLog test = MakeClickLog(options.log, options.rows, options.test_rows);
@@ -49,7 +50,8 @@ int RunDataClicks(const DataClicksOptions& options) {
   }
   std::printf("of the true probabilities, on test.csv: log loss %.4f, AUC %s\n", test.truth.log_loss,
               test.truth.auc.has_value() ? FormatLoss(*test.truth.auc).c_str() : "-");
-  std::printf("of the same probability for everybody: log loss %.4f, AUC 0.5\n", test.truth.constant_log_loss);
+  std::printf("of the same probability for everybody: log loss %.4f, AUC 0.5\n",
+              test.truth.constant_log_loss);
   return kExitOk;
 }
 

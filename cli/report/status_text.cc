@@ -168,13 +168,12 @@ std::string StatusReport(const v1::ClusterStatus& status) {
   if (Evaluated(status)) {
     const auto& evaluation = status.evaluation();
     line("test",
-         absl::StrCat(evaluation.test_accuracy() < 0
-                          ? ""
-                          : absl::StrCat("accuracy ", FormatPercent(evaluation.test_accuracy()), ", "),
-                      evaluation.has_test_auc()
-                          ? absl::StrCat("AUC ", FormatLoss(evaluation.test_auc()), ", ")
-                          : "",
-                      "loss ", FormatLoss(evaluation.test_loss()), " at version ", evaluation.version()));
+         absl::StrCat(
+             evaluation.test_accuracy() < 0
+                 ? ""
+                 : absl::StrCat("accuracy ", FormatPercent(evaluation.test_accuracy()), ", "),
+             evaluation.has_test_auc() ? absl::StrCat("AUC ", FormatLoss(evaluation.test_auc()), ", ") : "",
+             "loss ", FormatLoss(evaluation.test_loss()), " at version ", evaluation.version()));
   }
   if (!status.stopped_early().empty()) line("stopped early", Printable(status.stopped_early()));
   if (status.has_best()) {

@@ -93,7 +93,8 @@ bool Contains(const std::vector<std::string>& words, const std::string& word) {
 
 bool IsSet(const Message& message, const FieldDescriptor& field) {
   const google::protobuf::Reflection& reflection = *message.GetReflection();
-  return field.is_repeated() ? reflection.FieldSize(message, &field) > 0 : reflection.HasField(message, &field);
+  return field.is_repeated() ? reflection.FieldSize(message, &field) > 0
+                             : reflection.HasField(message, &field);
 }
 
 // Checks one message against FieldUses().
@@ -187,22 +188,21 @@ void CheckColumns(const v1::DataConfig& data, ConfigProblems* problems) {
     CheckUses(column, path, problems);
     const auto [first, inserted] = positions.emplace(column.name(), i);
     if (!inserted) {
-      problems->Add(FieldPath(path, "name"),
-                    absl::StrCat("is ", JsonQuote(column.name()), ", as that of ",
-                                 ElementPath("data.columns", first->second),
-                                 "; columns must have different names"));
+      problems->Add(FieldPath(path, "name"), absl::StrCat("is ", JsonQuote(column.name()), ", as that of ",
+                                                          ElementPath("data.columns", first->second),
+                                                          "; columns must have different names"));
     }
     if (column.has_separator() && column.separator() == data.separator()) {
-      problems->Add(FieldPath(path, "separator"),
-                    absl::StrCat("is ", JsonQuote(column.separator()),
-                                 ", as data.separator; the two must differ"));
+      problems->Add(FieldPath(path, "separator"), absl::StrCat("is ", JsonQuote(column.separator()),
+                                                               ", as data.separator; the two must differ"));
     }
     labels += column.type() == v1::ColumnConfig::COLUMN_LABEL;
-    inputs += column.type() != v1::ColumnConfig::COLUMN_LABEL &&
-              column.type() != v1::ColumnConfig::COLUMN_IGNORED;
+    inputs +=
+        column.type() != v1::ColumnConfig::COLUMN_LABEL && column.type() != v1::ColumnConfig::COLUMN_IGNORED;
   }
   if (labels != 1) {
-    problems->Add("data.columns", absl::StrCat("must have exactly one column of type \"label\", got ", labels));
+    problems->Add("data.columns",
+                  absl::StrCat("must have exactly one column of type \"label\", got ", labels));
   }
   if (inputs == 0) {
     problems->Add("data.columns",

@@ -53,13 +53,13 @@ std::string WhyStopped(const v1::EvaluationConfig& config, const std::vector<v1:
   }
   if (no_better < config.patience() || !epochs.back().has_step()) return "";
   const Metric metric = MetricOf(config.metric(), *best);
-  return absl::StrCat("after epoch ", epochs.back().epoch(), ", since ", no_better,
-                      no_better == 1 ? " evaluation was" : " evaluations were",
-                      " no better than that of epoch ", best->epoch(),
-                      metric.value.has_value() ? absl::StrCat(", whose ", metric.name, " was ", *metric.value)
-                                               : "",
-                      " (evaluation.patience = ", config.patience(),
-                      config.min_delta() > 0 ? absl::StrCat(", min_delta = ", config.min_delta()) : "", ")");
+  return absl::StrCat(
+      "after epoch ", epochs.back().epoch(), ", since ", no_better,
+      no_better == 1 ? " evaluation was" : " evaluations were", " no better than that of epoch ",
+      best->epoch(),
+      metric.value.has_value() ? absl::StrCat(", whose ", metric.name, " was ", *metric.value) : "",
+      " (evaluation.patience = ", config.patience(),
+      config.min_delta() > 0 ? absl::StrCat(", min_delta = ", config.min_delta()) : "", ")");
 }
 
 }  // namespace weir

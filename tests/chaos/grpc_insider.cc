@@ -62,8 +62,9 @@ absl::StatusOr<std::unique_ptr<Insider>> Insider::Create(const Options& options,
   WEIR_ASSIGN_OR_RETURN(std::shared_ptr<const Tls> tls, Tls::ReadIfGiven(options.tls));
   WEIR_ASSIGN_OR_RETURN(const v1::JobConfig config, LoadJobConfig(options.config_path));
   WEIR_ASSIGN_OR_RETURN(const DatasetPair data, LoadData(config.data(), ".", config.model().loss()));
-  WEIR_ASSIGN_OR_RETURN(const ModelNeeds model,
-                        Model::Check(config.model(), ModelInputsOf(config, data.train.shape()), data.train.outputs()));
+  WEIR_ASSIGN_OR_RETURN(
+      const ModelNeeds model,
+      Model::Check(config.model(), ModelInputsOf(config, data.train.shape()), data.train.outputs()));
   std::unique_ptr<Insider> insider(new Insider(options, std::move(token), std::move(tls), acts));
   v1::JoinRequest& join = insider->join_;
   join.set_task("insider");

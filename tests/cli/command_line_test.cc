@@ -25,7 +25,8 @@ TEST_CASE("a bad command line exits with 64 and says what is allowed") {
     std::vector<std::string> says;
   };
   const std::vector<Case> cases = {
-      {{}, {"subcommand", "up, run, status, demo, config, checkpoint, certs, export, replay, manifest, data"}},
+      {{},
+       {"subcommand", "up, run, status, demo, config, checkpoint, certs, export, replay, manifest, data"}},
       {{"upp"},
        {"'upp' is not known here (did you mean \"up\"?)",
         "up, run, status, demo, config, checkpoint, certs, export, replay, manifest", "see `weir --help`"}},

@@ -13,9 +13,9 @@ bool ReadInput(absl::string_view input) {
   if ((input[0] & 0xfe) == 0x80) {
     // Columns of all types; no label has so small a number.
     config.set_separator("\t");
-    for (const auto type : {v1::ColumnConfig::COLUMN_LABEL, v1::ColumnConfig::COLUMN_CATEGORICAL,
-                            v1::ColumnConfig::COLUMN_KEY, v1::ColumnConfig::COLUMN_IGNORED,
-                            v1::ColumnConfig::COLUMN_NUMBER}) {
+    for (const auto type :
+         {v1::ColumnConfig::COLUMN_LABEL, v1::ColumnConfig::COLUMN_CATEGORICAL, v1::ColumnConfig::COLUMN_KEY,
+          v1::ColumnConfig::COLUMN_IGNORED, v1::ColumnConfig::COLUMN_NUMBER}) {
       v1::ColumnConfig& column = *config.add_columns();
       column.set_type(type);
       if (type == v1::ColumnConfig::COLUMN_CATEGORICAL) column.set_separator("|");
@@ -51,7 +51,8 @@ std::vector<std::string> Seeds() {
 }
 
 std::vector<std::string> Words() {
-  return {",", "\t", "|", "18446744073709551615", "\n", "\r\n", "nan", "inf", "-inf", "1e39", "0x1p3", "1e-400", "\"1\""};
+  return {",",     "\t",     "|",    "18446744073709551615", "\n", "\r\n", "nan", "inf", "-inf", "1e39",
+          "0x1p3", "1e-400", "\"1\""};
 }
 
 }  // namespace weir

@@ -27,8 +27,9 @@ struct ClickLog {
   double log_loss = 0, constant_log_loss = 0, auc = 0;
 
   ClickLog(int rows, int test_rows) {
-    const RunResult run = RunToEnd({"cli/weir", "data", "clicks", folder.path("clicks"), absl::StrCat("--rows=", rows),
-                                    absl::StrCat("--test_rows=", test_rows), "--users=200", "--items=100"});
+    const RunResult run =
+        RunToEnd({"cli/weir", "data", "clicks", folder.path("clicks"), absl::StrCat("--rows=", rows),
+                  absl::StrCat("--test_rows=", test_rows), "--users=200", "--items=100"});
     REQUIRE(run.status == 0);
     log_loss = Number(run.output, "on test.csv: log loss ");
     auc = Number(run.output, "AUC ");
@@ -46,7 +47,8 @@ struct ClickLog {
   }
 };
 
-nlohmann::json Train(const ClickLog& log, const std::vector<std::string>& set, uint32_t ps, uint32_t workers) {
+nlohmann::json Train(const ClickLog& log, const std::vector<std::string>& set, uint32_t ps,
+                     uint32_t workers) {
   TestJob job({.ps = ps, .workers = workers, .config = "configs/ctr_dcn.json", .set = log.Set(set)});
   job.StartAll();
   job.ExpectAllExit(0);
@@ -54,7 +56,7 @@ nlohmann::json Train(const ClickLog& log, const std::vector<std::string>& set, u
 }
 
 TEST_CASE("configs/ctr_dcn.json comes close to what is reachable, in every mode") {
-  const ClickLog log(kSlow ? 2000 : 20000, 4000);
+  const ClickLog log(kSlow ? 2000 : 60000, 4000);
   REQUIRE(log.auc > 0.75);
   for (const std::string mode :
        {R"({"mode": "sync", "parts": 2})", R"({"mode": "bounded", "staleness": 2})",
@@ -77,9 +79,9 @@ TEST_CASE("In sync a model with tables has the same bits with any number of work
   double loss = 0;
   for (const auto& [ps, workers] : {std::pair(1u, 1u), std::pair(2u, 2u), std::pair(3u, 4u)}) {
     CAPTURE(ps, workers);
-    const nlohmann::json summary =
-        Train(log, {R"(consistency={"mode": "sync", "parts": 4})", "train.epochs=1", "server.min_shard_kib=0"}, ps,
-              workers);
+    const nlohmann::json summary = Train(
+        log, {R"(consistency={"mode": "sync", "parts": 4})", "train.epochs=1", "server.min_shard_kib=0"}, ps,
+        workers);
     if (weights.empty()) {
       weights = summary["weights_sha256"];
       loss = summary["test_loss"];
@@ -100,7 +102,8 @@ TEST_CASE("configs/movielens_fm.json trains on files of MovieLens's format") {
   for (int i = 0; i < 8000; ++i) {
     const uint32_t user = 1 + random.NextBelow(60), film = 1 + random.NextBelow(90);
     const double taste = (user % 2 == film % 2 ? 1.2 : -1.2) + 0.2 * (film % 5) - 0.4;
-    const int rating = std::min(5, std::max(1, static_cast<int>(std::lround(3 + taste + UniformFloat(random.Next()) - 0.5))));
+    const int rating = std::min(
+        5, std::max(1, static_cast<int>(std::lround(3 + taste + UniformFloat(random.Next()) - 0.5))));
     absl::StrAppendFormat(&files[i % 4 == 0], "%d\t%d\t%d\t%d\n", user, film, rating, 874965758 + i);
     squares[i % 4 == 0] += (rating - 3.0) * (rating - 3.0);
   }
@@ -123,7 +126,8 @@ TEST_CASE("A click log is the same each time, and its rows follow each other") {
   const auto write = [&](const std::string& name, const std::vector<std::string>& flags) {
     const RunResult run = RunToEnd(With({"cli/weir", "data", "clicks", folder.path(name)}, flags));
     REQUIRE(run.status == 0);
-    return std::pair(ReadWholeFile(folder.path(name + "/train.csv")), ReadWholeFile(folder.path(name + "/test.csv")));
+    return std::pair(ReadWholeFile(folder.path(name + "/train.csv")),
+                     ReadWholeFile(folder.path(name + "/test.csv")));
   };
   const auto [train, test] = write("a", {"--rows=300", "--test_rows=100"});
   CHECK(train.rfind("click,user,item,place,tags,age\n", 0) == 0);

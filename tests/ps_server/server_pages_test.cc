@@ -35,9 +35,9 @@ TEST_CASE("Metrics of the job on ps:0: loss, accuracy, step, examples, workers, 
   f.Start();
   const int port = f.cluster->server(0)->http_port();
   std::string page = HttpGetPage(port, "/metrics").body;
-  for (const char* name : {"weir_job_train_loss", "weir_job_test_loss", "weir_job_test_accuracy_ratio",
-                           "weir_job_test_auc_ratio",
-                           "weir_job_target_steps", "weir_job_checkpoint_age_seconds"}) {
+  for (const char* name :
+       {"weir_job_train_loss", "weir_job_test_loss", "weir_job_test_accuracy_ratio",
+        "weir_job_test_auc_ratio", "weir_job_target_steps", "weir_job_checkpoint_age_seconds"}) {
     CHECK(std::isnan(MetricOf(page, name)));
   }
   CHECK(MetricOf(page, "weir_job_workers_live") == 0);

@@ -51,15 +51,15 @@ Dataset RowData() {
 }
 
 float RowValue(uint64_t version, uint32_t table, uint64_t key, int64_t column) {
-  return 0.01f * (static_cast<float>((version * 17 + table * 29 + key * 5 + static_cast<uint64_t>(column) * 11) % 37) -
+  return 0.01f * (static_cast<float>(
+                      (version * 17 + table * 29 + key * 5 + static_cast<uint64_t>(column) * 11) % 37) -
                   18);
 }
 
 void WriteRows(const std::vector<RowsToRead>& rows, uint64_t version) {
   for (const RowsToRead& read : rows) {
     for (size_t i = 0; i < read.values.size(); ++i) {
-      read.values[i] =
-          RowValue(version, read.table, read.keys[i / kDim], static_cast<int64_t>(i % kDim));
+      read.values[i] = RowValue(version, read.table, read.keys[i / kDim], static_cast<int64_t>(i % kDim));
     }
   }
 }
@@ -67,7 +67,7 @@ void WriteRows(const std::vector<RowsToRead>& rows, uint64_t version) {
 std::deque<Work> WorkOf(const std::vector<uint64_t>& firsts) {
   std::deque<Work> work;
   for (size_t i = 0; i < firsts.size(); ++i) {
-    work.push_back({i, 0, firsts[i] / kBatch, firsts[i], kBatch, true, (firsts.size() - i) * kBatch});
+    work.push_back({i, 0, firsts[i] / kBatch, firsts[i], kBatch, true, firsts.back() + kBatch - firsts[i]});
   }
   return work;
 }
@@ -109,8 +109,8 @@ struct RowJob {
       rows.tables = RowsFor(model.embeddings(), data, indexes);
       WriteRows(ToRead(&rows.tables), push.work.clock);
       REQUIRE(reference
-                  ->ComputeGradient(data, indexes, 1, config.seed(), push.work.batch, Traffic(), {}, &rows.tables,
-                                    &rows.gradients)
+                  ->ComputeGradient(data, indexes, 1, config.seed(), push.work.batch, Traffic(), {},
+                                    &rows.tables, &rows.gradients)
                   .ok());
       std::vector<float> gradient(model.gradients().begin(), model.gradients().end());
       std::vector<absl::Span<float>> pieces = {absl::MakeSpan(gradient)};
@@ -139,7 +139,8 @@ TEST_CASE("Rows come with the weights that they are for, and their gradients lea
   RowJob job({micro_batches}, WorkOf({0, 16, 32, 48}), replicas);
   REQUIRE(job.Run().ok());
   // Before the second batch the distance is not known.
-  CHECK(job.client.calls() == Calls{"pull 0", "pushpull 0", "rows 1", "pushpull 1", "pushpull 2", "pushpull 3"});
+  CHECK(job.client.calls() ==
+        Calls{"pull 0", "pushpull 0", "rows 1", "pushpull 1", "pushpull 2", "pushpull 3"});
   job.CheckPushes(4);
 }
 

@@ -149,9 +149,8 @@ class ScriptedClient final : public StubClient {
     push->seen.gated = order.gate != nullptr;
     push->seen.joined = joined;
     for (const RowGradients& rows : order.rows) {
-      push->seen.rows.push_back({rows.table,
-                                 {rows.keys.begin(), rows.keys.end()},
-                                 {rows.values.begin(), rows.values.end()}});
+      push->seen.rows.push_back(
+          {rows.table, {rows.keys.begin(), rows.keys.end()}, {rows.values.begin(), rows.values.end()}});
     }
     {
       MutexLock lock(mutex_);

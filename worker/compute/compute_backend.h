@@ -163,8 +163,8 @@ class ComputeBackend {
   // gradient, unless null.
   virtual void MeanSquaredError(int64_t n, int64_t outputs, const float* predictions, const float* targets,
                                 float gradient_scale, float* losses, float* dpredictions) = 0;
-  // losses[i] = -log sigmoid(logits[i]) for the target 1, -log(1 - sigmoid(logits[i])) for 0, computed without
-  // overflow; dlogits = gradient_scale * (sigmoid - target), unless it is null.
+  // losses[i] = -log sigmoid(logits[i]) for the target 1, -log(1 - sigmoid(logits[i])) for 0, computed
+  // without overflow; dlogits = gradient_scale * (sigmoid - target), unless it is null.
   virtual void SigmoidCrossEntropy(int64_t n, const float* logits, const float* targets, float gradient_scale,
                                    float* losses, float* dlogits) = 0;
   // indexes[i] = the first position of the largest of logits[i, :].

@@ -7,7 +7,7 @@ namespace {
 __global__ void SigmoidCrossEntropyKernel(int64_t n, const float* logits, const float* targets,
                                           float gradient_scale, float* losses, float* dlogits) {
   for (int64_t i = FirstElement(); i < n; i += ElementStep()) {
-    const float x = logits[i], small = expf(-fabsf(x));  // at most 1
+    const float x = logits[i], small = expf(-fabsf(x));            // at most 1
     losses[i] = (x < 0 ? 0 : x) - x * targets[i] + log1pf(small);  // NaN passes on
     if (dlogits == nullptr) continue;
     const float sigmoid = (x < 0 ? small : 1) / (1 + small);

@@ -56,8 +56,9 @@ class Parser {
     const std::vector<absl::string_view> fields = absl::StrSplit(line_, separator_);
     if (table_.labels.empty()) WEIR_RETURN_IF_ERROR(FindColumns(fields.size()));
     if (fields.size() != columns_.size()) {
-      return Error(line_, absl::StrCat(fields.size(), " values; expected ", columns_.size(), " as ",
-                                       config_.columns().empty() ? "in the lines before" : "in data.columns"));
+      return Error(line_,
+                   absl::StrCat(fields.size(), " values; expected ", columns_.size(), " as ",
+                                config_.columns().empty() ? "in the lines before" : "in data.columns"));
     }
     if (table_.labels.size() == kMostRows) {
       return Error(line_, absl::StrCat("more than ", kMostRows, " examples"));
@@ -95,8 +96,9 @@ class Parser {
         return Error(line_, "one value; expected at least one feature and the label, separated by commas");
       }
       if (label < 0 || label >= n) {
-        return Error(line_, absl::StrCat("the line has ", n, " values, so data.label_column must be within [-",
-                                         n, ", ", n - 1, "]; it is ", config_.label_column()));
+        return Error(line_,
+                     absl::StrCat("the line has ", n, " values, so data.label_column must be within [-", n,
+                                  ", ", n - 1, "]; it is ", config_.label_column()));
       }
       columns_.resize(fields);
       columns_[static_cast<size_t>(label)].set_type(ColumnConfig::COLUMN_LABEL);
@@ -135,13 +137,13 @@ class Parser {
 
   absl::Status BadValue(size_t column, absl::string_view field, absl::string_view word,
                         absl::string_view expected) const {
-    const std::string name = config_.columns().empty() ? "" : absl::StrCat(" (", columns_[column].name(), ")");
-    return Error(field,
-                 absl::StrCat("value ", column, name, " is '", word.substr(0, kShownCharacters), "'; expected ",
-                              expected,
-                              table_.labels.empty() && !config_.header()
-                                  ? " (if the first line holds names, set data.header)"
-                                  : ""));
+    const std::string name =
+        config_.columns().empty() ? "" : absl::StrCat(" (", columns_[column].name(), ")");
+    return Error(field, absl::StrCat("value ", column, name, " is '", word.substr(0, kShownCharacters),
+                                     "'; expected ", expected,
+                                     table_.lines.empty() && !config_.header()
+                                         ? " (if the first line holds names, set data.header)"
+                                         : ""));
   }
   // at: a part of the line, where the error is.
   absl::Status Error(absl::string_view at, absl::string_view message) const {

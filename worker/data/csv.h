@@ -13,11 +13,11 @@ namespace weir {
 
 // The examples of a file, one per line.
 struct CsvTable {
-  int64_t features = 0;           // number columns
-  std::vector<float> values;      // [rows, features]
-  std::vector<KeyColumn> keys;    // of the columns of the types categorical and key
-  std::vector<double> labels;     // [rows]
-  std::vector<int64_t> lines;     // [rows], where each row stood in the file, for messages
+  int64_t features = 0;         // number columns
+  std::vector<float> values;    // [rows, features]
+  std::vector<KeyColumn> keys;  // of the columns of the types categorical and key
+  std::vector<double> labels;   // [rows]
+  std::vector<int64_t> lines;   // [rows], where each row stood in the file, for messages
 };
 
 // Parses a file of format csv by the fields of `config` that are for it (separator, header, columns,

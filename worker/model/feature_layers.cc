@@ -40,7 +40,8 @@ class EmbeddingLayer final : public Layer {
     size_t next = 0;
     for (size_t i = 0; i < static_cast<size_t>(pass.n); ++i, dy += source_.dim) {
       const float factor = Factor(column, i);
-      for (size_t k = column.begin(i); k < column.end(i); ++k) Add(dy, factor, gradients + positions_[next++]);
+      for (size_t k = column.begin(i); k < column.end(i); ++k)
+        Add(dy, factor, gradients + positions_[next++]);
     }
   }
 
@@ -107,8 +108,8 @@ class Cross final : public Layer {
   }
   absl::Status Reserve(ComputeBackend* backend, int64_t max_batch) override {
     for (Buffer<float>* buffer : {&inner_, &slope_}) {
-      WEIR_ASSIGN_OR_RETURN(*buffer, Buffer<float>::Make(backend, ComputeBackend::Memory::kDevice,
-                                                         max_batch * elements_));
+      WEIR_ASSIGN_OR_RETURN(
+          *buffer, Buffer<float>::Make(backend, ComputeBackend::Memory::kDevice, max_batch * elements_));
     }
     return absl::OkStatus();
   }
@@ -154,8 +155,8 @@ class FactorizationMachine final : public Layer {
     return {{name_ + "/bias", {1}, TensorKind::kParameter, Initializer::Zeros()}};
   }
   absl::Status Reserve(ComputeBackend* backend, int64_t max_batch) override {
-    WEIR_ASSIGN_OR_RETURN(
-        sums_, Buffer<float>::Make(backend, ComputeBackend::Memory::kDevice, max_batch * dim_));
+    WEIR_ASSIGN_OR_RETURN(sums_,
+                          Buffer<float>::Make(backend, ComputeBackend::Memory::kDevice, max_batch * dim_));
     return absl::OkStatus();
   }
   // The pairs of all inputs, in linear time: half of (the square of the sum - the sum of the squares).

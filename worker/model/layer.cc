@@ -30,8 +30,7 @@ class Dense final : public Layer {
     return {{name_ + "/weight", {inputs_, shape_[0]}, TensorKind::kParameter, init_},
             {name_ + "/bias", {shape_[0]}, TensorKind::kParameter, Initializer::Zeros()}};
   }
-  void Forward(ComputeBackend* backend, const Pass& pass, const float* weights, Inputs x,
-               float* y) override {
+  void Forward(ComputeBackend* backend, const Pass& pass, const float* weights, Inputs x, float* y) override {
     backend->Gemm(false, false, pass.n, shape_[0], inputs_, 1, x[0], weights, 0, y);
     backend->AddBias(pass.n, shape_[0], weights + inputs_ * shape_[0], y);
   }
@@ -70,8 +69,7 @@ class Conv2d final : public Layer {
   int64_t scratch_elements() const override {
     return 2 * window_.channels * window_.kernel * window_.kernel * shape_[1] * shape_[2];
   }
-  void Forward(ComputeBackend* backend, const Pass& pass, const float* weights, Inputs x,
-               float* y) override {
+  void Forward(ComputeBackend* backend, const Pass& pass, const float* weights, Inputs x, float* y) override {
     backend->Conv2dForward(window_, filters_, pass.n, x[0], weights, weights + WeightElements(), y);
   }
   void Backward(ComputeBackend* backend, const Pass& pass, const float* weights, Inputs x, const float*,
@@ -139,7 +137,8 @@ class ActivationLayer final : public Layer {
   }
   void Backward(ComputeBackend* backend, const Pass& pass, const float*, Inputs x, const float* y,
                 const float* dy, Gradients dx, float*) override {
-    if (dx[0] != nullptr) backend->ActivationBackward(kind_, pass.n * ShapeElements(shape_), x[0], y, dy, dx[0]);
+    if (dx[0] != nullptr)
+      backend->ActivationBackward(kind_, pass.n * ShapeElements(shape_), x[0], y, dy, dx[0]);
   }
 
  private:
@@ -227,7 +226,8 @@ class Maker {
         for (const Shape& shape : shapes_) {
           if (shape == input_ && shape.size() == 1) continue;
           return absl::InvalidArgumentError(absl::StrCat(
-              where_, " (factorization_machine) takes embeddings of one size, but its inputs have the shapes ",
+              where_,
+              " (factorization_machine) takes embeddings of one size, but its inputs have the shapes ",
               ShapeString(input_), " and ", ShapeString(shape), "; use tables of the same dim"));
         }
         return MakeFactorizationMachine(name_, static_cast<int64_t>(shapes_.size()), input_[0]);
@@ -246,9 +246,9 @@ class Maker {
   absl::StatusOr<std::unique_ptr<Layer>> MakeEmbedding() const {
     const auto unknown = [&](absl::string_view field, const std::string& value, absl::string_view what,
                              const std::vector<std::string>& known) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(where_, ".", field, " is \"", value, "\", which is no ", what, "; ",
-                       known.empty() ? "there are none" : absl::StrCat("there are ", absl::StrJoin(known, ", "))));
+      return absl::InvalidArgumentError(absl::StrCat(
+          where_, ".", field, " is \"", value, "\", which is no ", what, "; ",
+          known.empty() ? "there are none" : absl::StrCat("there are ", absl::StrJoin(known, ", "))));
     };
     const auto column = std::find(inputs_.columns.begin(), inputs_.columns.end(), config_.column());
     if (column == inputs_.columns.end()) {

@@ -24,7 +24,8 @@ absl::Status LayerGraph::CheckCount(int layer) const {
   const int n = config.inputs_size();
   const auto error = [&](absl::string_view expected) {
     return absl::InvalidArgumentError(absl::StrCat(Where(layer), ".inputs: a layer of type ",
-                                                   LayerWord(config.type()), " takes ", expected, ", got ", n));
+                                                   LayerWord(config.type()), " takes ", expected, ", got ",
+                                                   n));
   };
   if (config.type() == LayerConfig::LAYER_EMBEDDING) {
     return n == 0 ? absl::OkStatus() : error("no inputs, but the keys of its column");
@@ -49,7 +50,8 @@ absl::StatusOr<std::vector<int>> LayerGraph::InputsOf(int layer) {
     const auto found = positions_.find(config.inputs(i));
     if (found == positions_.end() && config.inputs(i) != kFeaturesName) {
       std::vector<std::string> known = {kFeaturesName};
-      for (int before = 0; before < layer; ++before) known.push_back(LayerName(config_.layers(before), before));
+      for (int before = 0; before < layer; ++before)
+        known.push_back(LayerName(config_.layers(before), before));
       return absl::InvalidArgumentError(absl::StrCat(Where(layer), ".inputs[", i, "] is \"", config.inputs(i),
                                                      "\", which is no layer before this one; there are ",
                                                      absl::StrJoin(known, ", ")));
@@ -64,7 +66,8 @@ absl::StatusOr<std::vector<int>> LayerGraph::InputsOf(int layer) {
       used_[static_cast<size_t>(input)] = true;
     } else if (inputs_.features == std::vector<int64_t>{0}) {
       return absl::InvalidArgumentError(
-          absl::StrCat(Where(layer), " takes the features, but the data has none: no column of data.columns has "
+          absl::StrCat(Where(layer),
+                       " takes the features, but the data has none: no column of data.columns has "
                        "the type number; name other inputs"));
     }
   }
@@ -83,16 +86,17 @@ absl::StatusOr<std::vector<int>> LayerGraph::InputsOf(int layer) {
 absl::Status LayerGraph::CheckUse(absl::Span<const EmbeddingSource> embeddings) const {
   for (int i = 0; i + 1 < config_.layers_size(); ++i) {
     if (used_[static_cast<size_t>(i)]) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(Where(i), " (\"", LayerName(config_.layers(i), i),
-                     "\"): no layer takes its output; name it in the inputs of a later layer, or take it out"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        Where(i), " (\"", LayerName(config_.layers(i), i),
+        "\"): no layer takes its output; name it in the inputs of a later layer, or take it out"));
   }
   std::vector<bool> used(inputs_.tables.size());
   for (const EmbeddingSource& source : embeddings) used[source.table] = true;
   for (size_t i = 0; i < used.size(); ++i) {
     if (used[i]) continue;
-    return absl::InvalidArgumentError(absl::StrCat("tables[", i, "] (\"", inputs_.tables[i].name(),
-                                                   "\"): no layer of type embedding takes its rows; take it out"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("tables[", i, "] (\"", inputs_.tables[i].name(),
+                     "\"): no layer of type embedding takes its rows; take it out"));
   }
   return absl::OkStatus();
 }

@@ -17,7 +17,6 @@ size_t Index(int position) { return static_cast<size_t>(position); }
 
 const float* FirstOf(const std::vector<const float*>& x) { return x.empty() ? nullptr : x[0]; }
 
-
 }  // namespace
 
 void Model::Bind(float* weights, float* gradients) {
@@ -164,7 +163,8 @@ absl::Status Model::Backward(const Pass& pass, const Traffic& traffic) {
     while (stages_[first].tensors == 0 && first > first_trained_) --first;
     const Stage& stage = stages_[first];
     const bool rounds = rounds_gradients_ && traffic.last;
-    const RepeatedCalls::Key key(pass.n, 0, rounds, FirstOf(stage.x), device_weights() + stage.offset, nullptr);
+    const RepeatedCalls::Key key(pass.n, 0, rounds, FirstOf(stage.x), device_weights() + stage.offset,
+                                 nullptr);
     Run(first, end, pass, &stages_[first].backward, key, [=] {
       std::vector<float*> dx;
       for (size_t i = end; i-- > first;) {

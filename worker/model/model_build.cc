@@ -17,24 +17,24 @@ size_t Index(int position) { return static_cast<size_t>(position); }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> Model::Create(const v1::ModelConfig& config,
-                                                     const ModelInputs& inputs, int64_t outputs,
-                                                     int64_t max_batch, ComputeBackend* backend,
-                                                     const DeviceOptions& options) {
+absl::StatusOr<std::unique_ptr<Model>> Model::Create(const v1::ModelConfig& config, const ModelInputs& inputs,
+                                                     int64_t outputs, int64_t max_batch,
+                                                     ComputeBackend* backend, const DeviceOptions& options) {
   std::unique_ptr<Model> model(new Model(config.loss(), max_batch, backend, options));
   WEIR_RETURN_IF_ERROR(model->BuildStages(config, inputs, outputs));
   for (int i = 0; i < config.layers_size() && !backend->unified(); ++i) {
     if (!IsForCpuOnly(config.layers(i).type())) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("model.layers[", i, "] (", LayerWord(config.layers(i).type()), ") is for the CPU only, and this worker computes on ", backend->name(),
-                     "; start it with --device=cpu"));
+    return absl::InvalidArgumentError(absl::StrCat("model.layers[", i, "] (",
+                                                   LayerWord(config.layers(i).type()),
+                                                   ") is for the CPU only, and this worker computes on ",
+                                                   backend->name(), "; start it with --device=cpu"));
   }
   WEIR_RETURN_IF_ERROR(model->TakeMemory());
   return model;
 }
 
-absl::StatusOr<ModelNeeds> Model::Check(const v1::ModelConfig& config,
-                                        const ModelInputs& inputs, std::optional<int64_t> outputs) {
+absl::StatusOr<ModelNeeds> Model::Check(const v1::ModelConfig& config, const ModelInputs& inputs,
+                                        std::optional<int64_t> outputs) {
   Model model(config.loss(), 1, nullptr, DeviceOptions());
   WEIR_RETURN_IF_ERROR(model.BuildStages(config, inputs, outputs));
   ModelNeeds needs;

@@ -379,7 +379,7 @@ TEST_CASE("Impossible columns, layers and metrics of sparse features are refused
   const std::vector<Case> cases = {
       {With(R"("evaluation": {"metric": "test_auc", "patience": 1})"),
        "evaluation.metric: is \"test_auc\", which only model.loss \"sigmoid_cross_entropy\" has"},
-      {WithData(R"({"format": "digits", "columns": [{"name": "y", "type": "label"}]})"),
+      {WithData(R"({"format": "digits", "columns": [{"name": "y", "type": "label"}, {"name": "n"}]})"),
        "data.columns: is not used with format \"digits\", only with csv"},
       {WithData(R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "columns": [
                     {"name": "y", "type": "label"}, {"name": "z", "type": "label"}, {"name": "n"}]})"),
@@ -387,7 +387,8 @@ TEST_CASE("Impossible columns, layers and metrics of sparse features are refused
       {WithData(R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "columns": [
                     {"name": "y", "type": "label"}, {"name": "z", "type": "ignored"}]})"),
        "data.columns: must have a column of type \"number\", \"categorical\" or \"key\", got none"},
-      {WithData(R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "label_column": 0, "columns": [
+      {WithData(
+           R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "label_column": 0, "columns": [
                     {"name": "y", "type": "label"}, {"name": "n"}]})"),
        "data.label_column: cannot be given together with data.columns"},
       {WithData(R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "columns": [
@@ -396,7 +397,8 @@ TEST_CASE("Impossible columns, layers and metrics of sparse features are refused
       {WithData(R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "columns": [
                     {"name": "y", "type": "label"}, {"name": "n", "separator": "|"}]})"),
        "data.columns[1].separator: is not used with type \"number\", only with categorical, key"},
-      {WithData(R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "separator": "|", "columns": [
+      {WithData(
+           R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "separator": "|", "columns": [
                     {"name": "y", "type": "label"}, {"name": "k", "type": "key", "separator": "|"}]})"),
        "data.columns[1].separator: is \"|\", as data.separator; the two must differ"},
       {WithLayers(R"({"type": "embedding", "table": "t"})"),
@@ -567,7 +569,8 @@ TEST_CASE("The effective config parses back to the same") {
       WithData(R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "label_column": -3})"),
       With(R"("checkpoint": {"directory": "x", "every_seconds": 0.5}, "consistency": {"backup_workers": 1})"),
       With(R"("checkpoint": {"init_from": "y"})"),
-      WithData(R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "separator": "\t", "columns": [
+      WithData(
+          R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "separator": "\t", "columns": [
                    {"name": "y", "type": "label"}, {"name": "n"}, {"name": "k", "type": "key", "separator": "|"},
                    {"name": "c", "type": "categorical"}]})"),
       WithLayers(R"({"type": "embedding", "name": "e", "table": "t", "column": "c", "pooling": "mean"},

@@ -304,9 +304,10 @@ DataConfig ColumnsConfig() {
 }
 
 TEST_CASE("Columns of a CSV file are numbers, keys of one or several values, and a label") {
-  Write("keys.csv", "1\tann\t0.5\t?\t18446744073709551615\tbob|ann\n"
-                    "0\t bob \t\tany,thing\t7\t\n"
-                    "1\tann\t-3\t\t7\t | eve\r\n");
+  Write("keys.csv",
+        "1\tann\t0.5\t?\t18446744073709551615\tbob|ann\n"
+        "0\t bob \t\tany,thing\t7\t\n"
+        "1\tann\t-3\t\t7\t | eve\r\n");
   const auto data = LoadData(ColumnsConfig(), Folder(), ModelConfig::LOSS_SIGMOID_CROSS_ENTROPY);
   INFO(data.status());
   REQUIRE(data.ok());
@@ -316,7 +317,8 @@ TEST_CASE("Columns of a CSV file are numbers, keys of one or several values, and
   CHECK(All(train).features == std::vector<float>{1, 0, -6});
   CHECK(All(train).targets == std::vector<float>{1, 0, 1});
   CHECK(All(train).labels.empty());
-  const uint64_t ann = CategoryKey("user", "ann"), bob = CategoryKey("user", "bob"), eve = CategoryKey("user", "eve");
+  const uint64_t ann = CategoryKey("user", "ann"), bob = CategoryKey("user", "bob"),
+                 eve = CategoryKey("user", "eve");
   REQUIRE(train.keys().size() == 3);
   CHECK(train.keys()[0].name == "user");
   CHECK(train.keys()[0].keys == std::vector<uint64_t>{ann, bob, ann});
@@ -345,7 +347,8 @@ TEST_CASE("Bad values of columns are refused by line, column and name") {
     std::string text, message;
   } cases[] = {
       {"1\ta\t1\t\t-1\tb\n",
-       "f:1:8: value 4 (id) is '-1'; expected a whole number from 0 to 18446744073709551615 (if the first line "
+       "f:1:8: value 4 (id) is '-1'; expected a whole number from 0 to 18446744073709551615 (if the first "
+       "line "
        "holds names, set data.header)"},
       {"1\ta\t1\t\t1\tb\n1\ta\tx\t\t1\tb\n", "f:2:5: value 2 (x) is 'x'; expected a finite number"},
       {"1\ta\t1\t\t1\tb\n\ta\t1\t\t1\tb\n", "f:2:1: value 0 (y) is ''; expected a finite number"},
@@ -357,9 +360,10 @@ TEST_CASE("Bad values of columns are refused by line, column and name") {
         Folder() + "/keys.csv:1: the label is 2; expected 0 or 1 (model.loss sigmoid_cross_entropy)");
   DataConfig digits;
   digits.set_format(DataConfig::FORMAT_DIGITS);
-  CHECK(LoadData(digits, "", ModelConfig::LOSS_SIGMOID_CROSS_ENTROPY).status().message() ==
-        "model.loss sigmoid_cross_entropy needs the labels 0 and 1 of data.format csv; this data has classes, "
-        "for softmax_cross_entropy");
+  CHECK(
+      LoadData(digits, "", ModelConfig::LOSS_SIGMOID_CROSS_ENTROPY).status().message() ==
+      "model.loss sigmoid_cross_entropy needs the labels 0 and 1 of data.format csv; this data has classes, "
+      "for softmax_cross_entropy");
 }
 
 TEST_CASE("A bad CSV file is refused with line and column") {
@@ -369,8 +373,7 @@ TEST_CASE("A bad CSV file is refused with line and column") {
     std::string message;
   } cases[] = {
       {"1,2\n3,x7\n", "", "f:2:3: value 1 is 'x7'; expected a finite number"},
-      {"a,b\n1,2\n",
-       "",
+      {"a,b\n1,2\n", "",
        "f:1:1: value 0 is 'a'; expected a finite number (if the first line holds names, set data.header)"},
       {"a,b\n1,\n", "header: true", "f:2:3: value 1 is ''; expected a finite number"},
       {"1,nan\n", "header: true", ""},
@@ -378,8 +381,10 @@ TEST_CASE("A bad CSV file is refused with line and column") {
       {"1,2\n1e39,1\n", "", "f:2:1: value 0 is '1e39'; expected a finite number"},
       {"1,2\n\n1,2,3\n", "", "f:3:1: 3 values; expected 2 as in the lines before"},
       {"1\n", "", "f:1:1: one value; expected at least one feature and the label, separated by commas"},
-      {"1,2\n", "label_column: 2", "f:1:1: the line has 2 values, so data.label_column must be within [-2, 1]; it is 2"},
-      {"1,2\n", "label_column: -3", "f:1:1: the line has 2 values, so data.label_column must be within [-2, 1]; it is -3"},
+      {"1,2\n", "label_column: 2",
+       "f:1:1: the line has 2 values, so data.label_column must be within [-2, 1]; it is 2"},
+      {"1,2\n", "label_column: -3",
+       "f:1:1: the line has 2 values, so data.label_column must be within [-2, 1]; it is -3"},
   };
   for (const auto& c : cases) {
     DataConfig config;

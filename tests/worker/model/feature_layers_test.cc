@@ -66,7 +66,8 @@ class Reference {
 
   double Loss(const Batch& batch, const Doubles& weights, const Rows& rows) const {
     double total = 0;
-    for (size_t i = 0; i < static_cast<size_t>(batch.n); ++i) total += Example(batch, i, weights.data(), rows);
+    for (size_t i = 0; i < static_cast<size_t>(batch.n); ++i)
+      total += Example(batch, i, weights.data(), rows);
     return total;
   }
 
@@ -90,19 +91,22 @@ class Reference {
       const Doubles x = values.at(from[0]);
       Doubles y;
       if (layer.type() == LayerConfig::LAYER_EMBEDDING) {
-        const size_t c = static_cast<size_t>(
-            std::find(inputs_.columns.begin(), inputs_.columns.end(), layer.column()) - inputs_.columns.begin());
+        const size_t c =
+            static_cast<size_t>(std::find(inputs_.columns.begin(), inputs_.columns.end(), layer.column()) -
+                                inputs_.columns.begin());
         const size_t t = layer.table() == "wide" ? 0 : 1;
         y.resize(inputs_.tables[t].dim());
         const size_t begin = batch.keys[c].begin(i), end = batch.keys[c].end(i);
         for (size_t k = begin; k < end; ++k) {
           for (size_t d = 0; d < y.size(); ++d) {
             const double part = rows[t].at(batch.keys[c].keys[k])[d];
-            y[d] += layer.pooling() == LayerConfig::POOLING_MEAN ? part / static_cast<double>(end - begin) : part;
+            y[d] +=
+                layer.pooling() == LayerConfig::POOLING_MEAN ? part / static_cast<double>(end - begin) : part;
           }
         }
       } else if (layer.type() == LayerConfig::LAYER_CONCAT) {
-        for (const std::string& name : from) y.insert(y.end(), values.at(name).begin(), values.at(name).end());
+        for (const std::string& name : from)
+          y.insert(y.end(), values.at(name).begin(), values.at(name).end());
       } else if (layer.type() == LayerConfig::LAYER_CROSS) {
         const std::string first = crossed.count(from[0]) > 0 ? crossed[from[0]] : from[0];
         crossed[layer.name()] = first;
@@ -203,8 +207,8 @@ void CheckGradients(const std::string& text) {
 
 std::string Embedding(const std::string& name, const std::string& table, const std::string& column,
                       const std::string& pooling = "SUM") {
-  return absl::StrCat("layers { type: LAYER_EMBEDDING name: '", name, "' table: '", table, "' column: '", column,
-                      "' pooling: POOLING_", pooling, " } ");
+  return absl::StrCat("layers { type: LAYER_EMBEDDING name: '", name, "' table: '", table, "' column: '",
+                      column, "' pooling: POOLING_", pooling, " } ");
 }
 
 std::string Layer(const std::string& type, const std::string& name, const std::vector<std::string>& inputs,
@@ -231,8 +235,8 @@ TEST_CASE("Gradients of sparse features agree with finite differences in float64
                  Layer("FACTORIZATION_MACHINE", "fm", {"u", "i", "t", "u"}) +
                  Layer("CONCAT", "c", {"fm", "n"}) + kOut + loss);
   // Cross layers one after the other, beside a deep part over the same input.
-  CheckGradients(kTwoEmbeddings + Layer("CONCAT", "x0", {"u", "t", "features"}) + Layer("CROSS", "x1", {"x0"}) +
-                 Layer("CROSS", "x2", {"x1"}) + Layer("CROSS", "x3", {"x2"}) +
+  CheckGradients(kTwoEmbeddings + Layer("CONCAT", "x0", {"u", "t", "features"}) +
+                 Layer("CROSS", "x1", {"x0"}) + Layer("CROSS", "x2", {"x1"}) + Layer("CROSS", "x3", {"x2"}) +
                  Layer("DENSE", "d1", {"x0"}, "units: 5") + Layer("TANH", "a1", {}) +
                  Layer("CONCAT", "both", {"x3", "a1"}) + kOut + loss);
   // Cross layers on the numbers themselves, which need no gradient.
@@ -255,34 +259,41 @@ TEST_CASE("Layers that do not fit together are refused") {
       {Embedding("u", "broad", "user") + kOut,
        "model.layers[0].table is \"broad\", which is no table of tables; there are wide, narrow"},
       {Embedding("u", "wide", "usr") + kOut,
-       "model.layers[0].column is \"usr\", which is no column of data.columns of type categorical or key; there "
+       "model.layers[0].column is \"usr\", which is no column of data.columns of type categorical or key; "
+       "there "
        "are user, item, tags"},
       {emb + Layer("CONCAT", "c", {"u"}) + kOut,
        "model.layers[1].inputs: a layer of type concat takes two or more inputs, the names of layers or "
        "\"features\", got 1"},
       {emb + Layer("TANH", "a", {"u", "features"}),
-       "model.layers[1].inputs: a layer of type tanh takes one input; put a layer of type concat between, got 2"},
+       "model.layers[1].inputs: a layer of type tanh takes one input; put a layer of type concat between, "
+       "got 2"},
       {Layer("EMBEDDING", "u", {"features"}, "table: 'wide' column: 'user'"),
-       "model.layers[0].inputs: a layer of type embedding takes no inputs, but the keys of its column, got 1"},
+       "model.layers[0].inputs: a layer of type embedding takes no inputs, but the keys of its column, got "
+       "1"},
       {emb + Layer("CONCAT", "c", {"u", "x"}),
        "model.layers[1].inputs[1] is \"x\", which is no layer before this one; there are features, u"},
       {Layer("DENSE", "features", {}, "units: 1"),
        "model.layers[0].name is \"features\", which stands for the numbers of an example; use another name"},
       {emb + narrow + Layer("DENSE", "out", {"features"}, "units: 1"),
-       "model.layers[0] (\"u\"): no layer takes its output; name it in the inputs of a later layer, or take it "
+       "model.layers[0] (\"u\"): no layer takes its output; name it in the inputs of a later layer, or take "
+       "it "
        "out"},
       {emb + kOut, "tables[1] (\"narrow\"): no layer of type embedding takes its rows; take it out"},
       {emb + narrow + Layer("FACTORIZATION_MACHINE", "fm", {"u", "t"}),
-       "model.layers[2] (factorization_machine) takes embeddings of one size, but its inputs have the shapes [4] "
+       "model.layers[2] (factorization_machine) takes embeddings of one size, but its inputs have the shapes "
+       "[4] "
        "and [3]; use tables of the same dim"},
   };
   const auto backend = *MakeComputeBackend("cpu", 1);
   for (const auto& c : cases) {
-    CHECK(Model::Create(Parse(c.text + kSquared), Inputs(), 1, 4, backend.get()).status().message() == c.message);
+    CHECK(Model::Create(Parse(c.text + kSquared), Inputs(), 1, 4, backend.get()).status().message() ==
+          c.message);
   }
   ModelInputs none = Inputs();
   none.features = {0};
-  const v1::ModelConfig wide = Parse(kTwoEmbeddings + Layer("CONCAT", "c", {"u", "t", "features"}) + kOut + kSquared);
+  const v1::ModelConfig wide =
+      Parse(kTwoEmbeddings + Layer("CONCAT", "c", {"u", "t", "features"}) + kOut + kSquared);
   CHECK(Model::Create(wide, none, 1, 4, backend.get()).status().message() ==
         "model.layers[2] takes the features, but the data has none: no column of data.columns has the type "
         "number; name other inputs");
