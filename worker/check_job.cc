@@ -98,7 +98,7 @@ absl::StatusOr<SetShape> CheckCsv(const std::string& prefix, const v1::DataFiles
   if (table.labels.empty()) return absl::InvalidArgumentError(files.path() + ": there are no examples in it");
   SetShape set;
   set.shape = {table.features};
-  set.text = absl::StrCat("lines of ", table.features, " numbers",
+  set.text = absl::StrCat("lines of ", table.features, table.features == 1 ? " number" : " numbers",
                           table.keys.empty() ? "" : absl::StrCat(", ", table.keys.size(), " columns of keys"),
                           " and a label");
   return set;

@@ -56,7 +56,7 @@ nlohmann::json Train(const ClickLog& log, const std::vector<std::string>& set, u
 }
 
 TEST_CASE("configs/ctr_dcn.json comes close to what is reachable, in every mode") {
-  const ClickLog log(kSlow ? 2000 : 20000, 4000);
+  const ClickLog log(kSlow ? 2000 : 60000, 4000);
   REQUIRE(log.auc > 0.75);
   for (const std::string mode :
        {R"({"mode": "sync", "parts": 2})", R"({"mode": "bounded", "staleness": 2})",

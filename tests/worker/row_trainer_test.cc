@@ -67,7 +67,7 @@ void WriteRows(const std::vector<RowsToRead>& rows, uint64_t version) {
 std::deque<Work> WorkOf(const std::vector<uint64_t>& firsts) {
   std::deque<Work> work;
   for (size_t i = 0; i < firsts.size(); ++i) {
-    work.push_back({i, 0, firsts[i] / kBatch, firsts[i], kBatch, true, (firsts.size() - i) * kBatch});
+    work.push_back({i, 0, firsts[i] / kBatch, firsts[i], kBatch, true, firsts.back() + kBatch - firsts[i]});
   }
   return work;
 }

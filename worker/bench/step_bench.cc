@@ -78,21 +78,23 @@ class DeviceStep {
 
   // Queues one step.
   void Run() {
-    const Pass pass{batch_, /*training=*/true, {}};
+    Pass pass;
+    pass.n = batch_;
+    pass.training = true;
     backend_->Fill(parameters_, 0, gradients_.get());
     const float* x = features_.get();
     for (const Stage& stage : stages_) {
-      stage.layer->Forward(backend_, pass, weights_.get() + stage.offset, x, stage.y.get());
+      stage.layer->Forward(backend_, pass, weights_.get() + stage.offset, {&x, 1}, stage.y.get());
       x = stage.y.get();
     }
     backend_->SoftmaxCrossEntropy(batch_, kClasses, x, labels_.get(), 1.0f / static_cast<float>(batch_),
                                   losses_.get(), slopes_[0].get());
     for (size_t i = stages_.size(), turn = 0; i-- > 0; turn = 1 - turn) {
       const Stage& stage = stages_[i];
-      stage.layer->Backward(backend_, pass, weights_.get() + stage.offset,
-                            i == 0 ? features_.get() : stages_[i - 1].y.get(), stage.y.get(),
-                            slopes_[turn].get(), i == 0 ? nullptr : slopes_[1 - turn].get(),
-                            gradients_.get() + stage.offset);
+      const float* const input = i == 0 ? features_.get() : stages_[i - 1].y.get();
+      float* const slope = i == 0 ? nullptr : slopes_[1 - turn].get();
+      stage.layer->Backward(backend_, pass, weights_.get() + stage.offset, {&input, 1}, stage.y.get(),
+                            slopes_[turn].get(), {&slope, 1}, gradients_.get() + stage.offset);
     }
     backend_->Axpy(parameters_, -kLearningRate, gradients_.get(), weights_.get());
   }
@@ -112,7 +114,8 @@ class DeviceStep {
     const v1::ModelConfig config = Mlp(flags.width);
     for (int i = 0; i < config.layers_size(); ++i) {
       Stage stage;
-      WEIR_ASSIGN_OR_RETURN(stage.layer, MakeLayer(config.layers(i), i, shape));
+      WEIR_ASSIGN_OR_RETURN(stage.layer,
+                            MakeLayer(config.layers(i), i, {shape}, ModelInputs({flags.inputs})));
       shape = stage.layer->output_shape();
       stage.offset = parameters_;
       for (const TensorSpec& tensor : stage.layer->Tensors()) parameters_ += tensor.elements();

@@ -141,7 +141,7 @@ class Parser {
         config_.columns().empty() ? "" : absl::StrCat(" (", columns_[column].name(), ")");
     return Error(field, absl::StrCat("value ", column, name, " is '", word.substr(0, kShownCharacters),
                                      "'; expected ", expected,
-                                     table_.labels.empty() && !config_.header()
+                                     table_.lines.empty() && !config_.header()
                                          ? " (if the first line holds names, set data.header)"
                                          : ""));
   }

@@ -379,7 +379,7 @@ TEST_CASE("Impossible columns, layers and metrics of sparse features are refused
   const std::vector<Case> cases = {
       {With(R"("evaluation": {"metric": "test_auc", "patience": 1})"),
        "evaluation.metric: is \"test_auc\", which only model.loss \"sigmoid_cross_entropy\" has"},
-      {WithData(R"({"format": "digits", "columns": [{"name": "y", "type": "label"}]})"),
+      {WithData(R"({"format": "digits", "columns": [{"name": "y", "type": "label"}, {"name": "n"}]})"),
        "data.columns: is not used with format \"digits\", only with csv"},
       {WithData(R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "columns": [
                     {"name": "y", "type": "label"}, {"name": "z", "type": "label"}, {"name": "n"}]})"),
