@@ -5,6 +5,7 @@ import contextlib
 import logging
 import math
 import sys
+from collections import deque
 from typing import Any, Iterator, Mapping
 
 import numpy as np
@@ -16,7 +17,7 @@ from .errors import Error, Fenced, JobDone, WeightsGone
 from .future import Future
 from .job import Floats
 from .progress import ProgressLine
-from .tables import Keys, Rows
+from .tables import Keys, Rows, RowSet
 
 _log = logging.getLogger("weir")
 
@@ -66,12 +67,21 @@ class Step:
         if len(keys) == 0 or self._late:
             return values
         try:
+            early = self._loop.early_rows(self.work.clock, table, keys)
+            if early is not None:
+                return early
             self._late = client.pull_rows(self.work.clock, {table: (keys, values)}).result().past
         except (Fenced, JobDone) as error:
             self._late, self._error = True, error
         if self._late:
             values.fill(0)
         return values
+
+    def prefetch_rows(self, keys: Mapping[str, Keys]) -> None:
+        """Asks for rows that the loop's next step reads, {"table": keys}, so that they travel while this step is computed.
+        rows() of that step then finds them, and asks for all where one is missing. In sync they are the same; in async, and
+        in bounded with consistency.prefetch, they are without the update of this step."""
+        self._loop.prefetch_rows(self.work, keys)
 
     def ready(self, name: str) -> None:
         """The tensor's values in step.gradient are final, so that they may travel while others are computed; push()
@@ -149,6 +159,8 @@ class _Membership:
         self._pushes: list[Future[Pushed]] = []
         # The pull of a later clock, alone or with a push, into self._views[1].
         self._next: tuple[int, Future[Any]] | None = None
+        # Rows that were asked for early, and their clock: those of this step and of the next one.
+        self._early: deque[tuple[int, RowSet, Future[Weights]]] = deque(maxlen=2)
 
     def run(self) -> Iterator[Step]:
         while True:
@@ -178,6 +190,22 @@ class _Membership:
         else:
             exchange = self.client.push_pull(step.work, step._base, gradient, self._views[1], gate, rows)
             self._next = step.work.clock + 1, exchange
+
+    def prefetch_rows(self, work: Work, keys: Mapping[str, Keys]) -> None:
+        if work.examples_left <= work.examples:
+            return
+        clock, rows = work.clock + work.last_of_clock, RowSet(keys, self.client.tables)
+        self._early.append((clock, rows, self.client.pull_rows(clock, rows.rows)))
+
+    def early_rows(self, clock: int, table: str, keys: Keys) -> Floats | None:
+        """The rows if they were asked for early, all of them."""
+        for at, rows, future in self._early:
+            if at == clock and table in rows.rows:
+                past = future.result().past
+                values, found = rows.find(table, keys)
+                if found.all() and not past:
+                    return values
+        return None
 
     def report(self, work: Work, loss: float | None) -> None:
         self.progress.add(self.client, work, loss)

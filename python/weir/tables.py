@@ -78,6 +78,27 @@ class PlacedRows:
         return sums
 
 
+class RowSet:
+    """Memory for the rows of certain keys, each of a table once."""
+
+    def __init__(self, keys: Mapping[str, Keys], tables: Tables):
+        self._tables = tables
+        unique = {table: np.unique(_checked_keys(of, f"table {table}")) for table, of in keys.items()}
+        #: For calls that read rows.
+        self.rows = {table: (of, np.empty((len(of), tables.dim(table)), dtype=np.float32)) for table, of in unique.items()}
+
+    def find(self, table: str, keys: Keys) -> tuple[Floats, npt.NDArray[np.bool_]]:
+        """Which of the keys are there, and the rows of those."""
+        if table not in self.rows:
+            return np.empty((0, self._tables.dim(table)), dtype=np.float32), np.zeros(len(keys), dtype=np.bool_)
+        keys = _checked_keys(keys, f"table {table}")
+        known, values = self.rows[table]
+        places = np.searchsorted(known, keys)
+        found = places < len(known)
+        found[found] = known[places[found]] == keys[found]
+        return values[places[found]], found
+
+
 def _checked_keys(keys: Any, what: str) -> npt.NDArray[np.uint64]:
     if not isinstance(keys, np.ndarray) or keys.dtype not in (np.int64, np.uint64) or keys.ndim != 1:
         seen = f"{keys.dtype} of shape {keys.shape}" if isinstance(keys, np.ndarray) else type(keys).__name__

@@ -93,6 +93,22 @@ class Rows(unittest.TestCase):
         np.testing.assert_allclose(final["users"][1], INITIAL - RATE * np.array([[0, 0], [1, 0], [0, 0], [0, 0]]), rtol=1e-6)
         np.testing.assert_array_equal(gradient, [[1, 0], [1, 0], [0, 0]])  # the caller's own
 
+    def test_rows_that_are_read_early(self):
+        """They are those of the next step, which reads no others; where one is missing it reads all."""
+        for consistency in MODES:
+            with self.subTest(consistency=consistency), weir.Client(job(consistency=consistency), TENSORS, EXAMPLES) as client:
+                calls, pull_rows = [], client.pull_rows
+                client.pull_rows = lambda clock, rows: calls.append((clock, len(rows["users"][0]))) or pull_rows(clock, rows)
+                for step in client.steps():
+                    clock = step.work.clock
+                    step.prefetch_rows({"users": KEYS[[1, 0, 1]] if clock < 2 else KEYS[:1]})
+                    rows = step.rows("users", KEYS[[0, 1, 0]])
+                    if consistency["mode"] == "sync":
+                        np.testing.assert_array_equal(rows, np.full((3, 2), INITIAL - RATE * clock))
+                    step.push({"w": np.ones(3, np.float32)}, rows={"users": (KEYS, np.ones((4, 2), np.float32))})
+                # By step: what it asks for early, and what it reads itself, if anything.
+                self.assertEqual(calls, [(1, 2), (0, 3), (2, 2), (3, 1), (3, 3)])
+
     def test_a_step_that_is_past(self):
         """Its rows are zeros, and nothing is pushed."""
         calls = []
@@ -110,6 +126,9 @@ class Rows(unittest.TestCase):
 
             def result(self):
                 return self
+
+            def early_rows(self, *_):
+                return None
 
         step = weir.Step(Past(), weir.client.Work(5, 0, 0, BATCH, BATCH, 0, True), {}, None)
         for _ in range(2):

@@ -58,6 +58,11 @@ class Processes(unittest.TestCase):
             if more:
                 self.check([others["read"], others["newest"]], expected)
 
+    def test_rows_that_are_read_early(self):
+        (expected,), _ = self.train(job())
+        for more in ([], ["--num_workers=1"]):
+            self.check(self.train(job(), "--workers=2", "--ps=2", program=["--prefetch", *more])[0], expected)
+
     def test_a_worker_that_loses_its_membership(self):
         """It stands still between its weights and their rows, and the job goes on without it. Then its rows are zeros, its gradients
         go nowhere, and it joins again."""
@@ -69,10 +74,11 @@ class Processes(unittest.TestCase):
         self.check(states, expected)
 
     def test_modes_on_a_cluster(self):
-        for consistency in ({"mode": "async"}, {"mode": "bounded", "staleness": 1},
-                            {"mode": "bounded", "staleness": 2, "prefetch": True}):
-            with self.subTest(consistency=consistency):
-                states, _ = self.train(job(consistency=consistency, train={"epochs": 12}), "--workers=2", "--ps=2")
+        for consistency, *more in (({"mode": "async"},), ({"mode": "async"}, "--prefetch"),
+                                   ({"mode": "bounded", "staleness": 1}, "--prefetch"),
+                                   ({"mode": "bounded", "staleness": 2, "prefetch": True}, "--prefetch")):
+            with self.subTest(consistency=consistency, more=more):
+                states, _ = self.train(job(consistency=consistency, train={"epochs": 12}), "--workers=2", "--ps=2", program=more)
                 self.assertEqual(len(states), 2)
                 self.check(states[1:], states[0])
                 for state in states:
@@ -238,7 +244,7 @@ class Misuse(unittest.TestCase):
         opt = weir.torch.Optimizer(model, job(), Clicks())
         for _ in opt.loader():
             opt.step()
-        self.error("no keys of it were named", lambda: model(torch.tensor([[1]])), weir.Error)
+        self.error("key 1 was not named", lambda: model(torch.tensor([[1]])), weir.Error)
 
     def test_copies(self):
         """A copy of a model, while it trains, is without rows."""

@@ -93,6 +93,8 @@ def main():
     parser.add_argument("job")
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--servers", type=int, default=1)
+    parser.add_argument("--num_workers", type=int, default=0)
+    parser.add_argument("--prefetch", action="store_true", help="rows are read early")
     parser.add_argument("--stop", action="store_true",
                         help="worker 1 stands still before its second batch, until worker 0 has gone on without it")
     args = parser.parse_args()
@@ -106,8 +108,9 @@ def main():
         evaluate(model, tables, args)
         return
     opt = weir.torch.Optimizer(model, args.job, data, servers=args.servers)
-    losses = []
-    for n, (words, counts, clicked, y) in enumerate(opt.loader(final_keys=tables)):
+    losses, early = [], (lambda batch: {"words": torch.cat([batch[0].flatten(), batch[2]]), "items": batch[2]})
+    loader = opt.loader(final_keys=tables, prefetch_keys=early if args.prefetch else None, num_workers=args.num_workers)
+    for n, (words, counts, clicked, y) in enumerate(loader):
         if args.stop:
             stand_still(n, opt.client.worker, args.folder)
         if not model.items(clicked).any():

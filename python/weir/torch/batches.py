@@ -59,6 +59,8 @@ class Batches:
         self._predictor = WorkPredictor(batch, parts)
         self._ahead: Iterator[Any] | None = None
         self._begun: deque[int] = deque()
+        # The position of its first example, and the batch.
+        self._peeked: tuple[int, Any] | None = None
         if num_workers > 0:
             loader = torch.utils.data.DataLoader(dataset, batch_sampler=_Endless(self._indices), collate_fn=collate,
                                                  num_workers=num_workers, **options)
@@ -66,6 +68,9 @@ class Batches:
 
     def __call__(self, work: Work) -> Any:
         self._predictor.saw(work)
+        peeked, self._peeked = self._peeked, None
+        if peeked is not None and peeked[0] == work.first_example and work.examples == self._batch:
+            return peeked[1]
         if self._ahead is not None and work.examples == self._batch:
             while work.first_example in self._begun:
                 first, batch = self._begun.popleft(), next(self._ahead)
@@ -77,7 +82,20 @@ class Batches:
             for _ in range(len(self._begun)):
                 self._begun.popleft()
                 next(self._ahead)
-        return self._collate([self._dataset[int(i)] for i in self._order(work.first_example, work.examples)])
+        return self._make(work.first_example, work.examples)
+
+    def peek(self, work: Work) -> Any:
+        """The batch of the work that probably follows on this one, whose batch was the last to be asked for."""
+        if self._begun and self._ahead is not None:
+            self._peeked = self._begun.popleft(), next(self._ahead)
+        else:
+            self._predictor.restart(work)
+            first = self._predictor.next()
+            self._peeked = first, self._make(first, self._batch)
+        return self._peeked[1]
+
+    def _make(self, first: int, examples: int) -> Any:
+        return self._collate([self._dataset[int(i)] for i in self._order(first, examples)])
 
     def _indices(self) -> Iterator[list[int]]:
         while True:
@@ -96,8 +114,17 @@ class StreamBatches:
         self._loader = torch.utils.data.DataLoader(dataset, batch_size=batch, collate_fn=collate, num_workers=num_workers,
                                                    persistent_workers=num_workers > 0, **options)
         self._pass = iter(self._loader)
+        self._peeked: list[Any] = []
 
     def __call__(self, work: Work) -> Any:
+        return self._peeked.pop() if self._peeked else self._next()
+
+    def peek(self, work: Work) -> Any:
+        """The batch of the work that follows on this one."""
+        self._peeked = [self._next()]
+        return self._peeked[0]
+
+    def _next(self) -> Any:
         for _ in range(2):
             for data in self._pass:
                 return data

@@ -16,7 +16,7 @@ from ..steps import Step, run
 from ..tables import Tables
 from .batches import Batches, StreamBatches
 from .gradients import Gradients
-from .table_rows import KeptRows, KeysOfTables, TableRows
+from .table_rows import KeptRows, KeysOfTables, TableRows, as_arrays
 from .weights import ModelWeights
 
 
@@ -75,7 +75,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def loader(self, *, num_workers: int = 0, collate_fn: Callable[[list[Any]], Any] | None = None,
                prefetch_factor: int = 2, worker_init_fn: Callable[[int], None] | None = None,
-               multiprocessing_context: Any = None, final_keys: KeysOfTables | None = None, **refused: Any) -> Iterator[Any]:
+               multiprocessing_context: Any = None, final_keys: KeysOfTables | None = None,
+               prefetch_keys: Callable[[Any], KeysOfTables] | None = None, **refused: Any) -> Iterator[Any]:
         """Yields the batches that this worker has to compute, until the job is done; call step() once for each.
 
         A batch has data.batch_size examples (the job's last one may have fewer). Each example comes once in an epoch, in
@@ -86,6 +87,8 @@ class Optimizer(torch.optim.Optimizer):
 
         num_workers, collate_fn, prefetch_factor, worker_init_fn, multiprocessing_context: as of DataLoader.
         final_keys: {"table": keys}, int64 of any shape, whose trained rows the model's modules have when the loop has ended.
+        prefetch_keys: returns the keys of a batch, {"table": keys}. The batch that probably comes next is then made before this
+            one is yielded, and its rows travel while this one is computed (weir.Step.prefetch_rows()).
         """
         if refused:
             raise ConfigError(f"{next(iter(refused))} cannot be given: the job gives out the examples, in batches of "
@@ -94,10 +97,11 @@ class Optimizer(torch.optim.Optimizer):
             raise Error("loader() was called already; one loop trains the whole job, all its epochs")
         kept = KeptRows(final_keys or {}, self._tables)
         self._begun = True
-        return self._loop(num_workers, collate_fn, prefetch_factor, worker_init_fn, multiprocessing_context, kept)
+        return self._loop(num_workers, collate_fn, prefetch_factor, worker_init_fn, multiprocessing_context, kept,
+                          prefetch_keys)
 
     def _loop(self, num_workers: int, collate_fn: Any, prefetch_factor: int, worker_init_fn: Any,
-              context: Any, kept: KeptRows) -> Iterator[Any]:
+              context: Any, kept: KeptRows, prefetch_keys: Callable[[Any], KeysOfTables] | None) -> Iterator[Any]:
         job, examples = self.job, self._train_set
         sync = job.get("consistency.mode") == "sync"
         parts = int(job.get("consistency.parts") or job.get("cluster.workers") or 1) if sync else 1
@@ -108,16 +112,17 @@ class Optimizer(torch.optim.Optimizer):
             options = dict(prefetch_factor=prefetch_factor, worker_init_fn=worker_init_fn,
                            multiprocessing_context=context)
         # Before the client: a fork would share its connections.
-        batches: Callable[[Work], Any]
+        batches: Batches | StreamBatches
         if isinstance(examples, torch.utils.data.IterableDataset):
             batches = StreamBatches(examples, batch, num_workers, collate_fn, **options)
         else:
             order = ExampleOrder(self._examples, seed)
             batches = Batches(examples, order, batch, parts, num_workers, collate_fn, **options)
         self._client = client = Client(job, self._weights.tensors(), self._examples, **self._arguments)  # type: ignore[arg-type]
-        yield from self._steps(client, batches, seed if sync else None, kept)
+        yield from self._steps(client, batches, seed if sync else None, kept, prefetch_keys)
 
-    def _steps(self, client: Client, batches: Callable[[Work], Any], seed: int | None, kept: KeptRows) -> Iterator[Any]:
+    def _steps(self, client: Client, batches: Batches | StreamBatches, seed: int | None, kept: KeptRows,
+               prefetch_keys: Callable[[Any], KeysOfTables] | None) -> Iterator[Any]:
         final = client.model.split(np.empty(client.model.elements, dtype=np.float32))
         self._gradients = gradients = Gradients(self._weights, self._overlap)
         self._rows.bind()
@@ -125,6 +130,8 @@ class Optimizer(torch.optim.Optimizer):
             for step in run(client, final, kept.into()):
                 self._weights.load(step.weights)
                 data = batches(step.work)
+                if prefetch_keys is not None:
+                    step.prefetch_rows(as_arrays(prefetch_keys(batches.peek(step.work))))
                 if seed is not None:
                     # Of the CPU: torch.manual_seed() takes as long as a small step, for devices that are not used.
                     torch.default_generator.manual_seed((seed + 0x9E3779B97F4A7C15 * (step.work.batch + 1)) % 2**63)

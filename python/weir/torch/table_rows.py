@@ -11,7 +11,7 @@ from ..client import Client
 from ..errors import ConfigError, Error
 from ..job import Floats
 from ..steps import Step
-from ..tables import Keys, Rows, Tables
+from ..tables import Keys, Rows, RowSet, Tables
 from .embedding import TableModule
 
 #: Keys by table: int64, of any shape.
@@ -111,27 +111,24 @@ class KeptRows:
     """Rows of certain keys, of one version of the weights."""
 
     def __init__(self, keys: KeysOfTables, tables: Tables):
-        self._rows: dict[str, tuple[Keys, Floats]] = {}
-        for table, of in keys.items():
-            dim = tables.dim(table)
-            if not isinstance(of, torch.Tensor) or of.dtype != torch.int64:
-                seen = str(of.dtype) if isinstance(of, torch.Tensor) else type(of).__name__
-                raise ConfigError(f"table {table}: keys must be a tensor of int64, got {seen}")
-            unique = np.unique(of.numpy())
-            self._rows[table] = unique, np.empty((len(unique), dim), dtype=np.float32)
+        self._set = RowSet(as_arrays(keys), tables)
 
     def into(self) -> Rows:
         """For Client.snapshot()."""
-        return self._rows
+        return self._set.rows
 
     def read(self, table: str, keys: Keys) -> Floats:
-        if table not in self._rows:
-            raise Error(f"table {table}: no keys of it were named when these weights were read; name all that the model looks up")
-        known, rows = self._rows[table]
-        places = np.searchsorted(known, keys)
-        found = places < len(known)
-        found[found] = known[places[found]] == keys[found]
+        rows, found = self._set.find(table, keys)
         if not found.all():
             raise Error(f"table {table}: key {keys[~found][0]} was not named when these weights were read; name all that the "
-                        f"model looks up (of this table {len(known)} were)")
-        return rows[places]
+                        "model looks up")
+        return rows
+
+
+def as_arrays(keys: KeysOfTables) -> dict[str, Keys]:
+    """The keys as weir.Client takes them."""
+    for table, of in keys.items():
+        if not isinstance(of, torch.Tensor) or of.dtype != torch.int64 or of.device.type != "cpu":
+            seen = f"{of.dtype} on {of.device}" if isinstance(of, torch.Tensor) else type(of).__name__
+            raise ConfigError(f"table {table}: keys must be a tensor of int64 on the CPU, got {seen}")
+    return {table: of.detach().reshape(-1).numpy() for table, of in keys.items()}
