@@ -301,10 +301,11 @@ def run(client: Client, result: Arrays | None = None, result_rows: Rows | None =
     progress. Other errors are raised.
     """
     with contextlib.closing(_Progress()) as progress:
-        yield from _memberships(client, result, progress)
+        yield from _memberships(client, result, result_rows, progress)
 
 
-def _memberships(client: Client, result: Arrays | None, progress: _Progress) -> Iterator[Step]:
+def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None,
+                 progress: _Progress) -> Iterator[Step]:
     fruitless, furthest = 0, 0
     while True:
         try:

@@ -299,10 +299,10 @@ TEST_CASE("config check looks at the data and at whether the model fits it") {
   CHECK_THAT(result.output, !Contains("logit"));
   const auto sizes = [&] { return Weir({"--sizes", "--config=" + job}, "worker/worker"); };
   // Twice three images of 4 bytes, doubled while they are read, and their labels; 50 parameters six times;
-  // for each of 32 examples twice the outputs (4, 10), two gradients (10), two inputs (4).
+  // for each of 32 examples twice the outputs (4, 10), a gradient (10), two inputs (4).
   CHECK(
       sizes().output ==
-      "{\"parameters\": 50, \"worker_bytes\": 8440, \"unknown\": \"the values in the data files, and whether "
+      "{\"parameters\": 50, \"worker_bytes\": 7160, \"unknown\": \"the values in the data files, and whether "
       "the files are whole\"}\n");
   std::ofstream(folder / "images") << "no images";
   CHECK_THAT(check().output, Contains("images: not an IDX file"));
