@@ -95,6 +95,7 @@ class Reader(unittest.TestCase):
 
             def __init__(self, *_, **__):
                 self.job, self.model = weir.Job(job()), weir.job.Model(weir.torch.weights.ModelWeights(model).tensors())
+                self.tables = weir.tables.Tables(self.job)
                 self.reports, self._reads = [], iter(reads)
                 self._next = next(self._reads)
 
@@ -105,7 +106,7 @@ class Reader(unittest.TestCase):
             def wait_draining(self, seconds):
                 return self.draining
 
-            def snapshot(self, into):
+            def snapshot(self, into, rows=None):
                 (version, value, _), self._next = self._next, next(self._reads, None)
                 for array in into.values():
                     array[...] = value
