@@ -24,10 +24,6 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the wire's keys and fl
 // Sums that are checked, and converted, while they lie in the L1 cache.
 constexpr size_t kValuesAtOnce = 4096;
 
-uint32_t ShardOfKey(uint64_t key, uint32_t shards) {
-  return ShardOfBucket(BucketOfHash(HashKey(key)), shards);
-}
-
 // The positions of the entries, by table.
 template <typename Entry>
 std::vector<size_t> ByTable(absl::Span<const Entry> entries) {

@@ -80,6 +80,8 @@ class CheckpointReader {
   class ShardFile;
 
   CheckpointReader(FileSystem& fs, std::string folder, v1::CheckpointManifest manifest);
+  // NumTables(): there is no such table.
+  size_t FindTable(const std::string& name) const;
   absl::StatusOr<ShardFile> OpenShard(uint32_t shard) const;
   // Fills the part of another shard's arrays (the weights, then slots) that `file` holds.
   absl::Status LoadFrom(const ShardFile& file, const Partition& partition, uint32_t shard,

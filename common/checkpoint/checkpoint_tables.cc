@@ -55,7 +55,7 @@ void KeepThoseOf(uint32_t shard, uint32_t num_shards, const v1::CheckpointTable&
   std::vector<bool> keep;
   keep.reserve(entries.keys.size());
   for (const uint64_t key : entries.keys) {
-    keep.push_back(ShardOfBucket(BucketOfHash(HashKey(key)), num_shards) == shard);
+    keep.push_back(ShardOfKey(key, num_shards) == shard);
   }
   KeepSome(keep, 1, entries.keys);
   KeepSome(keep, 1, entries.updated);
@@ -74,6 +74,12 @@ const v1::TableConfig& CheckpointReader::TableAt(size_t index) const {
   return manifest_.files(0).tables(static_cast<int>(index)).table();
 }
 
+size_t CheckpointReader::FindTable(const std::string& name) const {
+  size_t index = 0;
+  while (index < NumTables() && TableAt(index).name() != name) ++index;
+  return index;
+}
+
 uint64_t CheckpointReader::RowsOf(size_t index) const {
   uint64_t rows = 0;
   for (const v1::CheckpointFile& file : manifest_.files()) {
@@ -89,22 +95,19 @@ absl::Status CheckpointReader::CheckTables(const std::vector<v1::TableConfig>& t
         folder_, " has other embedding tables than the job: table '", table, "'", how,
         weights_only ? "" : "; the weights and rows alone can start a new job (checkpoint.init_from)"));
   };
-  const auto has = [](const std::vector<v1::TableConfig>& some, const std::string& name) {
-    return std::any_of(some.begin(), some.end(), [&](const auto& table) { return table.name() == name; });
-  };
-  std::vector<v1::TableConfig> saved;
-  for (size_t i = 0; i < NumTables(); ++i) saved.push_back(TableAt(i));
-  for (const v1::TableConfig& table : saved) {
-    if (!has(tables, table.name())) return differs(table.name(), " is not one of the job");
+  for (size_t i = 0; i < NumTables(); ++i) {
+    const std::string& name = TableAt(i).name();
+    if (std::none_of(tables.begin(), tables.end(), [&](const auto& table) { return table.name() == name; })) {
+      return differs(name, " is not one of the job");
+    }
   }
   for (const v1::TableConfig& table : tables) {
-    if (!has(saved, table.name())) {
+    const size_t saved = FindTable(table.name());
+    if (saved == NumTables()) {
       if (weights_only) continue;
       return differs(table.name(), " is missing in it");
     }
-    const auto same = std::find_if(saved.begin(), saved.end(),
-                                   [&](const auto& other) { return other.name() == table.name(); });
-    const std::string difference = Difference(table, *same, weights_only);
+    const std::string difference = Difference(table, TableAt(saved), weights_only);
     if (!difference.empty()) return differs(table.name(), absl::StrCat(", ", difference));
   }
   return absl::OkStatus();
@@ -112,8 +115,7 @@ absl::Status CheckpointReader::CheckTables(const std::vector<v1::TableConfig>& t
 
 absl::Status CheckpointReader::LoadTable(const std::string& table, uint32_t shard, uint32_t num_shards,
                                          const TableTarget& target) const {
-  size_t index = 0;
-  while (index < NumTables() && TableAt(index).name() != table) ++index;
+  const size_t index = FindTable(table);
   if (index == NumTables()) return absl::OkStatus();
   const bool same_shards = num_shards == manifest_.num_shards();
   TableEntries entries;

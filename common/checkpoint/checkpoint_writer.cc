@@ -21,13 +21,11 @@ namespace weir {
 namespace {
 
 absl::StatusOr<SafetensorsWriter::Checksums> Write(WritableFile& file, const std::string& path,
-                                                   const std::vector<ShardTensor>& tensors,
+                                                   const std::vector<StoredTensor>& tensors,
                                                    const ShardSnapshot& snapshot) {
-  std::vector<StoredTensor> stored;
-  for (const ShardTensor& tensor : tensors) stored.push_back(tensor.stored);
-  WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsWriter> writer,
-                        SafetensorsWriter::Create(file, path, std::move(stored),
-                                                  {{kStateKey, EncodeShardState(snapshot.state)}}));
+  WEIR_ASSIGN_OR_RETURN(
+      const std::unique_ptr<SafetensorsWriter> writer,
+      SafetensorsWriter::Create(file, path, tensors, {{kStateKey, EncodeShardState(snapshot.state)}}));
   WEIR_RETURN_IF_ERROR(writer->Append(snapshot.weights));
   for (const ShardSnapshot::Slot& slot : snapshot.slots) WEIR_RETURN_IF_ERROR(writer->Append(slot.values));
   return writer->Finish();
@@ -79,7 +77,7 @@ absl::StatusOr<v1::CheckpointFile> WriteShardFile(FileSystem& fs, const std::str
   file.set_model_hash(snapshot.model.Hash());
   *file.mutable_version() = snapshot.state.version();
 
-  const std::vector<ShardTensor> tensors = TensorsOfShard(snapshot.model, partition, shard, slots);
+  const std::vector<StoredTensor> tensors = StoredOf(TensorsOfShard(snapshot.model, partition, shard, slots));
   WEIR_ASSIGN_OR_RETURN(const std::string folder, FindFolder(fs, dir, step));
   const std::string path = JoinPath(folder, file.name());
   const std::string temporary =
@@ -88,16 +86,7 @@ absl::StatusOr<v1::CheckpointFile> WriteShardFile(FileSystem& fs, const std::str
   const absl::StatusOr<SafetensorsWriter::Checksums> sums = Write(*staged, path, tensors, snapshot);
   WEIR_RETURN_IF_ERROR(staged->Publish(sums.status(), FileSystem::Existing::kKeep));
 
-  file.set_bytes(sums->bytes);
-  file.set_crc32c(sums->crc32c);
-  file.set_header_bytes(sums->header_bytes);
-  file.set_header_crc32c(sums->header_crc32c);
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    v1::CheckpointTensor* tensor = file.add_tensors();
-    tensor->set_name(tensors[i].stored.name);
-    tensor->set_bytes(tensors[i].stored.bytes);
-    tensor->set_crc32c(sums->tensors[i]);
-  }
+  RecordWritten(*sums, tensors, file);
   return file;
 }
 

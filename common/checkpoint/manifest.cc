@@ -86,11 +86,7 @@ absl::Status CheckFile(const v1::CheckpointManifest& manifest, const ModelSpec& 
   if (TraitsOf(manifest.job().config()).commits_steps) {
     WEIR_RETURN_IF_ERROR(Expect("version.count", file.version().count(), manifest.job().committed_steps()));
   }
-  std::vector<StoredTensor> tensors;
-  for (ShardTensor& tensor : TensorsOfShard(model, partition, shard, slots)) {
-    tensors.push_back(std::move(tensor.stored));
-  }
-  WEIR_RETURN_IF_ERROR(CheckTensors(file, tensors));
+  WEIR_RETURN_IF_ERROR(CheckTensors(file, StoredOf(TensorsOfShard(model, partition, shard, slots))));
   const v1::CheckpointFile& first = manifest.files(0);
   WEIR_RETURN_IF_ERROR(Expect("number of tables", file.tables_size(), first.tables_size()));
   std::set<std::string> names;

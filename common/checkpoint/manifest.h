@@ -33,6 +33,22 @@ ModelSpec ModelOf(const v1::CheckpointManifest& manifest);
 Partition PartitionOf(const v1::CheckpointManifest& manifest);
 std::vector<std::string> SlotsOf(const v1::CheckpointManifest& manifest);
 
+// What the manifest records of a written file, a v1::CheckpointFile or v1::CheckpointTable, beside its name:
+// lengths and checksums. `tensors`: in their order in the file.
+template <typename File>
+void RecordWritten(const SafetensorsWriter::Checksums& sums, const std::vector<StoredTensor>& tensors,
+                   File& file) {
+  file.set_bytes(sums.bytes);
+  file.set_crc32c(sums.crc32c);
+  file.set_header_bytes(sums.header_bytes);
+  file.set_header_crc32c(sums.header_crc32c);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    v1::CheckpointTensor& tensor = *file.add_tensors();
+    tensor.set_name(tensors[i].name);
+    tensor.set_bytes(tensors[i].bytes);
+    tensor.set_crc32c(sums.tensors[i]);
+  }
+}
 // Opens a file that the manifest records, a v1::CheckpointFile or v1::CheckpointTable. DataLoss: its length
 // differs; if it was cut within a tensor, names the tensor.
 template <typename File>

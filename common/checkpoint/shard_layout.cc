@@ -41,6 +41,12 @@ std::vector<ShardTensor> TensorsOfShard(const ModelSpec& model, const Partition&
   return out;
 }
 
+std::vector<StoredTensor> StoredOf(const std::vector<ShardTensor>& tensors) {
+  std::vector<StoredTensor> stored;
+  for (const ShardTensor& tensor : tensors) stored.push_back(tensor.stored);
+  return stored;
+}
+
 void ForEachShared(const Partition& partition, uint32_t shard, LocalRange range, const Partition& other,
                    uint32_t other_shard,
                    const std::function<void(int64_t local, int64_t other_local, int64_t length)>& visit) {

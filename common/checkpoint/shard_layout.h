@@ -31,6 +31,8 @@ struct ShardTensor {
 };
 std::vector<ShardTensor> TensorsOfShard(const ModelSpec& model, const Partition& partition, uint32_t shard,
                                         const std::vector<std::string>& slots);
+// As the file has them.
+std::vector<StoredTensor> StoredOf(const std::vector<ShardTensor>& tensors);
 
 // Calls visit(local, other_local, length), by rising position, for each stretch of `range` of shard `shard`
 // that shard `other_shard` of another partition of the same elements has, too.

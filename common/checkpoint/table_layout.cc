@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/status_macros.h"
 
 namespace weir {
 namespace {
@@ -34,12 +35,8 @@ std::string TableFileName(uint32_t shard, uint32_t num_shards, size_t table) {
 }
 
 absl::Status CheckTableSizes(const v1::CheckpointTable& table) {
-  if (absl::Status status = CheckRange("table.dim", table.table().dim(), 1, kMaxDim); !status.ok()) {
-    return status;
-  }
-  if (absl::Status status = CheckRange("slot_words", table.slot_words(), 0, kMaxSlotWords); !status.ok()) {
-    return status;
-  }
+  WEIR_RETURN_IF_ERROR(CheckRange("table.dim", table.table().dim(), 1, kMaxDim));
+  WEIR_RETURN_IF_ERROR(CheckRange("slot_words", table.slot_words(), 0, kMaxSlotWords));
   return CheckRange("chunk_bytes", table.chunk_bytes(), 1, kMaxChunkBytes);
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/manifest.h"
 
 namespace weir {
 namespace {
@@ -130,17 +131,7 @@ absl::StatusOr<v1::CheckpointTable> TableWriter::Finish(absl::Status so_far) {
     if (finished.ok()) sums = *std::move(finished);
   }
   WEIR_RETURN_IF_ERROR(file_->Publish(so_far, FileSystem::Existing::kKeep));
-  table_.set_bytes(sums.bytes);
-  table_.set_crc32c(sums.crc32c);
-  table_.set_header_bytes(sums.header_bytes);
-  table_.set_header_crc32c(sums.header_crc32c);
-  const std::vector<StoredTensor> tensors = TensorsOfTable(table_);
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    v1::CheckpointTensor* tensor = table_.add_tensors();
-    tensor->set_name(tensors[i].name);
-    tensor->set_bytes(tensors[i].bytes);
-    tensor->set_crc32c(sums.tensors[i]);
-  }
+  RecordWritten(sums, TensorsOfTable(table_), table_);
   return std::move(table_);
 }
 

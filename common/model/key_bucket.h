@@ -24,5 +24,9 @@ constexpr uint32_t BucketOfHash(uint64_t hash) { return static_cast<uint32_t>(ha
 
 // shards >= 1.
 constexpr uint32_t ShardOfBucket(uint32_t bucket, uint32_t shards) { return bucket % shards; }
+constexpr uint32_t ShardOfHash(uint64_t hash, uint32_t shards) {
+  return ShardOfBucket(BucketOfHash(hash), shards);
+}
+constexpr uint32_t ShardOfKey(uint64_t key, uint32_t shards) { return ShardOfHash(HashKey(key), shards); }
 
 }  // namespace weir

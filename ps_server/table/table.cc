@@ -65,9 +65,7 @@ absl::Status Table::CheckKey(absl::Span<const uint64_t> keys, size_t i, uint64_t
                                                    " comes after key ", keys[i - 1],
                                                    "; the keys of a push must rise, each once"));
   }
-  if (ShardOfBucket(BucketOfHash(hash), options_.num_shards) != options_.shard) {
-    return NotOfThisShard(keys[i]);
-  }
+  if (!Owns(hash)) return NotOfThisShard(keys[i]);
   return absl::OkStatus();
 }
 
@@ -193,7 +191,7 @@ absl::Status Table::Read(absl::Span<const uint64_t> keys, float* out) const {
     uint64_t hashes[kRowsPerTask];
     for (size_t i = 0; i < some.size(); ++i) {
       hashes[i] = HashKey(some[i]);
-      if (ShardOfBucket(BucketOfHash(hashes[i]), options_.num_shards) != options_.shard) {
+      if (!Owns(hashes[i])) {
         found[task] = NotOfThisShard(some[i]);
         return;
       }
@@ -251,9 +249,7 @@ absl::Status Table::ReadAt(uint64_t version, absl::Span<const uint64_t> keys, fl
   const size_t dim = options_.dim;
   for (size_t i = 0; i < keys.size(); ++i) {
     const uint64_t hash = HashKey(keys[i]);
-    if (ShardOfBucket(BucketOfHash(hash), options_.num_shards) != options_.shard) {
-      return NotOfThisShard(keys[i]);
-    }
+    if (!Owns(hash)) return NotOfThisShard(keys[i]);
     const Record* const row = partitions_[TablePartition::Of(hash)].rows().FindAt(version, hash, keys[i]);
     float* const to = out + i * dim;
     if (row != nullptr) {
@@ -305,9 +301,7 @@ absl::Status Table::RestoreVersion(uint64_t version) {
 }
 
 absl::Status Table::CheckRestored(uint64_t key, uint64_t updated, bool there) const {
-  if (ShardOfBucket(BucketOfHash(HashKey(key)), options_.num_shards) != options_.shard) {
-    return NotOfThisShard(key);
-  }
+  if (!Owns(HashKey(key))) return NotOfThisShard(key);
   if (!there && updated <= version_) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("table '", options_.name, "': key ", key,

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/model/key_bucket.h"
 #include "common/model/model_spec.h"
 #include "common/sync/thread_pool.h"
 #include "ps_server/table/row_optimizer.h"
@@ -161,6 +162,8 @@ class Table {
   std::vector<size_t> GroupByPartition(absl::Span<const Part> parts, absl::Span<const uint64_t> hashes);
   void UpdatePartitions(uint32_t first, uint32_t end, absl::Span<const size_t> begins,
                         const VersionStep& step);
+  // Whether the key of this hash is of this shard.
+  bool Owns(uint64_t hash) const { return ShardOfHash(hash, options_.num_shards) == options_.shard; }
   absl::Status NotOfThisShard(uint64_t key) const;
   absl::Status CheckVersion(uint64_t version) const;
   absl::Status CheckBucket(uint64_t version, uint32_t bucket) const;

@@ -33,8 +33,6 @@ std::vector<uint32_t> Dims() {
   return dims;
 }
 
-uint32_t ShardOf(uint64_t key, uint32_t shards) { return ShardOfBucket(BucketOfHash(HashKey(key)), shards); }
-
 std::vector<uint64_t> KeysAt(const char* at, uint64_t n) {
   std::vector<uint64_t> keys(n);
   std::memcpy(keys.data(), at, n * sizeof(uint64_t));
@@ -128,7 +126,7 @@ TEST_CASE("each shard gets the sums of its own keys, in the same bits for any nu
       for (const RowLayout::Entry& entry : *entries) {
         const std::vector<uint64_t> keys = KeysAt(request.data() + entry.keys_at, entry.keys);
         for (size_t i = 0; i < keys.size(); ++i) {
-          CHECK(ShardOf(keys[i], shards) == shard);
+          CHECK(ShardOfKey(keys[i], shards) == shard);
           CHECK((i == 0 || keys[i - 1] < keys[i]));
           if (entries == &layout->pull()) {
             CHECK_FALSE(std::exchange(asked[{entry.table, keys[i]}], true));
@@ -214,7 +212,7 @@ TEST_CASE("a shard that has none of the keys gets no entry") {
                         std::vector<RowsToRead>{{2, keys, absl::MakeSpan(read)}, {0, {}, {}}}, {});
   REQUIRE(routes.ok());
   for (uint32_t shard = 0; shard < 3; ++shard) {
-    const int entries = ShardOf(12, 3) == shard;
+    const int entries = ShardOfKey(12, 3) == shard;
     CHECK((*routes)->push(shard).size() == entries);
     CHECK((*routes)->pull(shard).size() == entries);
     CHECK((*routes)->request(shard).size() == (entries == 1 ? 8u + 4u + 8u : 0u));

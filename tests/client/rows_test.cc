@@ -180,7 +180,7 @@ TEST_CASE("rows: a shard that has none of the keys gets a push without rows, and
   RowsFixture f(WithTables(ClientFixture::Small(), 3));
   auto client = f.Join();
   const std::vector<uint64_t> keys = {12, 12};
-  const uint32_t owner = ShardOfBucket(BucketOfHash(HashKey(12)), 3);
+  const uint32_t owner = ShardOfKey(12, 3);
   const std::vector<float> gradient = {1, 2, 3, 10, 20, 30};
   std::vector<float> read(6);
   const Work work = f.NextWork(*client);

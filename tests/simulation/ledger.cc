@@ -81,7 +81,7 @@ std::vector<uint64_t> Ledger::KeysOf(uint32_t shard) const {
   std::vector<uint64_t> keys;
   if (!options_.table) return keys;
   for (uint64_t key : keys_) {
-    if (ShardOfBucket(BucketOfHash(HashKey(key)), options_.shards) == shard) keys.push_back(key);
+    if (ShardOfKey(key, options_.shards) == shard) keys.push_back(key);
   }
   std::sort(keys.begin(), keys.end());
   return keys;

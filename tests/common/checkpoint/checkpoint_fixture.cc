@@ -117,7 +117,7 @@ absl::Status StoredJob::LoadTables(const CheckpointReader& reader, uint32_t shar
           const auto entry = wanted.find(got.keys[i]);
           const bool right =
               entry != wanted.end() && got.updated[i] == entry->second.updated &&
-              ShardOfBucket(BucketOfHash(HashKey(got.keys[i])), num_shards) == shard &&
+              ShardOfKey(got.keys[i], num_shards) == shard &&
               same(absl::MakeConstSpan(got.values).subspan(i * dim, dim), entry->second.values) &&
               (weights_only ||
                same(absl::MakeConstSpan(got.slots).subspan(i * slots, slots), entry->second.slots)) &&
@@ -134,7 +134,7 @@ absl::Status StoredJob::LoadTables(const CheckpointReader& reader, uint32_t shar
     const auto of_shard = [&](bool of_counters) {
       const auto all = Entries(table, of_counters);
       return static_cast<size_t>(std::count_if(all.begin(), all.end(), [&](const auto& entry) {
-        return ShardOfBucket(BucketOfHash(HashKey(entry.first)), num_shards) == shard;
+        return ShardOfKey(entry.first, num_shards) == shard;
       }));
     };
     if (rows_seen != of_shard(false) || counters_seen != (weights_only ? 0 : of_shard(true))) {

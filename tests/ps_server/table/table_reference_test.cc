@@ -181,7 +181,7 @@ class Shards {
 
  private:
   uint32_t Count() const { return static_cast<uint32_t>(tables_.size()); }
-  uint32_t ShardOf(uint64_t key) const { return ShardOfBucket(BucketOfHash(HashKey(key)), Count()); }
+  uint32_t ShardOf(uint64_t key) const { return ShardOfKey(key, Count()); }
   // 0 and the last key lie in other buckets.
   template <typename Map>
   static size_t InBuckets(const Map& map) {
