@@ -135,18 +135,35 @@ void CheckFiles(v1::DataConfig::Format format, const v1::DataFiles& files, const
   }
 }
 
+// The names of a list's entries, which must differ.
+class DifferentNames {
+ public:
+  // what: "layers".
+  DifferentNames(const char* list, const char* what, ConfigProblems* problems)
+      : list_(list), what_(what), problems_(problems) {}
+
+  // `hint` ends the message.
+  void Check(int i, const std::string& name, const char* hint = "") {
+    const auto [first, inserted] = positions_.emplace(name, i);
+    if (inserted) return;
+    problems_->Add(FieldPath(ElementPath(list_, i), "name"),
+                   absl::StrCat("is ", JsonQuote(name), ", as that of ", ElementPath(list_, first->second),
+                                "; ", what_, " must have different names", hint));
+  }
+
+ private:
+  const char* const list_;
+  const char* const what_;
+  ConfigProblems* const problems_;
+  std::map<std::string, int> positions_;
+};
+
 void CheckModel(const v1::ModelConfig& model, ConfigProblems* problems) {
-  std::map<std::string, int> positions;
+  DifferentNames names("model.layers", "layers", problems);
   for (int i = 0; i < model.layers_size(); ++i) {
     const std::string path = ElementPath("model.layers", i);
     CheckUses(model.layers(i), path, problems);
-    const auto [first, inserted] = positions.emplace(model.layers(i).name(), i);
-    if (!inserted) {
-      problems->Add(FieldPath(path, "name"),
-                    absl::StrCat("is ", JsonQuote(model.layers(i).name()), ", as that of ",
-                                 ElementPath("model.layers", first->second),
-                                 "; layers must have different names (left out: type and position)"));
-    }
+    names.Check(i, model.layers(i).name(), " (left out: type and position)");
   }
 }
 
@@ -180,18 +197,13 @@ std::string LossWord(v1::ModelConfig::Loss loss) {
 
 void CheckColumns(const v1::DataConfig& data, ConfigProblems* problems) {
   if (data.columns().empty()) return;
-  std::map<std::string, int> positions;
+  DifferentNames names("data.columns", "columns", problems);
   int labels = 0, inputs = 0;
   for (int i = 0; i < data.columns_size(); ++i) {
     const v1::ColumnConfig& column = data.columns(i);
     const std::string path = ElementPath("data.columns", i);
     CheckUses(column, path, problems);
-    const auto [first, inserted] = positions.emplace(column.name(), i);
-    if (!inserted) {
-      problems->Add(FieldPath(path, "name"), absl::StrCat("is ", JsonQuote(column.name()), ", as that of ",
-                                                          ElementPath("data.columns", first->second),
-                                                          "; columns must have different names"));
-    }
+    names.Check(i, column.name());
     if (column.has_separator() && column.separator() == data.separator()) {
       problems->Add(FieldPath(path, "separator"), absl::StrCat("is ", JsonQuote(column.separator()),
                                                                ", as data.separator; the two must differ"));
@@ -408,16 +420,10 @@ void CheckTable(const v1::TableConfig& table, const std::string& path, ConfigPro
 }
 
 void CheckTables(const v1::JobConfig& config, ConfigProblems* problems) {
-  std::map<std::string, int> positions;
+  DifferentNames names("tables", "tables", problems);
   for (int i = 0; i < config.tables_size(); ++i) {
-    const std::string path = ElementPath("tables", i);
-    CheckTable(config.tables(i), path, problems);
-    const auto [first, inserted] = positions.emplace(config.tables(i).name(), i);
-    if (!inserted) {
-      problems->Add(FieldPath(path, "name"),
-                    absl::StrCat("is ", JsonQuote(config.tables(i).name()), ", as that of ",
-                                 ElementPath("tables", first->second), "; tables must have different names"));
-    }
+    CheckTable(config.tables(i), ElementPath("tables", i), problems);
+    names.Check(i, config.tables(i).name());
   }
 }
 
