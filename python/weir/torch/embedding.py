@@ -12,6 +12,14 @@ from ..errors import ConfigError, Error
 ReadRows = Callable[[str, torch.Tensor], torch.Tensor]
 
 
+def check_keys(table: str, keys: Any) -> None:
+    """ConfigError: the keys are not as a table's must be."""
+    if not isinstance(keys, torch.Tensor) or keys.dtype != torch.int64 or keys.device.type != "cpu":
+        seen = f"{keys.dtype} on {keys.device}" if isinstance(keys, torch.Tensor) else type(keys).__name__
+        raise ConfigError(f"table {table}: keys must be a tensor of int64 on the CPU, got {seen}; convert them with "
+                          ".long().cpu()")
+
+
 class TableModule(torch.nn.Module):
     """A module that reads rows of an embedding table. It has no parameters: weir.torch.Optimizer and Reader say where rows
     come from, and the first takes their gradients. A copy, and what torch.save() has saved, are without rows until then."""
@@ -23,10 +31,7 @@ class TableModule(torch.nn.Module):
 
     def _look_up(self, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The rows of the different keys, and for each key the position of its row."""
-        if not isinstance(keys, torch.Tensor) or keys.dtype != torch.int64 or keys.device.type != "cpu":
-            seen = f"{keys.dtype} on {keys.device}" if isinstance(keys, torch.Tensor) else type(keys).__name__
-            raise ConfigError(f"table {self.table}: keys must be a tensor of int64 on the CPU, got {seen}; convert them with "
-                              ".long().cpu()")
+        check_keys(self.table, keys)
         if self._read is None:
             raise Error(f"{type(self).__name__}({self.table!r}) has no rows here: they are on a job's servers. Give the "
                         "model to weir.torch.Optimizer and call it within the loop over loader(), or to weir.torch.Reader "

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from ..client import Client
-from ..errors import ConfigError, Error
+from ..errors import Error
 from ..job import Floats
 from ..steps import Step
 from ..tables import Keys, Rows, RowSet, Tables
-from .embedding import TableModule
+from .embedding import TableModule, check_keys
 
 #: Keys by table: int64, of any shape.
 KeysOfTables = Mapping[str, torch.Tensor]
@@ -128,7 +128,5 @@ class KeptRows:
 def as_arrays(keys: KeysOfTables) -> dict[str, Keys]:
     """The keys as weir.Client takes them."""
     for table, of in keys.items():
-        if not isinstance(of, torch.Tensor) or of.dtype != torch.int64 or of.device.type != "cpu":
-            seen = f"{of.dtype} on {of.device}" if isinstance(of, torch.Tensor) else type(of).__name__
-            raise ConfigError(f"table {table}: keys must be a tensor of int64 on the CPU, got {seen}")
+        check_keys(table, of)
     return {table: of.detach().reshape(-1).numpy() for table, of in keys.items()}
