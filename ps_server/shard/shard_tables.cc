@@ -84,9 +84,10 @@ absl::StatusOr<std::shared_ptr<ShardTables>> ShardTables::Create(const Options& 
                           LearningRateSchedule::Create(config.optimizer().learning_rate(),
                                                        config.optimizer().schedule(), options.total_steps));
     WEIR_ASSIGN_OR_RETURN(std::unique_ptr<Table> made, Table::Create(std::move(table)));
-    tables.push_back({config, schedule, std::move(made)});
+    tables.push_back({schedule, std::move(made)});
   }
-  return std::shared_ptr<ShardTables>(new ShardTables(std::move(tables), options.pushes_per_step));
+  return std::shared_ptr<ShardTables>(
+      new ShardTables(options.tables, std::move(tables), options.pushes_per_step));
 }
 
 absl::Status ShardTables::CheckKeys(const PushedRows& rows) const {
@@ -120,9 +121,7 @@ void ShardTables::Update(absl::Span<const WeightedRows> parts) {
 
 absl::StatusOr<PushedRows> ShardTables::FromRecord(const v1::PushRequest& push,
                                                    absl::string_view bytes) const {
-  RowArrival::Tables tables;
-  for (const Entry& entry : tables_) *tables.Add() = entry.config;
-  absl::StatusOr<PushedRows> rows = RowsFromBytes(tables, push, bytes);
+  absl::StatusOr<PushedRows> rows = RowsFromBytes(configs_, push, bytes);
   const absl::Status status = rows.ok() ? CheckKeys(*rows) : rows.status();
   if (!status.ok()) return absl::DataLossError(status.message());
   return rows;

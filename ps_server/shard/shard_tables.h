@@ -82,19 +82,19 @@ class ShardTables : public std::enable_shared_from_this<ShardTables> {
   absl::StatusOr<PushedRows> FromRecord(const v1::PushRequest& push, absl::string_view bytes) const;
 
   size_t size() const { return tables_.size(); }
-  const v1::TableConfig& config(size_t table) const { return tables_[table].config; }
+  const v1::TableConfig& config(size_t table) const { return configs_[static_cast<int>(table)]; }
   Table& table(size_t table) { return *tables_[table].table; }
   const Table& table(size_t table) const { return *tables_[table].table; }
 
  private:
   struct Entry {
-    v1::TableConfig config;
     LearningRateSchedule schedule;
     std::unique_ptr<Table> table;
   };
-  ShardTables(std::vector<Entry> tables, uint32_t pushes_per_step)
-      : tables_(std::move(tables)), pushes_per_step_(pushes_per_step) {}
+  ShardTables(RowArrival::Tables configs, std::vector<Entry> tables, uint32_t pushes_per_step)
+      : configs_(std::move(configs)), tables_(std::move(tables)), pushes_per_step_(pushes_per_step) {}
 
+  const RowArrival::Tables configs_;
   const std::vector<Entry> tables_;
   const uint32_t pushes_per_step_;
 };

@@ -96,6 +96,16 @@ Shard& ShardFixture::Create() {
   return *shard;
 }
 
+void ShardFixture::AddUsers() {
+  v1::TableConfig& users = *config.add_tables();
+  users.set_name("users");
+  users.set_dim(2);
+  users.mutable_init()->set_type(v1::TableInit::KIND_CONSTANT);
+  users.mutable_init()->set_value(5);
+  users.mutable_optimizer()->set_type(v1::TableOptimizer::KIND_SGD);
+  users.mutable_optimizer()->set_learning_rate(1);
+}
+
 void ShardFixture::Start() {
   Create();
   REQUIRE(Install() == "");

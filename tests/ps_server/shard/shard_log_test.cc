@@ -505,18 +505,12 @@ TEST_CASE("After a crash at any operation of the disk no acknowledged push is lo
   CHECK(answered[0] + answered[1] > 300);
 }
 
-// With a table "users" of 2 columns, SGD at rate 1 and initial values of 5.
+// With the table "users".
 std::unique_ptr<ShardFixture> WithTable(std::shared_ptr<FaultyFileSystem> files = nullptr) {
   auto f = std::make_unique<ShardFixture>(kAsync);
   if (files != nullptr) f->files = std::move(files);
   f->config.mutable_server()->set_durability(v1::ServerConfig::DURABILITY_LOG);
-  v1::TableConfig& users = *f->config.add_tables();
-  users.set_name("users");
-  users.set_dim(2);
-  users.mutable_init()->set_type(v1::TableInit::KIND_CONSTANT);
-  users.mutable_init()->set_value(5);
-  users.mutable_optimizer()->set_type(v1::TableOptimizer::KIND_SGD);
-  users.mutable_optimizer()->set_learning_rate(1);
+  f->AddUsers();
   REQUIRE(f->files->MakeFolder(ShardFixture::kCheckpoints).ok());
   REQUIRE(f->files->SyncFolder("/").ok());
   f->Create();

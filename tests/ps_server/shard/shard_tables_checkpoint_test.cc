@@ -21,8 +21,8 @@ using Operation = FaultyFileSystem::Operation;
 
 constexpr uint64_t kKeys = 50;
 
-// One table, "users": one column, SGD at rate -1 and initial values of 0, so that a row is the sum of its
-// gradients. The shard's background work runs when the test says so, on the test's thread.
+// One table, "users": one column, momentum 0.5 at rate 1 and initial values of 0. The shard's background work
+// runs when the test says so, on the test's thread.
 struct Job : ShardFixture {
   explicit Job(Mode::Mode mode) : ShardFixture(mode) {
     v1::TableConfig& users = *config.add_tables();
@@ -34,9 +34,7 @@ struct Job : ShardFixture {
     users.mutable_optimizer()->set_momentum(0.5);
     users.mutable_optimizer()->set_learning_rate(1);
   }
-  bool Mine(uint64_t key) const {
-    return ShardOfBucket(BucketOfHash(HashKey(key)), install.num_shards()) == install.shard();
-  }
+  bool Mine(uint64_t key) const { return ShardOfKey(key, install.num_shards()) == install.shard(); }
   // Pushes this gradient for the keys [first, kKeys) of the shard.
   void PushUsers(uint32_t worker, uint64_t clock, float value, uint64_t first = 0, uint32_t part = 0) {
     TestRows rows;

@@ -25,13 +25,7 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 // Two tables: "users" has 2 columns, SGD at rate 1 and initial values of 5; "items" has 3, row-wise Adagrad.
 struct TablesFixture : ShardFixture {
   explicit TablesFixture(Mode::Mode mode, uint32_t staleness = 0) : ShardFixture(mode, staleness) {
-    v1::TableConfig& users = *config.add_tables();
-    users.set_name("users");
-    users.set_dim(2);
-    users.mutable_init()->set_type(v1::TableInit::KIND_CONSTANT);
-    users.mutable_init()->set_value(5);
-    users.mutable_optimizer()->set_type(v1::TableOptimizer::KIND_SGD);
-    users.mutable_optimizer()->set_learning_rate(1);
+    AddUsers();
     v1::TableConfig& items = *config.add_tables();
     items.set_name("items");
     items.set_dim(3);

@@ -87,7 +87,7 @@ class Shards {
       std::vector<uint64_t> own;
       std::vector<float> of_own;
       for (size_t i = 0; i < keys.size(); ++i) {
-        if (ShardOfBucket(BucketOfHash(HashKey(keys[i])), count()) != shard) continue;
+        if (ShardOfKey(keys[i], count()) != shard) continue;
         own.push_back(keys[i]);
         of_own.insert(of_own.end(), values.begin() + static_cast<ptrdiff_t>(i * dim),
                       values.begin() + static_cast<ptrdiff_t>((i + 1) * dim));
