@@ -2,12 +2,35 @@
 
 #include <grpc/support/log.h>
 
+#include <cstdint>
+#include <optional>
+#include <string>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "common/sync/mutex.h"
+#include "common/telemetry/log_limit.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {
+namespace {
+
+// gRPC warns of each handshake that fails. A stranger could fill the disk with it.
+void Warn(const std::string& message) {
+  static Mutex mutex;
+  static auto* const limits = new LogLimits(absl::Minutes(1), 100);
+  std::optional<uint64_t> left_out;
+  {
+    MutexLock lock(mutex);
+    left_out = limits->Due(message, absl::Now());
+  }
+  if (!left_out.has_value()) return;
+  LogWarning("gRPC: ", message, *left_out > 0 ? absl::StrCat("; and ", *left_out, " like it before") : "");
+}
+
+}  // namespace
 
 void PrepareGrpc() {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
@@ -18,7 +41,8 @@ void PrepareGrpc() {
     // server by an address: such a server has one certificate, whatever its name.
     const bool warns = args->severity == GPR_LOG_SEVERITY_ERROR &&
                        !absl::StartsWith(args->message, "No match found for server name");
-    Log(warns ? LogLevel::kWarning : LogLevel::kDebug, absl::StrCat("gRPC: ", args->message));
+    if (warns) return Warn(args->message);
+    LogDebug("gRPC: ", args->message);
   });
 }
 

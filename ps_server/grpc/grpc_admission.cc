@@ -12,8 +12,6 @@ namespace weir {
 namespace {
 
 constexpr std::chrono::seconds kRefusalHolds{1};
-constexpr size_t kMostRefusals = 1024;
-constexpr absl::Duration kLogEvery = absl::Minutes(1);
 // Over so many seconds a caller's Joins are counted: all workers of a host may be started at once.
 constexpr double kJoinSeconds = 10;
 constexpr char kTable[] = " (docs/security.md says who may call what)";
@@ -111,16 +109,15 @@ grpc::Status GrpcAdmission::Note(grpc::Status status, const grpc::ServerContext&
   if (status.error_code() == grpc::StatusCode::PERMISSION_DENIED) ++denied_;
   const std::string peer = context.peer();
   const std::string key = KeyOf(peer, caller);
-  uint64_t left_out = 0;
+  std::optional<uint64_t> left_out;
   {
     MutexLock lock(mutex_);
-    if (logged_.size() >= kMostRefusals) logged_.clear();
-    LogLimit& limit = logged_.try_emplace(key, kLogEvery).first->second;
-    if (!limit.Due(weir::Clock::Awake().Now())) return status;
-    left_out = limit.left_out();
+    left_out = logged_.Due(key, weir::Clock::Awake().Now());
   }
-  LogWarning("refused a call of ", std::string(rule.method), " from ", peer, ": ", status.error_message(),
-             left_out > 0 ? absl::StrCat("; and ", left_out, " more of its calls in the minute before") : "");
+  if (!left_out.has_value()) return status;
+  LogWarning(
+      "refused a call of ", std::string(rule.method), " from ", peer, ": ", status.error_message(),
+      *left_out > 0 ? absl::StrCat("; and ", *left_out, " more of its calls in the minute before") : "");
   return status;
 }
 

@@ -61,6 +61,7 @@ class GrpcAdmission {
 
  private:
   using Clock = std::chrono::steady_clock;
+  static constexpr size_t kMostRefusals = 1024;
   struct Refusal {
     Clock::time_point until;
     grpc::Status status;
@@ -84,7 +85,7 @@ class GrpcAdmission {
   // By peer, as gRPC writes it: "ipv4:127.0.0.1:2222". At most kMostRefusals.
   std::map<std::string, Refusal> refusals_ ABSL_GUARDED_BY(mutex_);
   // By the peer's host and identity. At most kMostRefusals of each.
-  std::map<std::string, LogLimit> logged_ ABSL_GUARDED_BY(mutex_);
+  LogLimits logged_ ABSL_GUARDED_BY(mutex_){absl::Minutes(1), kMostRefusals};
   std::map<std::string, RateLimit> joins_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -254,6 +254,20 @@ TEST_CASE("with TLS a server listens beyond loopback, and shows pages to certifi
   }
 }
 
+TEST_CASE("connections whose handshake fails do not fill the log") {
+  TestJob job({.set = kLong});
+  const TestCertificates ca(FolderOf(job), "ca");
+  job.Start("ps:0", FlagsOf(FilesOf(ca, "ps:0")));
+  job["ps:0"].WaitForLog("listens on");
+  const std::string address = job.address("ps:0");
+  const int port = std::stoi(address.substr(address.rfind(':') + 1));
+  for (int i = 0; i < 20; ++i) HttpGet(port, "/");
+  const std::string log = job["ps:0"].log(), failed = "Handshake failed";
+  const size_t first = log.find(failed);
+  REQUIRE(first != std::string::npos);
+  CHECK(log.find(failed, first + 1) == std::string::npos);
+}
+
 grpc::StatusCode CallInTheClear(int port, const std::string& method) {
   grpc::GenericStub stub(
       grpc::CreateChannel("127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials()));

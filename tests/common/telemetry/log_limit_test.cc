@@ -28,5 +28,22 @@ TEST_CASE("Another line may begin the interval") {
   CHECK(limit.Due(kStart + absl::Seconds(19)));
 }
 
+TEST_CASE("Each key has its own lines, until there are too many keys") {
+  LogLimits limits(absl::Minutes(1), 2);
+  CHECK(limits.Due("a", kStart) == 0);
+  CHECK(limits.Due("b", kStart + absl::Seconds(30)) == 0);
+  CHECK_FALSE(limits.Due("a", kStart + absl::Seconds(59)).has_value());
+
+  // c and d share a line. a has its own still, since it has been there before.
+  CHECK(limits.Due("c", kStart + absl::Seconds(59)) == 0);
+  CHECK_FALSE(limits.Due("d", kStart + absl::Seconds(59)).has_value());
+  CHECK(limits.Due("a", kStart + absl::Seconds(60)) == 1);
+
+  // b is over and gives its place to d.
+  CHECK(limits.Due("d", kStart + absl::Seconds(119)) == 0);
+  CHECK(limits.Due("e", kStart + absl::Seconds(119)) == 1);
+  CHECK_FALSE(limits.Due("d", kStart + absl::Seconds(120)).has_value());
+}
+
 }  // namespace
 }  // namespace weir
