@@ -7,8 +7,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/system/clock.h"
 #include "common/system/unique_fd.h"
 #include "common/telemetry/log_limit.h"
+#include "ps_server/grpc/rate_limit.h"
 
 namespace weir {
 
@@ -16,9 +18,12 @@ namespace weir {
 // on once there are some.
 class AcceptLoop {
  public:
-  // `serve` gets each client, on the loop's thread.
+  // `serve` gets each client, on the loop's thread. Clients that come faster than `limit` wait in the
+  // kernel's queues, in their order, by `clock`, which outlives the loop.
   static absl::StatusOr<std::unique_ptr<AcceptLoop>> Create(std::vector<UniqueFd> listeners,
-                                                            std::function<void(UniqueFd client)> serve);
+                                                            std::function<void(UniqueFd client)> serve,
+                                                            RateLimit limit = RateLimit::None(),
+                                                            const Clock* clock = &Clock::Awake());
   // Closes the listening sockets. `serve` does not run after this.
   ~AcceptLoop();
 
@@ -26,15 +31,20 @@ class AcceptLoop {
   void Start();
 
  private:
-  AcceptLoop(std::vector<UniqueFd> listeners, UniqueFd stop, std::function<void(UniqueFd client)> serve);
+  AcceptLoop(std::vector<UniqueFd> listeners, UniqueFd stop, std::function<void(UniqueFd client)> serve,
+             RateLimit limit, const Clock* clock);
   void Run();
-  // Accepts all clients that wait. False: the system has nothing left for another one.
-  bool AcceptAll(int listener);
+  // Accepts the clients that wait. Milliseconds after which to try again, as some may still wait; 0: none
+  // does.
+  int AcceptAll(int listener);
 
   const std::vector<UniqueFd> listeners_;
   const UniqueFd stop_;  // an eventfd
   const std::function<void(UniqueFd client)> serve_;
-  LogLimit logged_{absl::Minutes(1)};  // of the thread
+  const Clock& clock_;
+  // Of the thread.
+  RateLimit limit_;
+  LogLimit logged_{absl::Minutes(1)};
   std::thread thread_;
 };
 

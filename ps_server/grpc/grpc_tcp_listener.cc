@@ -16,6 +16,9 @@
 namespace weir {
 namespace {
 
+// Clients may use up the limit of so many seconds at once.
+constexpr double kConnectionSeconds = 2.5;
+
 // The texts of the addresses to listen at, in the order in which to try them.
 std::vector<std::string> HostsOf(const std::string& host) {
   std::vector<std::string> hosts;
@@ -36,7 +39,8 @@ void Reset(UniqueFd fd) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GrpcTcpListener>> GrpcTcpListener::Listen(
-    const Address& at, const std::string& congestion_control, ConnectionLimits* limits) {
+    const Address& at, const std::string& congestion_control, double connections_per_second,
+    ConnectionLimits* limits) {
   WEIR_ASSIGN_OR_RETURN(auto set_options, OptionsOfAccepted(congestion_control));
   std::vector<UniqueFd> sockets;
   uint16_t port = at.port;
@@ -53,10 +57,11 @@ absl::StatusOr<std::unique_ptr<GrpcTcpListener>> GrpcTcpListener::Listen(
   }
   if (sockets.empty()) return why;
   std::unique_ptr<GrpcTcpListener> listener(new GrpcTcpListener(port, std::move(set_options), limits));
-  WEIR_ASSIGN_OR_RETURN(listener->loop_,
-                        AcceptLoop::Create(std::move(sockets), [to = listener.get()](UniqueFd client) {
-                          to->Serve(std::move(client));
-                        }));
+  WEIR_ASSIGN_OR_RETURN(
+      listener->loop_,
+      AcceptLoop::Create(std::move(sockets),
+                         [to = listener.get()](UniqueFd client) { to->Serve(std::move(client)); },
+                         {connections_per_second, kConnectionSeconds * connections_per_second}));
   return listener;
 }
 

@@ -23,10 +23,12 @@ namespace weir {
 class GrpcTcpListener {
  public:
   // Listens at each address of `at.host`: a name may have several, and 0.0.0.0 stands for those of IPv6, too.
-  // Port 0: any free one. `limits` outlives the listener. Errors are those of ListenTcp(), and
-  // FailedPrecondition: the system does not have `congestion_control` (wire.congestion_control).
+  // Port 0: any free one. Beyond `connections_per_second` clients wait until others were accepted. `limits`
+  // outlives the listener. Errors are those of ListenTcp(), and FailedPrecondition: the system does not have
+  // `congestion_control` (wire.congestion_control).
   static absl::StatusOr<std::unique_ptr<GrpcTcpListener>> Listen(const Address& at,
                                                                  const std::string& congestion_control,
+                                                                 double connections_per_second,
                                                                  ConnectionLimits* limits);
   // Accepts no more; open connections stay with the server. Must run before the server's Shutdown().
   ~GrpcTcpListener() = default;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 
 #include "absl/time/time.h"
 
@@ -11,14 +12,22 @@ namespace weir {
 class RateLimit {
  public:
   RateLimit(double rate, double burst) : rate_(rate), burst_(burst), left_(burst) {}
+  // Any number of events.
+  static RateLimit None() {
+    constexpr double kAny = std::numeric_limits<double>::infinity();
+    return {kAny, kAny};
+  }
 
-  // Whether an event may happen now.
-  bool Take(absl::Time now) {
+  // Whether an event may happen now. Take(): it happens then.
+  bool Ready(absl::Time now) {
     if (last_ < now) {
       left_ = std::min(burst_, left_ + rate_ * absl::ToDoubleSeconds(now - last_));
       last_ = now;
     }
-    if (left_ < 1) return false;
+    return left_ >= 1;
+  }
+  bool Take(absl::Time now) {
+    if (!Ready(now)) return false;
     left_ -= 1;
     return true;
   }

@@ -264,7 +264,8 @@ absl::Status ServerImpl::Start() {
     builder.AddListeningPort(options_.listen, credentials_->OfServer(options_.listen));
   } else {
     auto listener =
-        GrpcTcpListener::Listen(listen, options_.config.wire().congestion_control(), &connections_);
+        GrpcTcpListener::Listen(listen, options_.config.wire().congestion_control(),
+                                options_.config.server().clients().connections_per_second(), &connections_);
     if (!listener.ok()) return cannot_listen(listener.status().message());
     listener_ = *std::move(listener);
     listener_->Register(credentials_->OfServer(options_.listen), &builder);

@@ -99,7 +99,7 @@ Ends Connect(const std::string& for_client, const std::string& for_server, const
     if (!for_server.empty()) SetUnixSocketOptions(&builder);
     builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
   } else {
-    auto listening = GrpcTcpListener::Listen(address, for_server, &limits);
+    auto listening = GrpcTcpListener::Listen(address, for_server, 1000, &limits);
     REQUIRE(listening.ok());
     listener = *std::move(listening);
     listener->Register(grpc::InsecureServerCredentials(), &builder);

@@ -28,7 +28,7 @@ class TestServer {
  public:
   explicit TestServer(const std::string& host, uint32_t connections_of_host = 1024)
       : limits_(Limits(connections_of_host), 1'000'000, &Clock::Real(), &counters) {
-    auto listening = GrpcTcpListener::Listen(ParseAddress(host + ":0").value(), "auto", &limits_);
+    auto listening = GrpcTcpListener::Listen(ParseAddress(host + ":0").value(), "auto", 1000, &limits_);
     REQUIRE(listening.ok());
     listener_ = *std::move(listening);
     port_ = listener_->port();
