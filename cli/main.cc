@@ -19,6 +19,7 @@
 #include "cli/commands/manifest_command.h"
 #include "cli/commands/run.h"
 #include "cli/commands/status_command.h"
+#include "cli/commands/table_command.h"
 #include "cli/commands/up.h"
 #include "cli/config/config_command.h"
 #include "cli/data/data_command.h"
@@ -75,6 +76,11 @@ constexpr const char* kCheckpointExamples = R"(Examples:
   weir checkpoint list runs/digits
   weir checkpoint verify runs/digits/step-00001200)";
 
+constexpr const char* kTableExamples = R"(Examples:
+  weir table stats --address=127.0.0.1:2222
+  weir table stats users --checkpoint=runs/clicks --json
+  weir table get users 42 17 --address=127.0.0.1:2222 --slots)";
+
 constexpr const char* kCertsExamples = R"(Examples:
   weir certs init certs --spec=configs/cluster_2ps_2workers.json
   weir certs check certs/worker-0.pem)";
@@ -130,18 +136,20 @@ CLI::Option* AddConfig(CLI::App* command, std::string* config) {
   return command->add_option("config", *config, "Job config (JSON with comments)")->type_name("FILE");
 }
 
-void AddCluster(CLI::App* command, ClusterFlags* flags) {
+// Returns the options that say where ps:0 is.
+std::vector<CLI::Option*> AddCluster(CLI::App* command, ClusterFlags* flags) {
   CLI::Option* cluster = command
                              ->add_option("--cluster", flags->cluster,
                                           "Cluster spec or a TF_CONFIG, or dns:ps=NAME:COUNT for pods")
                              ->type_name("FILE");
-  command->add_option("--address", flags->address, "Address of ps:0")
-      ->type_name("HOST:PORT")
-      ->excludes(cluster);
+  CLI::Option* address = command->add_option("--address", flags->address, "Address of ps:0")
+                             ->type_name("HOST:PORT")
+                             ->excludes(cluster);
   command->add_option("--token_file", flags->token_file, "The job's token, if its servers have one")
       ->envname("WEIR_TOKEN_FILE")
       ->type_name("FILE");
   AddTlsFlags(command, &flags->tls);
+  return {cluster, address};
 }
 
 void AddDevice(CLI::App* command, std::string* device) {
@@ -314,6 +322,29 @@ int Main(int argc, char** argv) {
   CLI::App* verify_command =
       checkpoint_command->add_subcommand("verify", "Checks all bytes of a checkpoint against its checksums");
   AddCheckpoint(verify_command, &checkpoint_path, kOneCheckpoint);
+
+  TableOptions table;
+  CLI::App* table_command =
+      app.add_subcommand("table", "Looks at the embedding tables of a running job or a checkpoint");
+  table_command->footer(kTableExamples);
+  table_command->require_subcommand(1);
+  CLI::App* table_stats_command =
+      table_command->add_subcommand("stats", "Says how many rows they have, and which keys are the hottest");
+  CLI::App* table_get_command = table_command->add_subcommand("get", "Prints the rows of some keys");
+  table_stats_command->add_option("table", table.table, "One table (default: all)")->type_name("NAME");
+  table_get_command->add_option("table", table.table, "The table")->type_name("NAME")->required();
+  table_get_command->add_option("key", table.keys, "Keys, from 0 to 2^64 - 1")
+      ->type_name("KEY")
+      ->check(kWholeNumber)
+      ->required();
+  table_get_command->add_flag("--slots", table.slots, "Prints what the optimizer keeps for each row, too");
+  for (CLI::App* command : {table_stats_command, table_get_command}) {
+    const std::vector<CLI::Option*> job = AddCluster(command, &table.cluster);
+    CLI::Option* saved = command->add_option("--checkpoint", table.checkpoint, kOneCheckpoint);
+    saved->type_name("DIR");
+    for (CLI::Option* option : job) saved->excludes(option);
+    command->add_flag("--json", table.json, "Prints JSON");
+  }
 
   CertsInitOptions certs;
   std::string certificate;
@@ -500,6 +531,8 @@ int Main(int argc, char** argv) {
   if (take_command->parsed()) return RunCheckpointTake(take_cluster);
   if (list_command->parsed()) return RunCheckpointList(checkpoint_path);
   if (verify_command->parsed()) return RunCheckpointVerify(checkpoint_path);
+  if (table_stats_command->parsed()) return RunTableStats(table);
+  if (table_get_command->parsed()) return RunTableGet(table);
   if (certs_init_command->parsed()) return RunCertsInit(certs);
   if (certs_check_command->parsed()) return RunCertsCheck(certificate);
   if (export_command->parsed()) return RunExport(checkpoint_path, export_to);

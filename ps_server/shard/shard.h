@@ -130,6 +130,8 @@ class Shard {
   void Push(Session session, std::unique_ptr<PushArrival> arrival, PushDone done);
   // `rows`: the keys of request.rows.
   void Pull(Session session, v1::PullRequest request, PullDone done, RowKeys rows = {});
+  // Shows rows of the newest version to people. Waits for nothing.
+  void ShowRows(v1::ReadRowsRequest request, ReadRowsDone done);
   // The connection has ended: its waiting calls are answered with Cancelled. Staged parts stay.
   void End(Session session);
 

@@ -160,7 +160,12 @@ absl::Status Table::Update(absl::Span<const Part> parts, double learning_rate) {
   }
   WEIR_RETURN_IF_ERROR(CheckParts(parts, hashes_));
   uint64_t examples = 0;
-  for (const Part& part : parts) examples += part.examples;
+  size_t first = 0;
+  for (const Part& part : parts) {
+    examples += part.examples;
+    hot_keys_.Offer(part.keys, absl::MakeConstSpan(hashes_).subspan(first, part.keys.size()));
+    first += part.keys.size();
+  }
   std::vector<float> weights;
   for (const Part& part : parts) {
     weights.push_back(static_cast<float>(part.examples) / static_cast<float>(examples));
@@ -291,6 +296,21 @@ absl::Status Table::CountersAt(uint64_t version, uint32_t bucket, std::vector<Co
   return absl::OkStatus();
 }
 
+std::optional<Table::Row> Table::FindRow(uint64_t key) const {
+  const uint64_t hash = HashKey(key);
+  const Record* const row = partitions_[TablePartition::Of(hash)].rows().now().Find(hash, key);
+  if (row == nullptr) return std::nullopt;
+  return Row{key, row->updated, {row->words(), row_words()}};
+}
+
+std::optional<Table::Counter> Table::FindCounter(uint64_t key) const {
+  if (options_.admit_after == 0) return std::nullopt;
+  const uint64_t hash = HashKey(key);
+  const Record* const counter = partitions_[TablePartition::Of(hash)].counters().now().Find(hash, key);
+  if (counter == nullptr) return std::nullopt;
+  return Counter{key, counter->updated, TablePartition::PushesOf(*counter)};
+}
+
 absl::Status Table::RestoreVersion(uint64_t version) {
   if (version_ != 0 || rows() > 0 || !pins_.empty()) {
     return absl::FailedPreconditionError(
@@ -356,6 +376,7 @@ Table::Stats Table::stats() const {
   stats.rows = rows();
   stats.counters = counters();
   for (const TablePartition& partition : partitions_) {
+    stats.admitted += partition.admitted();
     stats.expired += partition.expired();
     stats.evicted += partition.evicted();
     stats.bytes += partition.bytes();

@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "common/model/key_bucket.h"
 #include "common/model/model_spec.h"
 #include "common/sync/thread_pool.h"
+#include "ps_server/table/hot_keys.h"
 #include "ps_server/table/row_optimizer.h"
 #include "ps_server/table/table_partition.h"
 
@@ -125,6 +127,10 @@ class Table {
   absl::Status RowsAt(uint64_t version, uint32_t bucket, std::vector<Row>& rows) const;
   absl::Status CountersAt(uint64_t version, uint32_t bucket, std::vector<Counter>& counters) const;
 
+  // What the newest version has of a key. A key of another shard has nothing.
+  std::optional<Row> FindRow(uint64_t key) const;
+  std::optional<Counter> FindCounter(uint64_t key) const;
+
   // Gives a table of version 0, without rows, the state of another with the same dim and optimizer, of any
   // number of shards: first the version, then its rows and counters, in any order and any number of calls.
   // Then it behaves as the other would. Counts that are no longer needed, since admit_after is lower by now,
@@ -138,11 +144,14 @@ class Table {
   struct Stats {
     size_t rows = 0;
     size_t counters = 0;
-    uint64_t expired = 0, evicted = 0;  // rows, so far
-    size_t bytes = 0;                   // of rows and counters with their indexes; without former states
-    size_t former_bytes = 0;            // of what is kept for pinned versions
+    // Rows that were made, and that went, since this object was made.
+    uint64_t admitted = 0, expired = 0, evicted = 0;
+    size_t bytes = 0;         // of rows and counters with their indexes; without former states
+    size_t former_bytes = 0;  // of what is kept for pinned versions
   };
   Stats stats() const;
+  // Of the keys that updates named since this object was made.
+  const HotKeys& hot_keys() const { return hot_keys_; }
   // Of the newest version.
   size_t rows() const;
   size_t counters() const;
@@ -175,6 +184,7 @@ class Table {
   std::deque<TablePartition> partitions_;
   uint64_t version_ = 0;
   std::map<uint64_t, uint64_t> pins_;  // by version: how many
+  HotKeys hot_keys_;
   // Memory of Update().
   std::vector<RowGradient> gradients_;
   std::vector<uint64_t> hashes_;

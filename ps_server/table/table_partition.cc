@@ -39,6 +39,7 @@ void TablePartition::Update(absl::Span<const RowGradient> gradients, Record* lik
     gradients.remove_prefix(CountPushes(hash, key, gradients.size(), step.version));
     if (gradients.empty()) return;
     row = rows_.Create(hash, key, step.version);
+    ++admitted_;
     const size_t dim = rules_.optimizer.dim();
     rules_.initial.Fill(key, row->words(), dim);
     std::fill(row->words() + dim, row->words() + rules_.optimizer.row_words(), 0.0f);

@@ -82,7 +82,9 @@ class alignas(64) TablePartition {
   void Pin(uint64_t version, const std::shared_ptr<RecordPools>& pools);
   void Unpin(uint64_t version);
 
-  uint64_t expired() const { return expired_; }  // rows
+  // Rows that were made, and that went, since the partition was made.
+  uint64_t admitted() const { return admitted_; }
+  uint64_t expired() const { return expired_; }
   uint64_t evicted() const { return evicted_; }
   size_t bytes() const;  // without former states
   size_t former_bytes() const { return rows_.former_bytes() + counters_.former_bytes(); }
@@ -107,7 +109,7 @@ class alignas(64) TablePartition {
   const uint32_t partition_;
   RecordStore rows_;
   RecordStore counters_;
-  uint64_t expired_ = 0, evicted_ = 0;
+  uint64_t admitted_ = 0, expired_ = 0, evicted_ = 0;
 
   // Buckets that got rows beyond their quota in this version; some more than once.
   std::vector<uint32_t> over_quota_;

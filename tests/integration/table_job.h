@@ -30,6 +30,9 @@ std::vector<uint64_t> TableKeysOf(uint64_t batch, uint32_t table);
 // Their gradients; `rows`: what was read for these keys.
 std::vector<float> TableGradientOf(uint64_t batch, uint32_t table, const std::vector<float>& rows);
 
+// Of a program with "waits".
+constexpr size_t kPushesBeforeWait = 4;
+
 // The one value of all batches that a program with "nan" spoils.
 constexpr uint64_t kSpoiltBatch = 21;
 constexpr uint32_t kSpoiltTable = 1, kSpoiltColumn = 7;

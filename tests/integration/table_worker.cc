@@ -6,6 +6,7 @@
 //   both   pushes the last gradient of a clock together with the pull of the next rows
 //   nan    spoils one value of the job
 //   dies   kills itself with several calls under way
+//   waits  after kPushesBeforeWait pushes, until somebody opens the pipe OUT.go
 #include <signal.h>
 
 #include <cstdio>
@@ -33,7 +34,7 @@ namespace {
 struct Program {
   ClientOptions options;
   std::string out;
-  bool counts = false, both = false, spoils = false, dies = false;
+  bool counts = false, both = false, spoils = false, dies = false, waits = false;
 };
 
 // The rows of one batch, as they are read.
@@ -154,6 +155,10 @@ absl::Status TrainWith(const Program& program, Memory& memory, Client& client) {
       pushes.push_back([push] { return push.Get(); });
     }
     if (program.dies && pushes.size() == 4) raise(SIGKILL);
+    if (program.waits && pushes.size() == kPushesBeforeWait) {
+      for (const auto& push : pushes) WEIR_RETURN_IF_ERROR(push().status());
+      std::ifstream(program.out + ".go").get();
+    }
   }
   for (const auto& push : pushes) {
     WEIR_ASSIGN_OR_RETURN(const PushResult result, push());
@@ -219,6 +224,7 @@ absl::Status Main(const std::vector<std::string>& args) {
     program.both |= word == "both";
     program.spoils |= word == "nan";
     program.dies |= word == "dies";
+    program.waits |= word == "waits";
   }
   WEIR_ASSIGN_OR_RETURN(const v1::JobConfig config,
                         LoadJobConfig(args[2], std::vector<std::string>(args.begin() + 6, args.end())));

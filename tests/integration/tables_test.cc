@@ -1,5 +1,8 @@
 // Embedding tables in jobs of real processes: what all rows are at the end.
+#include <sys/stat.h>
+
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <optional>
 #include <string>
@@ -11,6 +14,8 @@
 #include "common/codec/bfloat16.h"
 #include "common/config/job_config.h"
 #include "common/program/exit_codes.h"
+#include "nlohmann/json.hpp"
+#include "tests/cli/weir_process.h"
 #include "tests/integration/processes.h"
 #include "tests/integration/table_job.h"
 #include "tests/integration/transport.h"
@@ -248,6 +253,70 @@ TEST_CASE("async: every update of every row counts when a worker is killed") {
   t.job.ExpectExit("worker:1", 128 + 9);
   for (const char* task : {"ps:0", "ps:1", "worker:0", "evaluator:0"}) t.job.ExpectExit(task, 0);
   CHECK((t.Rows() == CountKeys()));
+}
+
+// ---- what tools see
+
+nlohmann::json Table(std::vector<std::string> command) {
+  command.insert(command.begin(), "table");
+  command.push_back("--json");
+  const WeirResult result = Weir(command);
+  INFO(result.output);
+  REQUIRE(result.code == 0);
+  return nlohmann::json::parse(result.output);
+}
+
+TEST_CASE("weir table shows the rows of a running job, and those of its checkpoint") {
+  const TestFolder saved;
+  JobOfTables t({2,
+                 1,
+                 {"consistency={\"mode\": \"async\"}", CountingTables(),
+                  absl::StrCat("checkpoint={\"directory\": \"", saved.path("checkpoints"), "\"}")},
+                 {"count,waits"}});
+  const std::string go = t.folder.path("rows.go");
+  REQUIRE(mkfifo(go.c_str(), 0600) == 0);
+  t.StartAll();
+  std::map<uint64_t, float> counts;
+  for (uint64_t batch = 0; batch < kPushesBeforeWait; ++batch) {
+    for (uint64_t key : TableKeysOf(batch, 1)) ++counts[key];
+  }
+  const v1::ClusterStatus status =
+      t.job.WaitForStatus("rows of four pushes", [&](const v1::ClusterStatus& s) {
+        return s.tables_size() == 2 && s.tables(1).all().rows() == counts.size();
+      });
+  CHECK(status.tables(1).all().admitted() == counts.size());
+  const std::string job = "--address=" + t.job.address("ps:0");
+  const nlohmann::json stats = Table({"stats", "items/deep", job});
+  CHECK(stats[0]["all"]["rows"] == counts.size());
+  CHECK(stats[0]["shards"].size() == 2);
+
+  std::vector<std::string> get = {"get", "items/deep"};
+  for (uint64_t key : AllTableKeys()) get.push_back(std::to_string(key));
+  get.push_back(job);
+  const nlohmann::json rows = Table(get)["rows"];
+  REQUIRE(rows.size() == AllTableKeys().size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const uint64_t key = AllTableKeys()[i];
+    CAPTURE(key);
+    CHECK(rows[i]["key"] == key);
+    CHECK(rows[i]["exists"] == (counts.count(key) > 0));
+    CHECK(rows[i]["version"] == kPushesBeforeWait);
+    CHECK(rows[i]["values"].get<std::vector<float>>() == std::vector<float>(16, counts[key]));
+  }
+  const WeirResult none = Weir({"table", "get", "item", "1", job});
+  CHECK(none.code == kExitConfig);
+
+  std::ofstream(go) << "\n";
+  t.job.ExpectAllExit(0);
+  get.back() = "--checkpoint=" + saved.path("checkpoints");
+  const nlohmann::json kept = Table(get)["rows"];
+  const AllRows all = CountKeys();
+  for (size_t i = 0; i < kept.size(); ++i) {
+    // The last rows are those of this table.
+    const float value = all[all.size() - (kept.size() - i) * 16];
+    CHECK(kept[i]["exists"] == (value != 0));
+    if (value != 0) CHECK(kept[i]["values"].get<std::vector<float>>() == std::vector<float>(16, value));
+  }
 }
 
 // ---- what is not finite
