@@ -52,7 +52,7 @@ struct PushedRows {
 
 // The answer to a pull's keys: the rows of one table after the other, float32.
 struct ReadRows {
-  std::unique_ptr<float[]> values;
+  std::shared_ptr<float> values;
 };
 
 // The rows of an exchange that are arriving (v1.Rows): those of its push, then the keys of its pull. It takes

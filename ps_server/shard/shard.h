@@ -33,6 +33,7 @@
 #include "ps_server/shard/push_arrival.h"
 #include "ps_server/shard/push_arrivals.h"
 #include "ps_server/shard/push_tally.h"
+#include "ps_server/shard/row_memory.h"
 #include "ps_server/shard/shard_loader.h"
 #include "ps_server/shard/shard_members.h"
 #include "ps_server/shard/shard_tables.h"
@@ -315,6 +316,8 @@ class Shard {
   bool writing_ = false;
   // What is kept for a checkpoint whose TakeCheckpoint has not come.
   std::shared_ptr<CheckpointWork> frozen_;
+  // Of the tables' answers.
+  RowMemory row_memory_{options_.weights_source};
 
   // Drop() resets all members below, except for those about the end of the job. Null: nothing is installed.
   v1::Install install_;

@@ -1,7 +1,6 @@
 #include "ps_server/shard/shard_tables.h"
 
 #include <cstdlib>
-#include <new>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -140,12 +139,12 @@ std::unique_ptr<ShardTables::Pinned> ShardTables::Pin() {
   return absl::WrapUnique(new Pinned(shared_from_this()));
 }
 
-absl::StatusOr<std::shared_ptr<const ReadRows>> ShardTables::Read(const RowKeys& keys,
+absl::StatusOr<std::shared_ptr<const ReadRows>> ShardTables::Read(const RowKeys& keys, RowMemory& memory,
                                                                   const Pinned* at) const {
   size_t values = 0;
   for (const TableKeys& of : keys) values += of.count * table(of.table).dim();
   auto rows = std::make_shared<ReadRows>();
-  rows->values.reset(new (std::nothrow) float[values]);
+  rows->values = memory.Take(values);
   if (rows->values == nullptr) {
     return absl::ResourceExhaustedError(
         absl::StrCat("no memory for the rows that the pull asks for, ", values, " values"));

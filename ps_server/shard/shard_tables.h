@@ -14,6 +14,7 @@
 #include "proto/job_config.pb.h"
 #include "ps_server/optimizer/schedule.h"
 #include "ps_server/shard/row_arrival.h"
+#include "ps_server/shard/row_memory.h"
 #include "ps_server/table/table.h"
 
 namespace weir {
@@ -74,9 +75,10 @@ class ShardTables : public std::enable_shared_from_this<ShardTables> {
   };
   std::unique_ptr<Pinned> Pin();
 
-  // The rows of these keys, in their order, at the newest version, or at a pinned one. InvalidArgument: a key
-  // of another shard. ResourceExhausted: there is no memory for them.
-  absl::StatusOr<std::shared_ptr<const ReadRows>> Read(const RowKeys& keys, const Pinned* at = nullptr) const;
+  // The rows of these keys, in their order, at the newest version, or at a pinned one, in memory of `memory`.
+  // InvalidArgument: a key of another shard. ResourceExhausted: there is no memory for them.
+  absl::StatusOr<std::shared_ptr<const ReadRows>> Read(const RowKeys& keys, RowMemory& memory,
+                                                       const Pinned* at = nullptr) const;
 
   // The rows of a push from its record in the log. DataLoss: these are none that were applied here.
   absl::StatusOr<PushedRows> FromRecord(const v1::PushRequest& push, absl::string_view bytes) const;
