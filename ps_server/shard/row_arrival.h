@@ -39,6 +39,9 @@ struct PushedRows {
   };
   std::vector<OfTable> tables;  // rising
 
+  // What they take, keys included.
+  uint64_t size() const;
+
   // Where they lie, as they do in an exchange with float32 values (RowLayout).
   std::vector<absl::string_view> bytes() const;
 

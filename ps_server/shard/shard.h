@@ -33,6 +33,7 @@
 #include "ps_server/shard/push_arrival.h"
 #include "ps_server/shard/push_arrivals.h"
 #include "ps_server/shard/push_tally.h"
+#include "ps_server/shard/row_memory.h"
 #include "ps_server/shard/shard_loader.h"
 #include "ps_server/shard/shard_members.h"
 #include "ps_server/shard/shard_tables.h"
@@ -245,6 +246,13 @@ class Shard {
   // False: the next version has to wait for readers whose time is not over yet.
   bool MakeRoom();
   void RevokeLate();
+  // Whether former rows fit into their memory, after pins of readers have ended where they must. False: a
+  // checkpoint keeps them.
+  bool MakeRoomForRows();
+  // What the open step's parts and former rows may take together, and what former rows may take of it.
+  double RowBytesLeft() const;
+  // ResourceExhausted: with the rows of this part the open step's do not fit into their memory.
+  absl::Status CheckStepRows(const v1::PushRequest& header) const;
   // Nothing stands between the push and a decision that takes effect.
   bool CanDecide(const v1::PushRequest& header);
   void Decide(Decision decision);
@@ -322,6 +330,9 @@ class Shard {
   std::shared_ptr<BlockStore> store_;
   // Null: the job has no embedding tables. Their version is the store's.
   std::shared_ptr<ShardTables> tables_;
+  RowMemory row_memory_;
+  // What the tables take, as of the last Tick().
+  uint64_t table_bytes_ = 0;
   std::unique_ptr<ConsistencyPolicy> policy_;
   uint64_t model_hash_ = 0;
   ShardMembers members_;

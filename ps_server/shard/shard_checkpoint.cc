@@ -117,6 +117,7 @@ void Shard::WriteCheckpoint(const std::shared_ptr<CheckpointWork>& work) {
       if (file.ok()) ++counters_.checkpoints_written;
       if (generation == loader_.generation())
         ReportCheckpoint(work->step, file);  // otherwise no coordinator waits for it any more
+      if (store_ != nullptr) Wake();  // updates may have waited for the memory of former rows
     });
   });
 }

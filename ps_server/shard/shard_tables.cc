@@ -127,6 +127,12 @@ absl::StatusOr<PushedRows> ShardTables::FromRecord(const v1::PushRequest& push,
   return rows;
 }
 
+uint64_t ShardTables::former_bytes() const {
+  uint64_t bytes = 0;
+  for (const Entry& entry : tables_) bytes += entry.table->former_bytes();
+  return bytes;
+}
+
 ShardTables::Pinned::Pinned(std::shared_ptr<ShardTables> tables)
     : tables_(std::move(tables)), version_(tables_->version()) {
   for (size_t i = 0; i < tables_->size(); ++i) tables_->table(i).Pin();

@@ -81,6 +81,9 @@ class ShardTables : public std::enable_shared_from_this<ShardTables> {
   // The rows of a push from its record in the log. DataLoss: these are none that were applied here.
   absl::StatusOr<PushedRows> FromRecord(const v1::PushRequest& push, absl::string_view bytes) const;
 
+  // What is kept for pinned versions, of all tables.
+  uint64_t former_bytes() const;
+
   size_t size() const { return tables_.size(); }
   const v1::TableConfig& config(size_t table) const { return configs_[static_cast<int>(table)]; }
   Table& table(size_t table) { return *tables_[table].table; }

@@ -359,9 +359,15 @@ Table::Stats Table::stats() const {
     stats.expired += partition.expired();
     stats.evicted += partition.evicted();
     stats.bytes += partition.bytes();
-    stats.former_bytes += partition.former_bytes();
   }
+  stats.former_bytes = former_bytes();
   return stats;
+}
+
+size_t Table::former_bytes() const {
+  size_t bytes = 0;
+  for (const TablePartition& partition : partitions_) bytes += partition.former_bytes();
+  return bytes;
 }
 
 }  // namespace weir

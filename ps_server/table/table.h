@@ -143,6 +143,8 @@ class Table {
     size_t former_bytes = 0;            // of what is kept for pinned versions
   };
   Stats stats() const;
+  // As in stats().
+  size_t former_bytes() const;
   // Of the newest version.
   size_t rows() const;
   size_t counters() const;
