@@ -243,16 +243,14 @@ class NoCounts final : public ChangedTables {
   void Change(uint32_t, Content* content) override { content->counters = {}; }
 };
 
-// What is restored is as old as the newest that is restored.
+// What is restored is as old as the table.
 class NoAges final : public ChangedTables {
  public:
   using ChangedTables::ChangedTables;
 
  private:
   void Change(uint32_t, Content* content) override {
-    std::vector<uint64_t>& updated = content->rows.updated;
-    if (updated.empty()) return;
-    std::fill(updated.begin(), updated.end(), *std::max_element(updated.begin(), updated.end()));
+    std::fill(content->rows.updated.begin(), content->rows.updated.end(), 0);
   }
 };
 
