@@ -243,14 +243,16 @@ class NoCounts final : public ChangedTables {
   void Change(uint32_t, Content* content) override { content->counters = {}; }
 };
 
-// What is restored is as old as the table.
+// What is restored is as old as the newest that is restored.
 class NoAges final : public ChangedTables {
  public:
   using ChangedTables::ChangedTables;
 
  private:
   void Change(uint32_t, Content* content) override {
-    std::fill(content->rows.updated.begin(), content->rows.updated.end(), 0);
+    std::vector<uint64_t>& updated = content->rows.updated;
+    if (updated.empty()) return;
+    std::fill(updated.begin(), updated.end(), *std::max_element(updated.begin(), updated.end()));
   }
 };
 
