@@ -268,27 +268,60 @@ absl::Status Table::CheckBucket(uint64_t version, uint32_t bucket) const {
       absl::StrCat("table '", options_.name, "': there is no bucket ", bucket, "; there are ", kKeyBuckets));
 }
 
-absl::Status Table::RowsAt(uint64_t version, uint32_t bucket, std::vector<Row>& rows) const {
+absl::Status Table::RowsAt(uint64_t version, uint32_t bucket, std::vector<Row>& rows,
+                           std::optional<uint64_t> since) const {
   WEIR_RETURN_IF_ERROR(CheckBucket(version, bucket));
   rows.clear();
   partitions_[bucket / TablePartition::kBuckets].rows().ForEachAt(version, bucket, [&](const Record& row) {
+    if (since.has_value() && row.updated <= *since) return;
     rows.push_back({row.key, row.updated, {row.words(), row_words()}});
   });
   std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.key < b.key; });
   return absl::OkStatus();
 }
 
-absl::Status Table::CountersAt(uint64_t version, uint32_t bucket, std::vector<Counter>& counters) const {
+absl::Status Table::CountersAt(uint64_t version, uint32_t bucket, std::vector<Counter>& counters,
+                               std::optional<uint64_t> since) const {
   WEIR_RETURN_IF_ERROR(CheckBucket(version, bucket));
   counters.clear();
   if (options_.admit_after == 0) return absl::OkStatus();
   const RecordStore& store = partitions_[bucket / TablePartition::kBuckets].counters();
   store.ForEachAt(version, bucket, [&](const Record& counter) {
+    if (since.has_value() && counter.updated <= *since) return;
     counters.push_back({counter.key, counter.updated, TablePartition::PushesOf(counter)});
   });
   std::sort(counters.begin(), counters.end(),
             [](const Counter& a, const Counter& b) { return a.key < b.key; });
   return absl::OkStatus();
+}
+
+size_t Table::RowsIn(uint32_t bucket) const {
+  return partitions_[bucket / TablePartition::kBuckets].rows().now().BucketSize(bucket);
+}
+
+size_t Table::CountersIn(uint32_t bucket) const {
+  if (options_.admit_after == 0) return 0;
+  return partitions_[bucket / TablePartition::kBuckets].counters().now().BucketSize(bucket);
+}
+
+std::optional<Table::Changes> Table::NoteChanges() {
+  Changes changes;
+  bool complete = true;
+  const auto take = [&](std::optional<RecordChanges> noted, size_t& touched,
+                        std::vector<RecordChanges::Keys>& removed) {
+    complete = complete && noted.has_value() && noted->complete();
+    if (!complete) return;
+    changes.since = noted->since();
+    touched += noted->touched();
+    if (!noted->removed().empty()) removed.push_back(std::move(*noted).TakeRemoved());
+  };
+  for (TablePartition& partition : partitions_) {
+    auto [rows, counters] = partition.NoteChanges(version_);
+    take(std::move(rows), changes.rows, changes.removed_rows);
+    take(std::move(counters), changes.counters, changes.removed_counters);
+  }
+  if (!complete) return std::nullopt;
+  return changes;
 }
 
 absl::Status Table::RestoreVersion(uint64_t version) {

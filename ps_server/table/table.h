@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -121,9 +122,28 @@ class Table {
     uint32_t pushes;
   };
   // Replaces the content of `rows` or `counters` by what the table holds of one bucket, by rising keys, at a
-  // pinned version or the newest one. FailedPrecondition: neither. A bucket of another shard is empty.
-  absl::Status RowsAt(uint64_t version, uint32_t bucket, std::vector<Row>& rows) const;
-  absl::Status CountersAt(uint64_t version, uint32_t bucket, std::vector<Counter>& counters) const;
+  // pinned version or the newest one. `since`: only what was made or changed after this version.
+  // FailedPrecondition: neither. A bucket of another shard is empty.
+  absl::Status RowsAt(uint64_t version, uint32_t bucket, std::vector<Row>& rows,
+                      std::optional<uint64_t> since = std::nullopt) const;
+  absl::Status CountersAt(uint64_t version, uint32_t bucket, std::vector<Counter>& counters,
+                          std::optional<uint64_t> since = std::nullopt) const;
+  // Of the newest version.
+  size_t RowsIn(uint32_t bucket) const;
+  size_t CountersIn(uint32_t bucket) const;
+
+  // What has changed since a version.
+  struct Changes {
+    uint64_t since = 0;
+    // That are there, and were made or changed after it.
+    size_t rows = 0, counters = 0;
+    // Keys that have no row, or no counter, and had one since; in no set order.
+    std::vector<RecordChanges::Keys> removed_rows, removed_counters;
+  };
+  // Notes what changes after the newest version, and returns what was noted until now. nullopt: nothing was,
+  // or so many keys have gone that they are not known. The notes cost nothing that grows but the keys, of
+  // which there is a limit (RecordChanges).
+  std::optional<Changes> NoteChanges();
 
   // Gives a table of version 0, without rows, the state of another with the same dim and optimizer, of any
   // number of shards: first the version, then its rows and counters, in any order and any number of calls.

@@ -148,7 +148,7 @@ void TablePartition::Unpin(uint64_t version) {
 size_t TablePartition::bytes() const {
   size_t oldest = oldest_.size() * sizeof oldest_[0];
   for (const std::vector<Aged>& bucket : oldest_) oldest += bucket.capacity() * sizeof bucket[0];
-  return rows_.now().bytes() + counters_.now().bytes() + oldest;
+  return rows_.bytes() + counters_.bytes() + oldest;
 }
 
 }  // namespace weir

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -81,6 +83,11 @@ class alignas(64) TablePartition {
   // As RecordStore.
   void Pin(uint64_t version, const std::shared_ptr<RecordPools>& pools);
   void Unpin(uint64_t version);
+
+  // RecordStore::NoteChanges() of the rows and of the counters.
+  std::pair<std::optional<RecordChanges>, std::optional<RecordChanges>> NoteChanges(uint64_t version) {
+    return {rows_.NoteChanges(version), counters_.NoteChanges(version)};
+  }
 
   uint64_t expired() const { return expired_; }  // rows
   uint64_t evicted() const { return evicted_; }
