@@ -131,11 +131,15 @@ int RunCheckpointList(const std::string& directory) {
       table.AddRow({name, step, "-", "-", absl::StrCat(state, Printable(found.status().message()))});
       continue;
     }
+    std::string state = "complete";
+    if (const int chain = found->manifest.chain_size(); chain > 0) {
+      absl::StrAppend(&state, ", on ", chain, " before");
+    }
+    if (best.has_value() && best->checkpoint() == entry.step) {
+      absl::StrAppend(&state, ", best (epoch ", best->evaluation().epoch(), ")");
+    }
     table.AddRow({name, step, absl::StrCat(found->manifest.num_shards()),
-                  FormatBytes(CheckpointBytes(found->manifest)),
-                  best.has_value() && best->checkpoint() == entry.step
-                      ? absl::StrCat("complete, best (epoch ", best->evaluation().epoch(), ")")
-                      : "complete"});
+                  FormatBytes(CheckpointBytes(found->manifest)), state});
   }
   std::fputs(table.ToString().c_str(), stdout);
   std::fflush(stdout);
@@ -150,9 +154,12 @@ int RunCheckpointVerify(const std::string& path) {
   const v1::CheckpointManifest& manifest = reader->manifest();
   const size_t count = CountFiles(manifest);
   const std::string tables = DescribeTables(*reader);
-  Print(absl::StrCat(folder, ": ok (step ", FormatCount(manifest.step()), ", ", count,
-                     count == 1 ? " file, " : " files, ", tables, tables.empty() ? "" : ", ",
-                     FormatBytes(CheckpointBytes(manifest)), ")"));
+  Print(absl::StrCat(
+      folder, ": ok (step ", FormatCount(manifest.step()), ", ", count, count == 1 ? " file, " : " files, ",
+      tables, tables.empty() ? "" : ", ", FormatBytes(CheckpointBytes(manifest)),
+      manifest.chain().empty() ? ""
+                               : absl::StrCat(", and what it needs of ", manifest.chain_size(), " before"),
+      ")"));
   return kExitOk;
 }
 
