@@ -197,7 +197,7 @@ class Shard {
   void HandleFreeze(const v1::FreezeCheckpoint& freeze);
   void HandleCheckpoint(const v1::TakeCheckpoint& take);
   // Keeps the newest version for a checkpoint of this step.
-  absl::Status FreezeFor(uint64_t step);
+  absl::Status FreezeFor(uint64_t step, std::optional<uint64_t> follows);
   // Drops what is kept for a checkpoint that is not written yet.
   void ForgetCheckpoint();
   // Once the log has reached the kept version, too.

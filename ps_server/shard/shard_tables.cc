@@ -86,8 +86,7 @@ absl::StatusOr<std::shared_ptr<ShardTables>> ShardTables::Create(const Options& 
     WEIR_ASSIGN_OR_RETURN(std::unique_ptr<Table> made, Table::Create(std::move(table)));
     tables.push_back({schedule, std::move(made)});
   }
-  return std::shared_ptr<ShardTables>(
-      new ShardTables(options.tables, std::move(tables), options.pushes_per_step));
+  return std::shared_ptr<ShardTables>(new ShardTables(options, std::move(tables)));
 }
 
 absl::Status ShardTables::CheckKeys(const PushedRows& rows) const {
@@ -125,6 +124,18 @@ absl::StatusOr<PushedRows> ShardTables::FromRecord(const v1::PushRequest& push,
   const absl::Status status = rows.ok() ? CheckKeys(*rows) : rows.status();
   if (!status.ok()) return absl::DataLossError(status.message());
   return rows;
+}
+
+ShardTables::Changes ShardTables::Saved(uint64_t step, std::optional<uint64_t> follows) {
+  Changes changes(size());
+  if (!notes_changes_) return changes;
+  const bool known = follows.has_value() && follows == saved_;
+  for (size_t i = 0; i < size(); ++i) {
+    std::optional<Table::Changes> noted = table(i).NoteChanges();
+    if (known) changes[i] = std::move(noted);
+  }
+  saved_ = step;
+  return changes;
 }
 
 ShardTables::Pinned::Pinned(std::shared_ptr<ShardTables> tables)
