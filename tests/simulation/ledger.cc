@@ -97,6 +97,7 @@ void Ledger::RowGradient(uint64_t batch, uint64_t key, float* gradient) const {
   gradient[1] = -scale * static_cast<float>(batch + 1);
   const float noise = UniformFloat(RandomStream(RandomKey(batch, "row"), key).Next()) - 0.5f;
   gradient[2] = noise * (batch % 2 == 0 ? 1.0f : 1e4f);
+  std::fill(gradient + 3, gradient + kDim, 0.0f);
 }
 
 Ledger::RowsOfBatch Ledger::RowGradients(uint64_t batch) const {

@@ -300,6 +300,9 @@ void PlanTable(Dice& dice, Plan* plan) {
   table.mutable_init()->set_value(0);
   table.mutable_optimizer()->set_type(v1::TableOptimizer::KIND_SGD);
   table.mutable_optimizer()->set_learning_rate(1);
+  if (plan->recoverable() && dice.Chance(0.8)) {
+    plan->config.mutable_checkpoint()->set_table_deltas(dice.From(1, 10));
+  }
 }
 
 }  // namespace
