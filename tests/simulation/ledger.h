@@ -25,7 +25,8 @@ namespace weir {
 //   column 0   the count: the push of batch b adds 1 to each of the batch's keys;
 //   column 1   it adds b + 1;
 //   column 2   a value of the batch and the key, whose sums depend on the order;
-//   others     0. They make the rows a large part of a checkpoint, so that it pays to save their changes alone.
+//   others     0. They make the rows a large part of a checkpoint, so that it pays to save their changes
+//   alone.
 //
 // So a shard's rows follow from the counts of its weights, of the same version. Pure.
 class Ledger {
