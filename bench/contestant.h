@@ -24,8 +24,10 @@ struct Detour {
 // One way to do a worker's step: its gradient goes to the servers, they apply it, and the new weights come
 // back into the worker's tensor. Holds everything that a process needs to play its part in it.
 struct Contestant {
-  std::string name;                    // in tables
-  std::string kind;                    // "raw", "ring", "protobuf", "echo" or "weir"
+  std::string name;  // in tables
+  // "raw", "ring", "protobuf", "echo" or "weir"; with rows of an embedding table instead of tensors "bare
+  // rows", "raw rows" or "weir rows"
+  std::string kind;
   int64_t elements = 0;                // float32 of the model
   std::string optimizer = "momentum";  // "sgd", "momentum", "adam"
   int servers = 1, clients = 1;
@@ -49,10 +51,17 @@ struct Contestant {
   std::string certificates;
   // weir, with one server: what stands between a client (by index) and the server.
   std::map<int, Detour> detours;
+
+  // rows: what the table holds, and the float32 of a row. A step is on a batch of kBatchKeys.
+  uint64_t table_rows = 0;
+  uint64_t dim = 0;
+  // weir rows: "pull"; "push" with gradients for the batch; or "both", one after the other.
+  std::string row_step = "pull";
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Contestant, name, kind, elements, optimizer, servers, clients,
                                                 transport, window_bytes, windows_in_flight, connections,
-                                                congestion_control, pull, config, in_place, certificates)
+                                                congestion_control, pull, config, in_place, certificates,
+                                                table_rows, dim, row_step)
 
 // A server of a contestant. It serves on threads of its own until it is destroyed.
 class StepServer {

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "bench/memory.h"
+#include "bench/socket_io.h"
 
 namespace weir::bench {
 namespace {
@@ -48,27 +49,6 @@ void Tune(int fd, const std::string& congestion_control) {
   getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size);
   const int buffer = 2 << 20;
   if (domain == AF_UNIX) setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
-}
-
-// Receives all bytes, or returns false.
-bool Receive(int fd, void* to, size_t bytes) {
-  for (char* at = static_cast<char*>(to); bytes > 0;) {
-    const ssize_t n = recv(fd, at, bytes, MSG_WAITALL);
-    if (n <= 0) return false;
-    at += n;
-    bytes -= n;
-  }
-  return true;
-}
-
-bool Send(int fd, const void* from, size_t bytes) {
-  for (const char* at = static_cast<const char*>(from); bytes > 0;) {
-    const ssize_t n = send(fd, at, bytes, MSG_NOSIGNAL);
-    if (n <= 0) return false;
-    at += n;
-    bytes -= n;
-  }
-  return true;
 }
 
 class RawServer : public StepServer {
@@ -209,19 +189,7 @@ class RawClient : public StepClient {
       if (connect(fd, reinterpret_cast<sockaddr*>(&to), size) != 0) return SocketError("connect");
       return fd;
     }
-    const size_t colon = address.rfind(':');
-    addrinfo hints{}, *found = nullptr;
-    hints.ai_socktype = SOCK_STREAM;
-    if (getaddrinfo(address.substr(0, colon).c_str(), address.substr(colon + 1).c_str(), &hints, &found) !=
-        0) {
-      return absl::NotFoundError(absl::StrCat(address, " does not resolve"));
-    }
-    const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    Tune(fd, contestant_.congestion_control);
-    const int rc = connect(fd, found->ai_addr, found->ai_addrlen);
-    freeaddrinfo(found);
-    if (rc != 0) return SocketError("connect");
-    return fd;
+    return DialTcp(address, [this](int fd) { Tune(fd, contestant_.congestion_control); });
   }
 
   // A step on a thread's connections: sends as long as the windows in flight allow, and receives meanwhile.

@@ -58,16 +58,8 @@ class WeirClient : public StepClient {
   }
 
   absl::Status Join(const Contestant& contestant, int index, const std::vector<std::string>& addresses) {
-    WEIR_ASSIGN_OR_RETURN(const v1::JobConfig config,
-                          ParseJobConfig(JobJson(contestant), "the benchmark's job"));
     const ModelSpec model{{{"w", {contestant.elements}, TensorKind::kParameter, Initializer::Zeros()}}};
-    ClientOptions options;
-    options.servers = addresses;
-    options.task = absl::StrCat("worker:", index);
-    options.rank = index;
-    options.job_config = config.SerializeAsString();
-    WEIR_ASSIGN_OR_RETURN(options.tls, Tls::ReadIfGiven(FilesOf(contestant, Role::kWorker, index)));
-    options.train_examples = 1000;
+    WEIR_ASSIGN_OR_RETURN(const ClientOptions options, WeirClientOptions(contestant, index, addresses));
     WEIR_ASSIGN_OR_RETURN(client_, Client::Join(options, model));
     if (in_place_) {
       const size_t elements = static_cast<size_t>(contestant.elements);
@@ -140,6 +132,20 @@ Contestant Weir(const std::string& name, const std::string& config) {
   contestant.kind = "weir";
   contestant.config = config;
   return contestant;
+}
+
+absl::StatusOr<ClientOptions> WeirClientOptions(const Contestant& contestant, int index,
+                                                const std::vector<std::string>& addresses) {
+  WEIR_ASSIGN_OR_RETURN(const v1::JobConfig config,
+                        ParseJobConfig(JobJson(contestant), "the benchmark's job"));
+  ClientOptions options;
+  options.servers = addresses;
+  options.task = absl::StrCat("worker:", index);
+  options.rank = index;
+  options.job_config = config.SerializeAsString();
+  WEIR_ASSIGN_OR_RETURN(options.tls, Tls::ReadIfGiven(FilesOf(contestant, Role::kWorker, index)));
+  options.train_examples = 1000;
+  return options;
 }
 
 absl::StatusOr<std::unique_ptr<StepServer>> StartWeirServer(const Contestant& contestant, int index,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "bench/contestant.h"
+#include "client/client.h"
 
 namespace weir::bench {
 
@@ -12,5 +13,9 @@ absl::StatusOr<std::unique_ptr<StepServer>> StartWeirServer(const Contestant& co
                                                             const std::string& host);
 absl::StatusOr<std::unique_ptr<StepClient>> ConnectWeirClient(const Contestant& contestant, int index,
                                                               const std::vector<std::string>& addresses);
+
+// How its worker joins.
+absl::StatusOr<ClientOptions> WeirClientOptions(const Contestant& contestant, int index,
+                                                const std::vector<std::string>& addresses);
 
 }  // namespace weir::bench

@@ -104,6 +104,11 @@ class Client {
   // push if nothing can go on before that work is pushed again.
   virtual absl::StatusOr<std::optional<Work>> NextWork() = 0;
 
+  // What NextWork() returns, if that is known by `deadline`; else the outer nullopt. In sync it waits for it,
+  // and this thread works on calls meanwhile. In bounded and async it does not wait.
+  virtual std::optional<absl::StatusOr<std::optional<Work>>> NextWorkBy(
+      std::chrono::steady_clock::time_point deadline) = 0;
+
   // One exchange with each shard. The calls below are short forms of it, each with the parameters and results
   // of one use; they say what the parts of an order mean. Get a result with weights in place with
   // Future::Take(). InvalidArgument: the order has neither a push nor a pull, or a push and the pull at

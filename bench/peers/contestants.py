@@ -18,6 +18,28 @@ LEARNING_RATE = 0.1
 WARMUP = 100  # steps a worker
 MODEL = '{"layers":[{"type":"flatten"},{"type":"dense","units":128},{"type":"relu"},{"type":"dense","units":10}]}'
 PEERS = ["weir", "pslite", "pytorch", "tensorflow", "mxnet"]
+COLUMNS = ["async", "sync"]
+# The first run of each only finds out how long a step takes.
+FIRST_STEPS = 200
+MIN_STEPS = 50
+
+WEIR_ASYNC = [("Weir, shared memory", "async"), ("Weir, TCP", "async")]
+WEIR_SYNC = [("Weir, shared memory", "sync"), ("Weir, TCP", "sync")]
+# The best of some (row, column), over the best of others, and how much that is to be at least.
+RATIOS = [
+    ("async over TCP / ps-lite over TCP", [("Weir, TCP", "async")], [("ps-lite, TCP", "async")], 1.5),
+    ("async over shared memory / ps-lite local", [("Weir, shared memory", "async")], [("ps-lite, local", "async")], 2.0),
+    ("sync over TCP / ps-lite over TCP", [("Weir, TCP", "sync")], [("ps-lite, TCP", "sync")], 1.5),
+    ("sync over shared memory / ps-lite local", [("Weir, shared memory", "sync")], [("ps-lite, local", "sync")], 1.5),
+    ("async over shared memory / the worker without any exchange", [("Weir, shared memory", "async")],
+     [("Weir's worker without any exchange", "async")], 0.6),
+    ("async, the better / PyTorch RPC's best", WEIR_ASYNC,
+     [(f"PyTorch RPC, {transport}", mode) for transport in ["shm", "TCP"] for mode in COLUMNS], 6),
+    ("async, the better / TensorFlow's best", WEIR_ASYNC,
+     [(f"TensorFlow ParameterServerStrategy, {call}", "async") for call in ["a step a call", "20 steps a call"]], 20),
+    ("sync, the better / PyTorch DDP", WEIR_SYNC, [("PyTorch DDP, gloo", "sync")], 3),
+    ("async, the better / MXNet's dist_async", WEIR_ASYNC, [("MXNet, dist_async and dist_sync", "async")], 10),
+]
 
 
 @dataclass

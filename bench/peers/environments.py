@@ -69,8 +69,8 @@ def output_of(command, lines_of_errors=1):
     return result.stdout.strip()
 
 
-def pslite_driver(checkout):
-    """Builds the driver with the sources in `checkout`, if it is older than what it is made of."""
+def pslite_driver(checkout, name="pslite_driver"):
+    """Builds that driver with the sources in `checkout`, if it is older than what it is made of."""
     if checkout is None:
         raise Skipped(f"needs --pslite=DIR, a checkout of ps-lite (GitHub: dmlc/ps-lite) at commit {PSLITE_COMMIT}")
     source = pathlib.Path(checkout).resolve() / "src"
@@ -79,9 +79,9 @@ def pslite_driver(checkout):
     commit = output_of(["git", "-C", checkout, "rev-parse", "HEAD"])
     if commit != PSLITE_COMMIT:
         raise Skipped(f"--pslite={checkout} is at {commit}: git -C {checkout} checkout {PSLITE_COMMIT}")
-    own = pathlib.Path(__file__).with_name("pslite_driver.cc")
+    own = pathlib.Path(__file__).with_name(f"{name}.cc")
     folder = CACHE / "pslite"
-    driver = folder / "driver"
+    driver = folder / name
     if driver.exists() and driver.stat().st_mtime > own.stat().st_mtime:
         return driver
     print("peers: building ps-lite's driver", file=sys.stderr)

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Small training steps of Weir beside its peers: the MLP 784-128-10 on Fashion-MNIST with batches of 64 and plain SGD, on 2 servers
-and 2 workers. Prints steps a second, summed over the workers: medians over runs in which the contestants take turns. See
-docs/benchmarks/README.md.
+and 2 workers. With --tables steps on an embedding table instead: a batch's rows are read and updated. Prints steps a second, summed over
+the workers: medians over runs in which the contestants take turns. See docs/benchmarks/README.md.
 """
 import argparse
 import json
@@ -9,41 +9,21 @@ import statistics
 import sys
 import time
 
-import contestants as field
+import contestants
+import table_contestants
 from environments import PINNED, Skipped, machine
 from processes import Failed
 
-COLUMNS = ["async", "sync"]
-# The first run of each only finds out how long a step takes.
-FIRST_STEPS = 200
-MIN_STEPS = 50
 # A run that trains nothing is no contestant.
 HIGHEST_LOSS = 1.5
-
-WEIR_ASYNC = [("Weir, shared memory", "async"), ("Weir, TCP", "async")]
-WEIR_SYNC = [("Weir, shared memory", "sync"), ("Weir, TCP", "sync")]
-# The best of some (row, column), over the best of others, and how much that is to be at least.
-RATIOS = [
-    ("async over TCP / ps-lite over TCP", [("Weir, TCP", "async")], [("ps-lite, TCP", "async")], 1.5),
-    ("async over shared memory / ps-lite local", [("Weir, shared memory", "async")], [("ps-lite, local", "async")], 2.0),
-    ("sync over TCP / ps-lite over TCP", [("Weir, TCP", "sync")], [("ps-lite, TCP", "sync")], 1.5),
-    ("sync over shared memory / ps-lite local", [("Weir, shared memory", "sync")], [("ps-lite, local", "sync")], 1.5),
-    ("async over shared memory / the worker without any exchange", [("Weir, shared memory", "async")],
-     [("Weir's worker without any exchange", "async")], 0.6),
-    ("async, the better / PyTorch RPC's best", WEIR_ASYNC,
-     [(f"PyTorch RPC, {transport}", mode) for transport in ["shm", "TCP"] for mode in COLUMNS], 6),
-    ("async, the better / TensorFlow's best", WEIR_ASYNC,
-     [(f"TensorFlow ParameterServerStrategy, {call}", "async") for call in ["a step a call", "20 steps a call"]], 20),
-    ("sync, the better / PyTorch DDP", WEIR_SYNC, [("PyTorch DDP, gloo", "sync")], 3),
-    ("async, the better / MXNet's dist_async", WEIR_ASYNC, [("MXNet, dist_async and dist_sync", "async")], 10),
-]
 
 
 def parse():
     parser = argparse.ArgumentParser(prog="./dev bench peers", description=__doc__)
     parser.add_argument("--runs", type=int, default=3, help="runs of each, taking turns (%(default)s)")
     parser.add_argument("--seconds", type=float, default=5, help="rough length of a run (%(default)s)")
-    parser.add_argument("--only", default=",".join(field.PEERS), help="some of %(default)s")
+    parser.add_argument("--tables", action="store_true", help="steps on rows of an embedding table")
+    parser.add_argument("--only", help="some of " + ",".join(contestants.PEERS))
     parser.add_argument("--pslite", metavar="DIR", help="a checkout of ps-lite")
     parser.add_argument("--install", default="", metavar="PEER,...", help="install what is missing of these peers with pip; "
                         "a line SKIPPED says how much that downloads")
@@ -51,9 +31,12 @@ def parse():
         parser.add_argument(f"--{peer}", metavar="PYTHON", help=f"a Python that has {peer}, instead of one that --install made")
     parser.add_argument("--json", metavar="FILE", help="write the results there")
     options = parser.parse_args()
-    options.only, options.install = options.only.split(","), [peer for peer in options.install.split(",") if peer]
-    if unknown := set(options.only) - set(field.PEERS):
-        parser.error(f"--only={','.join(sorted(unknown))}: there are {', '.join(field.PEERS)}")
+    options.field = table_contestants if options.tables else contestants
+    peers = options.field.PEERS
+    options.only = options.only.split(",") if options.only else peers
+    options.install = [peer for peer in options.install.split(",") if peer]
+    if unknown := set(options.only) - set(peers):
+        parser.error(f"--only={','.join(sorted(unknown))}: there are {', '.join(peers)}")
     if unknown := set(options.install) - set(PINNED):
         parser.error(f"--install={','.join(sorted(unknown))}: there are {', '.join(PINNED)}")
     if options.runs < 1 or options.seconds <= 0:
@@ -64,7 +47,7 @@ def parse():
 def prepared(options):
     """(contestant, context) of those that can run here, and {peer: version}; says why the others cannot."""
     ready, versions, skipped = [], {}, {}
-    for contestant in field.contestants(options):
+    for contestant in options.field.contestants(options):
         peer = contestant.peer
         if peer not in options.only or peer in skipped:
             continue
@@ -82,14 +65,14 @@ def prepared(options):
 
 def measure(ready, options):
     """{(row, column): [steps a second of each run]}; one that fails is left out from then on."""
-    rates, samples, failed = {}, {}, {}
+    field, rates, samples, failed = options.field, {}, {}, {}
     limit = 180 + 10 * options.seconds
     for number in range(options.runs + 1):
         for contestant, context in ready:
             key = (contestant.row, contestant.column)
             if key in failed:
                 continue
-            steps = FIRST_STEPS if number == 0 else max(MIN_STEPS, int(rates[key] * options.seconds / field.WORKERS))
+            steps = field.FIRST_STEPS if number == 0 else max(field.MIN_STEPS, int(rates[key] * options.seconds / field.WORKERS))
             try:
                 measured = contestant.run(context, steps, limit)
                 if number > 0 and measured.loss is not None and not measured.loss < HIGHEST_LOSS:
@@ -106,17 +89,17 @@ def measure(ready, options):
     return samples, failed
 
 
-def print_table(medians):
+def print_table(medians, columns):
     rows = list(dict.fromkeys(row for row, _ in medians))
-    print(f"\n| steps a second, all workers | {' | '.join(COLUMNS)} |\n|---|---|---|")
+    print(f"\n| steps a second, all workers | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
     for row in rows:
-        cells = [f"{medians[row, column]:,.0f}" if (row, column) in medians else "-" for column in COLUMNS]
+        cells = [f"{medians[row, column]:,.0f}" if (row, column) in medians else "-" for column in columns]
         print(f"| {row} | {' | '.join(cells)} |")
 
 
-def ratios(medians):
+def ratios(medians, wanted):
     found = []
-    for what, ours, others, bound in RATIOS:
+    for what, ours, others, bound in wanted:
         ours = [medians[key] for key in ours if key in medians]
         others = [medians[key] for key in others if key in medians]
         if ours and others:
@@ -134,11 +117,11 @@ def main():
         sys.exit("peers: nothing to measure")
     samples, failed = measure(ready, options)
     medians = {key: statistics.median(values) for key, values in samples.items()}
-    print_table(medians)
+    print_table(medians, options.field.COLUMNS)
     print(f"\n{about['cores']} cores ({about['cpu']}), load before {about['load_before']:.1f}; medians of {options.runs} runs of "
           f"about {options.seconds:g} s, taking turns; {time.monotonic() - begin:.0f} s in all")
     print("versions: " + ", ".join(f"{peer} {version}" for peer, version in versions.items()))
-    compared = ratios(medians)
+    compared = ratios(medians, options.field.RATIOS)
     if compared:
         print("\n| | measured | target | |\n|---|---|---|---|")
         for ratio in compared:

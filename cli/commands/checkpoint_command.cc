@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "cli/commands/grpc_status_client.h"
+#include "cli/commands/open_checkpoint.h"
 #include "cli/report/format.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_reader.h"
@@ -20,7 +21,6 @@
 namespace weir {
 namespace {
 
-constexpr int kExitDamaged = 1;
 // Writing may take as long as the disk does; the coordinator says when it has failed.
 constexpr absl::Duration kTakeDeadline = absl::Minutes(30);
 
@@ -29,13 +29,7 @@ int Refuse(int exit_code, absl::string_view message) {
   return exit_code;
 }
 
-int Refuse(const absl::Status& status) {
-  return Refuse(absl::IsDataLoss(status)            ? kExitDamaged
-                : absl::IsResourceExhausted(status) ? kExitStorage
-                : absl::IsUnavailable(status)       ? kExitPeerLost
-                                                    : kExitConfig,
-                status.message());
-}
+int Refuse(const absl::Status& status) { return Refuse(CheckpointExitCode(status), status.message()); }
 
 void Print(absl::string_view line) {
   std::printf("%s\n", Printable(line).c_str());
@@ -56,19 +50,6 @@ std::string DescribeTables(const CheckpointReader& reader) {
   uint64_t rows = 0;
   for (size_t i = 0; i < tables; ++i) rows += reader.RowsOf(i);
   return absl::StrCat(tables, tables == 1 ? " table with " : " tables with ", FormatCount(rows), " rows");
-}
-
-// Opens the checkpoint that a path of the command line means, and reads its manifest. Warns about checkpoints
-// that were passed over.
-absl::StatusOr<CheckpointReader> OpenCheckpoint(const std::string& path, std::string* folder) {
-  FileSystem& files = AnyStorage();
-  absl::StatusOr<FoundCheckpoint> found = ResolveCheckpoint(files, path);
-  if (!found.ok()) return found.status();
-  for (const std::string& refused : found->refused) {
-    std::fprintf(stderr, "warning: passed over: %s\n", Printable(refused).c_str());
-  }
-  *folder = found->folder;
-  return CheckpointReader::Open(files, found->folder);
 }
 
 }  // namespace
@@ -131,11 +112,15 @@ int RunCheckpointList(const std::string& directory) {
       table.AddRow({name, step, "-", "-", absl::StrCat(state, Printable(found.status().message()))});
       continue;
     }
+    std::string state = "complete";
+    if (const int chain = found->manifest.chain_size(); chain > 0) {
+      absl::StrAppend(&state, ", on ", chain, " before");
+    }
+    if (best.has_value() && best->checkpoint() == entry.step) {
+      absl::StrAppend(&state, ", best (epoch ", best->evaluation().epoch(), ")");
+    }
     table.AddRow({name, step, absl::StrCat(found->manifest.num_shards()),
-                  FormatBytes(CheckpointBytes(found->manifest)),
-                  best.has_value() && best->checkpoint() == entry.step
-                      ? absl::StrCat("complete, best (epoch ", best->evaluation().epoch(), ")")
-                      : "complete"});
+                  FormatBytes(CheckpointBytes(found->manifest)), state});
   }
   std::fputs(table.ToString().c_str(), stdout);
   std::fflush(stdout);
@@ -150,9 +135,12 @@ int RunCheckpointVerify(const std::string& path) {
   const v1::CheckpointManifest& manifest = reader->manifest();
   const size_t count = CountFiles(manifest);
   const std::string tables = DescribeTables(*reader);
-  Print(absl::StrCat(folder, ": ok (step ", FormatCount(manifest.step()), ", ", count,
-                     count == 1 ? " file, " : " files, ", tables, tables.empty() ? "" : ", ",
-                     FormatBytes(CheckpointBytes(manifest)), ")"));
+  Print(absl::StrCat(
+      folder, ": ok (step ", FormatCount(manifest.step()), ", ", count, count == 1 ? " file, " : " files, ",
+      tables, tables.empty() ? "" : ", ", FormatBytes(CheckpointBytes(manifest)),
+      manifest.chain().empty() ? ""
+                               : absl::StrCat(", and what it needs of ", manifest.chain_size(), " before"),
+      ")"));
   return kExitOk;
 }
 

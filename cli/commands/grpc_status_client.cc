@@ -9,22 +9,35 @@
 #include "common/rpc/grpc_status.h"
 #include "common/rpc/grpc_token.h"
 #include "proto/coordinator.grpc.pb.h"
+#include "proto/parameter_server.grpc.pb.h"
 
 namespace weir {
 
 namespace {
 
+std::shared_ptr<grpc::Channel> ConnectTo(uint32_t server, const std::string& address,
+                                         std::shared_ptr<const Tls> tls) {
+  grpc::ChannelArguments arguments;
+  // Servers are peers on the cluster's own network; a proxy from the environment would only be in the way.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // A server that was just started is asked again soon; a busy server has some time to greet.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  return grpc::CreateCustomChannel(address, JobCredentials(std::move(tls)).ToServer(server, address),
+                                   arguments);
+}
+
 // One unary call.
-template <typename Request, typename Reply>
-absl::StatusOr<Reply> Call(v1::Coordinator::Stub& stub, const JobToken& token,
-                           grpc::Status (v1::Coordinator::Stub::*method)(grpc::ClientContext*, const Request&,
-                                                                         Reply*),
-                           absl::Duration deadline) {
+template <typename Stub, typename Request, typename Reply>
+absl::StatusOr<Reply> Call(Stub& stub, const JobToken& token,
+                           grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
+                           const Request& request, absl::Duration deadline) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(deadline));
   SetToken(token, &context);
   Reply reply;
-  const grpc::Status status = (stub.*method)(&context, Request(), &reply);
+  const grpc::Status status = (stub.*method)(&context, request, &reply);
   if (status.ok()) return reply;
   return FromGrpc(status);
 }
@@ -39,26 +52,26 @@ struct StatusClient::Connection {
 StatusClient::StatusClient(const std::string& address, JobToken token, std::shared_ptr<const Tls> tls)
     : connection_(std::make_unique<Connection>()) {
   connection_->token = std::move(token);
-  grpc::ChannelArguments arguments;
-  // Servers are peers on the cluster's own network; a proxy from the environment would only be in the way.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // A server that was just started is asked again soon; a busy server has some time to greet.
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  const JobCredentials credentials(std::move(tls));
-  connection_->stub = v1::Coordinator::NewStub(
-      grpc::CreateCustomChannel(address, credentials.ToServer(/*server=*/0, address), arguments));
+  connection_->stub = v1::Coordinator::NewStub(ConnectTo(/*server=*/0, address, std::move(tls)));
 }
 
 StatusClient::~StatusClient() = default;
 
 absl::StatusOr<v1::ClusterStatus> StatusClient::Get(absl::Duration deadline) {
-  return Call(*connection_->stub, connection_->token, &v1::Coordinator::Stub::Status, deadline);
+  return Call(*connection_->stub, connection_->token, &v1::Coordinator::Stub::Status, v1::StatusRequest(),
+              deadline);
 }
 
 absl::StatusOr<v1::CheckpointReply> StatusClient::TakeCheckpoint(absl::Duration deadline) {
-  return Call(*connection_->stub, connection_->token, &v1::Coordinator::Stub::Checkpoint, deadline);
+  return Call(*connection_->stub, connection_->token, &v1::Coordinator::Stub::Checkpoint,
+              v1::CheckpointRequest(), deadline);
+}
+
+absl::StatusOr<v1::ReadRowsReply> ReadRows(uint32_t server, const std::string& address, const JobToken& token,
+                                           std::shared_ptr<const Tls> tls, const v1::ReadRowsRequest& request,
+                                           absl::Duration deadline) {
+  const auto stub = v1::ParameterServer::NewStub(ConnectTo(server, address, std::move(tls)));
+  return Call(*stub, token, &v1::ParameterServer::Stub::ReadRows, request, deadline);
 }
 
 }  // namespace weir

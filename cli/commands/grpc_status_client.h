@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -8,6 +9,7 @@
 #include "common/rpc/job_token.h"
 #include "common/rpc/tls.h"
 #include "proto/coordinator.pb.h"
+#include "proto/parameter_server.pb.h"
 
 namespace weir {
 
@@ -30,5 +32,11 @@ class StatusClient {
   struct Connection;
   std::unique_ptr<Connection> connection_;
 };
+
+// Asks ps:`server`, at `address`, for rows of a table. Errors as of StatusClient, and those of
+// ParameterServer.ReadRows.
+absl::StatusOr<v1::ReadRowsReply> ReadRows(uint32_t server, const std::string& address, const JobToken& token,
+                                           std::shared_ptr<const Tls> tls, const v1::ReadRowsRequest& request,
+                                           absl::Duration deadline);
 
 }  // namespace weir

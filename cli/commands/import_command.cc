@@ -19,7 +19,9 @@
 #include "common/checkpoint/checkpoint_reader.h"
 #include "common/checkpoint/initial_weights.h"
 #include "common/checkpoint/safetensors.h"
+#include "common/codec/bfloat16.h"
 #include "common/codec/finite.h"
+#include "common/codec/float16.h"
 #include "common/config/object_path.h"
 #include "common/model/model_spec.h"
 #include "common/object_store/object_file_system.h"
@@ -113,21 +115,36 @@ class WeightsFile {
       return absl::InvalidArgumentError(
           absl::StrCat(path_, ": tensor '", tensor.name, "' (", type, "): element ", element, " is ", what));
     };
-    const uint64_t offset = header_.bytes + tensor.offset;
-    if (tensor.type == TensorType::kF32) {
-      WEIR_RETURN_IF_ERROR(file_->Read(
-          offset, absl::MakeSpan(reinterpret_cast<char*>(values.data()), values.size() * sizeof(float))));
+    const char* floats = nullptr;
+    switch (tensor.type) {
+      case TensorType::kF32:
+        floats = "F32";
+        WEIR_RETURN_IF_ERROR(ReadBytes(tensor, values.data()));
+        break;
+      case TensorType::kBF16:
+      case TensorType::kF16: {
+        std::vector<uint16_t> halves(values.size());
+        WEIR_RETURN_IF_ERROR(ReadBytes(tensor, halves.data()));
+        const bool brain = tensor.type == TensorType::kBF16;
+        floats = brain ? "BF16" : "F16";
+        (brain ? FromBfloat16 : FromFloat16)(halves.data(), values.data(), values.size());
+        break;
+      }
+      case TensorType::kI64:
+      case TensorType::kU64:
+        break;
+    }
+    if (floats != nullptr) {
       const auto elements = static_cast<int64_t>(values.size());
       const int64_t wrong = FirstNonFinite(values.data(), elements);
       if (wrong == elements) return absl::OkStatus();
-      return bad("F32", wrong,
+      return bad(floats, wrong,
                  absl::StrCat(values[static_cast<size_t>(wrong)], ", but weights must be finite"));
     }
     // Counts, such as num_batches_tracked.
     const bool is_signed = tensor.type == TensorType::kI64;
     std::vector<uint64_t> counts(values.size());
-    WEIR_RETURN_IF_ERROR(file_->Read(
-        offset, absl::MakeSpan(reinterpret_cast<char*>(counts.data()), counts.size() * sizeof(uint64_t))));
+    WEIR_RETURN_IF_ERROR(ReadBytes(tensor, counts.data()));
     for (size_t i = 0; i < counts.size(); ++i) {
       const auto number = static_cast<int64_t>(counts[i]);
       constexpr int64_t kMost = int64_t{1} << std::numeric_limits<float>::digits;
@@ -140,6 +157,11 @@ class WeightsFile {
       values[i] = static_cast<float>(number);
     }
     return absl::OkStatus();
+  }
+
+  // All of the tensor, to where there is room for it.
+  absl::Status ReadBytes(const StoredTensor& tensor, void* out) const {
+    return file_->Read(header_.bytes + tensor.offset, absl::MakeSpan(static_cast<char*>(out), tensor.bytes));
   }
 
   std::string path_;

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cli/commands/grpc_status_client.h"
+#include "cli/report/message_json.h"
 #include "cli/report/status_text.h"
 #include "cli/report/wait_chain.h"
 #include "common/program/exit_codes.h"
@@ -39,7 +40,7 @@ int RunStatus(const StatusOptions& options) {
     const Refusal refusal = ExplainNoAnswer(*address, status.status(), tls->get());
     return Refuse(refusal.exit_code, refusal.message);
   }
-  const std::string text = options.json  ? StatusJson(*status)
+  const std::string text = options.json  ? MessageJson(*status)
                            : options.why ? WaitChain(*status)
                                          : StatusReport(*status);
   std::fputs(text.c_str(), stdout);

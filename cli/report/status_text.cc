@@ -1,7 +1,6 @@
 #include "cli/report/status_text.h"
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -9,7 +8,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cli/report/format.h"
-#include "common/config/proto_json.h"
 
 namespace weir {
 namespace {
@@ -69,37 +67,6 @@ std::string GoesBackTo(const v1::ClusterStatus& status) {
 
 std::string Title(const v1::ClusterStatus& status) {
   return absl::StrCat(Printable(status.name()), " ", ModeName(status.mode(), status.staleness_bound()));
-}
-
-// Unlike WriteProto, also writes what is zero or empty: a program looks for the same fields whatever they
-// hold.
-std::string Json(const google::protobuf::Message& message, const std::string& indent) {
-  const google::protobuf::Reflection& r = *message.GetReflection();
-  const std::string inner = indent + "  ";
-  std::vector<std::string> fields;
-  for (int f = 0; f < message.GetDescriptor()->field_count(); ++f) {
-    const google::protobuf::FieldDescriptor& field = *message.GetDescriptor()->field(f);
-    const bool is_message = field.message_type() != nullptr;
-    std::string value;
-    if (field.is_repeated()) {
-      std::vector<std::string> elements;
-      for (int i = 0; i < r.FieldSize(message, &field); ++i) {
-        elements.push_back(is_message ? Json(r.GetRepeatedMessage(message, &field, i), inner)
-                                      : WriteScalar(message, field, i));
-      }
-      value = absl::StrCat("[", absl::StrJoin(elements, ", "), "]");
-    } else if (is_message) {
-      value = r.HasField(message, &field) ? Json(r.GetMessage(message, &field), inner) : "null";
-    } else if ((field.has_presence() && !r.HasField(message, &field)) ||
-               (field.cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_DOUBLE &&
-                !std::isfinite(r.GetDouble(message, &field)))) {
-      value = "null";  // not known; and JSON has no NaN
-    } else {
-      value = WriteScalar(message, field);
-    }
-    fields.push_back(absl::StrCat(inner, "\"", field.name(), "\": ", value));
-  }
-  return absl::StrCat("{\n", absl::StrJoin(fields, ",\n"), "\n", indent, "}");
 }
 
 }  // namespace
@@ -188,6 +155,10 @@ std::string StatusReport(const v1::ClusterStatus& status) {
                     status.pushes_refused() > 0
                         ? absl::StrCat(", ", FormatCount(status.pushes_refused()), " refused")
                         : ""));
+  for (const v1::TableStatus& table : status.tables()) {
+    line("table", absl::StrCat(Printable(table.name()), ": ", FormatCount(table.all().rows()), " rows, ",
+                               FormatBytes(table.all().bytes())));
+  }
   line("workers", absl::StrCat(LiveWorkers(status), " of ", status.configured_workers(), ", epoch ",
                                status.membership().epoch()));
   line("connections", status.tls() ? "TLS 1.3 over TCP; within one machine Unix sockets and shared memory"
@@ -212,7 +183,5 @@ std::string StatusReport(const v1::ClusterStatus& status) {
   }
   return absl::StrCat(out, "\n", table.ToString());
 }
-
-std::string StatusJson(const v1::ClusterStatus& status) { return Json(status, "") + "\n"; }
 
 }  // namespace weir

@@ -17,7 +17,4 @@ std::string StatusLine(const v1::ClusterStatus& status);
 // Everything, for `weir status`: a few lines and a table of the tasks. Ends with a line feed.
 std::string StatusReport(const v1::ClusterStatus& status);
 
-// The same as JSON: the fields of ClusterStatus by their names.
-std::string StatusJson(const v1::ClusterStatus& status);
-
 }  // namespace weir

@@ -30,12 +30,12 @@ struct GrpcPoller::Impl final : ResultDriver {
   // Runs the poller's own thread.
   void Run() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Called by a thread that waits for a result.
-  void WaitUntil(absl::FunctionRef<bool()> ready,
-                 absl::FunctionRef<void()> sleep) override ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  void WaitUntil(absl::FunctionRef<bool()> ready, absl::FunctionRef<void()> sleep,
+                 Deadline deadline) override ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Called by the polling thread: runs the timers that are due; if there were none, handles the next event if
-  // one comes before the next timer, which GOT_EVENT says. SHUTDOWN: the queue is shut down and empty.
-  // Releases the lock meanwhile.
-  grpc::CompletionQueue::NextStatus Poll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // one comes before the next timer and the deadline, which GOT_EVENT says. SHUTDOWN: the queue is shut down
+  // and empty. Releases the lock meanwhile.
+  grpc::CompletionQueue::NextStatus Poll(Deadline deadline = Deadline::max()) ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Returns whether a timer was due.
   bool RunTimers() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
@@ -147,10 +147,10 @@ bool GrpcPoller::Impl::RunTimers() {
   return ran;
 }
 
-grpc::CompletionQueue::NextStatus GrpcPoller::Impl::Poll() {
+grpc::CompletionQueue::NextStatus GrpcPoller::Impl::Poll(Deadline deadline) {
   if (RunTimers()) return grpc::CompletionQueue::TIMEOUT;
   const Steady::time_point now = Steady::now();
-  looks_at = now + kLongestSleep;
+  looks_at = std::min(now + kLongestSleep, deadline);
   if (!timers.empty()) looks_at = std::min(looks_at, timers.begin()->first.first);
   return loop.HandleNext(looks_at);
 }
@@ -196,7 +196,8 @@ void GrpcPoller::Impl::Run() {
   }
 }
 
-void GrpcPoller::Impl::WaitUntil(absl::FunctionRef<bool()> ready, absl::FunctionRef<void()> sleep) {
+void GrpcPoller::Impl::WaitUntil(absl::FunctionRef<bool()> ready, absl::FunctionRef<void()> sleep,
+                                 Deadline deadline) {
   MutexLock lock(loop.mutex);
   ++claims;
   // If several threads wait, the polling would change hands with every result, so they leave it to the own
@@ -208,7 +209,7 @@ void GrpcPoller::Impl::WaitUntil(absl::FunctionRef<bool()> ready, absl::Function
   --claims;
   if (turn == Turn::kNobody) {
     turn = Turn::kWaiter;
-    while (!stopping && !ready()) Poll();
+    while (!stopping && !ready()) Poll(deadline);
     turn = Turn::kNobody;
     waiter_left = Steady::now();
     // Otherwise the own thread looks by itself soon enough.

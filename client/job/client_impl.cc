@@ -233,20 +233,26 @@ void ClientImpl::Changed() {
   if (serving_ > 0) loop_->Post([] {});
 }
 
-void ClientImpl::AwaitChange() {
+void ClientImpl::AwaitChange(Steady::time_point deadline) {
   const uint64_t seen = changes_;
+  const auto over = [this, seen, deadline] { return changes_ != seen || Steady::now() >= deadline; };
+  const auto sleep = [this, over, deadline]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    while (!over()) news_.WaitFor(mutex_, deadline - Steady::now());
+  };
   if (const std::shared_ptr<ResultDriver> driver = loop_->driver()) {
     ++serving_;
     mutex_.Unlock();
-    driver->WaitUntil([this, seen] { return changes_ != seen; },
-                      [this, seen] {
-                        MutexLock lock(mutex_);
-                        while (changes_ == seen) news_.Wait(mutex_);
-                      });
+    driver->WaitUntil(
+        over,
+        [this, sleep] {
+          MutexLock lock(mutex_);
+          sleep();
+        },
+        deadline);
     mutex_.Lock();
     --serving_;
   }
-  while (changes_ == seen) news_.Wait(mutex_);
+  sleep();
 }
 
 bool ClientImpl::leading() const {

@@ -68,6 +68,8 @@ class ClientImpl final : public Client {
   ~ClientImpl() override;
 
   absl::StatusOr<std::optional<Work>> NextWork() override;
+  std::optional<absl::StatusOr<std::optional<Work>>> NextWorkBy(
+      std::chrono::steady_clock::time_point deadline) override;
   Future<ExchangeResult> Exchange(ExchangeOrder order) override;
   bool gradient_has_chunks() const override {
     // Shard 0 has the most elements.
@@ -92,6 +94,7 @@ class ClientImpl final : public Client {
  private:
   using Steady = std::chrono::steady_clock;
   using Answers = ShardSet::Answers;
+  using WorkResult = absl::StatusOr<std::optional<Work>>;
   // Clock and part.
   using PushKey = std::pair<uint64_t, uint32_t>;
   // One call to the shards, as far as it concerns NextWork().
@@ -133,8 +136,10 @@ class ClientImpl final : public Client {
   bool Leads() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Tells threads that wait that something has changed which they may wait for.
   void Changed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Waits for Changed(). Releases the mutex meanwhile, and works on the calls that may bring the change.
-  void AwaitChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Waits for Changed(), or until the deadline. Releases the mutex meanwhile, and works on the calls that may
+  // bring the change.
+  void AwaitChange(Steady::time_point deadline = Steady::time_point::max())
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends all calls with `why`, now and later.
   void Fail(const absl::Status& why);
   bool OnHeartbeat(const v1::HeartbeatReply& reply);
@@ -164,10 +169,13 @@ class ClientImpl final : public Client {
   // Takes from a call's answers what NextWork() waits for.
   void Learn(const InFlight& call, const absl::StatusOr<Answers>& answers);
 
-  absl::StatusOr<std::optional<Work>> NextPart();
+  // As NextWorkBy().
+  std::optional<WorkResult> NextPart(Steady::time_point deadline);
   // Asks shard 0 to answer when `step`, the one after the open step, opens. NextPart() waits meanwhile.
   void Probe(uint64_t step);
   absl::StatusOr<std::optional<Work>> NextOfRanges();
+  // What NextOfRanges() returns without waiting, if that is known.
+  std::optional<WorkResult> RangeWorkAtHand() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Asks for a range and enters it; false: there is none yet.
   absl::StatusOr<bool> TakeRange(const std::vector<uint64_t>& completed);
   CallLimits LastWords() const;

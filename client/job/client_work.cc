@@ -40,14 +40,21 @@ void ClientImpl::Learn(const InFlight& call, const absl::StatusOr<Answers>& answ
 
 absl::StatusOr<std::optional<Work>> ClientImpl::NextWork() {
   if (options_.reader) return absl::FailedPreconditionError("a reader has no work");
-  return mode_.works_on_parts ? NextPart() : NextOfRanges();
+  return mode_.works_on_parts ? *NextPart(Steady::time_point::max()) : NextOfRanges();
 }
 
-absl::StatusOr<std::optional<Work>> ClientImpl::NextPart() {
+std::optional<ClientImpl::WorkResult> ClientImpl::NextWorkBy(Steady::time_point deadline) {
+  if (options_.reader) return NextWork();
+  if (mode_.works_on_parts) return NextPart(deadline);
+  MutexLock lock(mutex_);
+  return RangeWorkAtHand();
+}
+
+std::optional<ClientImpl::WorkResult> ClientImpl::NextPart(Steady::time_point deadline) {
   mutex_.Lock();
   // Every wait below is for a call, which has its own deadline, or for an evaluation, for which the
   // coordinator has a deadline.
-  absl::StatusOr<std::optional<Work>> result;
+  std::optional<WorkResult> result;
   while (true) {
     if (absl::Status alive = Alive(); !alive.ok()) {
       result = alive;
@@ -56,11 +63,11 @@ absl::StatusOr<std::optional<Work>> ClientImpl::NextPart() {
     const bool held = work_end_.has_value() && parts_.open_step() >= *work_end_;
     const bool done = ExamplesDone() || (parts_.done() && !work_end_.has_value());
     if (done && pushes_out_ == 0) {
-      result = std::optional<Work>();
+      result = WorkResult(std::nullopt);
       break;
     }
     if (std::optional<Work> work; !done && !held && (work = parts_.Next()).has_value()) {
-      result = work;
+      result = WorkResult(work);
       break;
     }
     if (!probe_error_.ok()) {
@@ -75,7 +82,8 @@ absl::StatusOr<std::optional<Work>> ClientImpl::NextPart() {
     }
     const uint64_t next = parts_.open_step() + 1;
     if (done || held || pulls_out_.lower_bound(next) != pulls_out_.end()) {
-      AwaitChange();
+      if (Steady::now() >= deadline) break;
+      AwaitChange(deadline);
       continue;
     }
     mutex_.Unlock();
@@ -94,6 +102,14 @@ void ClientImpl::Probe(uint64_t step) {
   Start(1, std::nullopt, std::move(probe), /*rows=*/nullptr, [](const absl::StatusOr<Answers>&) {});
 }
 
+std::optional<ClientImpl::WorkResult> ClientImpl::RangeWorkAtHand() {
+  if (absl::Status alive = Alive(); !alive.ok()) return alive;
+  if (!failed_pushes_.empty()) return failed_pushes_.begin()->second;
+  if (std::optional<Work> work = ranges_.Next(); work.has_value()) return WorkResult(work);
+  if (ranges_.outstanding().empty() && (ranges_done_ || ExamplesDone())) return WorkResult(std::nullopt);
+  return std::nullopt;
+}
+
 absl::StatusOr<std::optional<Work>> ClientImpl::NextOfRanges() {
   // The deadline is an awake time.
   const Clock& awake = loop_->awake();
@@ -106,10 +122,7 @@ absl::StatusOr<std::optional<Work>> ClientImpl::NextOfRanges() {
     {
       MutexLock lock(mutex_);
       while (true) {
-        WEIR_RETURN_IF_ERROR(Alive());
-        if (!failed_pushes_.empty()) return failed_pushes_.begin()->second;
-        if (std::optional<Work> work = ranges_.Next(); work.has_value()) return work;
-        if (ranges_.outstanding().empty() && (ranges_done_ || ExamplesDone())) return std::nullopt;
+        if (std::optional<WorkResult> known = RangeWorkAtHand(); known.has_value()) return *std::move(known);
         // A range is reported, and the next one asked for, when its last push is acknowledged.
         if (ranges_.outstanding().empty() && !taking_range_) break;
         if (pushes_out_ > 0 || taking_range_) {

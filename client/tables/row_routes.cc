@@ -24,6 +24,9 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the wire's keys and fl
 // Sums that are checked, and converted, while they lie in the L1 cache.
 constexpr size_t kValuesAtOnce = 4096;
 
+// Rows whose places, anywhere in the caller's memory, are on their way to the cache while others are written.
+constexpr uint64_t kAhead = 8;
+
 // The positions of the entries, by table.
 template <typename Entry>
 std::vector<size_t> ByTable(absl::Span<const Entry> entries) {
@@ -93,9 +96,7 @@ size_t RowRoutes::WriteSums(const Cut& cut, uint32_t shard, const float* gradien
     const auto n = static_cast<int64_t>(rows * cut.dim);
     // A float32 is aligned there: all that lies before it is keys and other float32.
     float* const block = rounds ? sums.data() : reinterpret_cast<float*>(to);
-    for (size_t i = 0; i < rows; ++i) {
-      SumDuplicates(cut.batch.of(own[first + i]), gradients, cut.dim, block + i * cut.dim);
-    }
+    SumEach(cut.batch, absl::MakeConstSpan(own).subspan(first, rows), gradients, cut.dim, block);
     const int64_t bad = rounds ? FirstNonFiniteBfloat16(block, n) : FirstNonFinite(block, n);
     if (bad < n) return first * cut.dim + static_cast<size_t>(bad);
     if (rounds) ToBfloat16(block, to, static_cast<size_t>(n));
@@ -211,8 +212,14 @@ void RowRoutes::Place(uint32_t shard, uint64_t first, uint64_t bytes,
     const size_t dim = pulled.cut.dim;
     const uint64_t row = (std::max(first, entry.values_at) - entry.values_at) / entry.row_bytes;
     const uint64_t row_end = (std::min(end, entry.end) - entry.values_at) / entry.row_bytes;
+    const std::vector<uint32_t>& keys = pulled.cut.of_shard[shard];
     for (uint64_t r = row; r < row_end; ++r) {
-      const absl::Span<const uint32_t> positions = pulled.cut.batch.of(pulled.cut.of_shard[shard][r]);
+      if (r + kAhead < row_end) {
+        const absl::Span<const uint32_t> next = pulled.cut.batch.of(keys[r + kAhead]);
+        for (uint32_t position : next.subspan(0, kAhead))
+          __builtin_prefetch(pulled.values + position * dim, 1);
+      }
+      const absl::Span<const uint32_t> positions = pulled.cut.batch.of(keys[r]);
       float* const to = pulled.values + positions[0] * dim;
       TakeValues(&values, types_.pull, to, static_cast<int64_t>(dim));
       // Not from the wire: memory that the shard shares may have changed.

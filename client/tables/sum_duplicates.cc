@@ -21,6 +21,16 @@ constexpr size_t kFewKeys = 1024;
 constexpr int kDigitBits = 11, kDigits = 6;
 constexpr uint64_t kDigitValues = uint64_t{1} << kDigitBits;
 
+// Gradients that are on their way from memory while others are summed: in a batch, those of a key lie
+// anywhere.
+constexpr size_t kAhead = 8;
+constexpr size_t kLine = 64;
+
+void PrefetchRow(const float* row, size_t dim) {
+  const char* const at = reinterpret_cast<const char*>(row);
+  for (size_t byte = 0; byte < dim * sizeof(float); byte += kLine) __builtin_prefetch(at + byte);
+}
+
 uint64_t Digit(uint64_t key, int digit) { return key >> (digit * kDigitBits) & (kDigitValues - 1); }
 
 // Sorts by key. Stable, and each pass goes once over the memory; a digit that all keys share, as the high
@@ -70,11 +80,25 @@ KeyOccurrences GroupByKey(absl::Span<const uint64_t> keys) {
   return result;
 }
 
-void SumDuplicates(absl::Span<const uint32_t> occurrences, const float* gradients, size_t dim, float* sum) {
+void SumDuplicates(absl::Span<const uint32_t> occurrences, const float* gradients, size_t dim,
+                   float* __restrict sum) {
   std::memcpy(sum, gradients + occurrences[0] * dim, dim * sizeof(float));
-  for (uint32_t position : occurrences.subspan(1)) {
-    const float* const gradient = gradients + position * dim;
+  for (size_t i = 1; i < occurrences.size(); ++i) {
+    if (i + kAhead < occurrences.size()) PrefetchRow(gradients + occurrences[i + kAhead] * dim, dim);
+    const float* const gradient = gradients + occurrences[i] * dim;
     for (size_t column = 0; column < dim; ++column) sum[column] += gradient[column];
+  }
+}
+
+void SumEach(const KeyOccurrences& batch, absl::Span<const uint32_t> keys, const float* gradients, size_t dim,
+             float* sums) {
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (i + kAhead < keys.size()) {
+      // Most keys occur a few times; SumDuplicates() sees to the others.
+      const absl::Span<const uint32_t> next = batch.of(keys[i + kAhead]);
+      for (uint32_t position : next.subspan(0, kAhead)) PrefetchRow(gradients + position * dim, dim);
+    }
+    SumDuplicates(batch.of(keys[i]), gradients, dim, sums + i * dim);
   }
 }
 

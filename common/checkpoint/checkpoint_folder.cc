@@ -1,6 +1,7 @@
 #include "common/checkpoint/checkpoint_folder.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -10,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_chain.h"
 #include "common/checkpoint/manifest.h"
 
 namespace weir {
@@ -86,12 +88,20 @@ bool ParseName(absl::string_view name, uint64_t* step, uint64_t* attempt) {
          absl::EndsWith(CheckpointFolder("", *step, *attempt), absl::StrCat("/", all));
 }
 
-// Reads the manifest of a checkpoint that can be loaded, as far as can be seen without reading all its files.
-absl::StatusOr<v1::CheckpointManifest> ReadComplete(FileSystem& fs, const std::string& folder) {
-  WEIR_ASSIGN_OR_RETURN(v1::CheckpointManifest manifest, ReadManifest(fs, folder));
+// Sees that a checkpoint with this manifest can be loaded, as far as can be seen without reading all its
+// files.
+absl::Status CheckComplete(FileSystem& fs, const std::string& folder,
+                           const v1::CheckpointManifest& manifest) {
   for (const v1::CheckpointFile& file : manifest.files()) {
     WEIR_RETURN_IF_ERROR(CheckRecorded(fs, folder, file));
   }
+  WEIR_ASSIGN_OR_RETURN(const std::vector<ChainLink> chain, ReadChain(fs, folder, manifest));
+  return CheckChainFiles(fs, folder, manifest, chain);
+}
+
+absl::StatusOr<v1::CheckpointManifest> ReadComplete(FileSystem& fs, const std::string& folder) {
+  WEIR_ASSIGN_OR_RETURN(v1::CheckpointManifest manifest, ReadManifest(fs, folder));
+  WEIR_RETURN_IF_ERROR(CheckComplete(fs, folder, manifest));
   return manifest;
 }
 
@@ -100,6 +110,11 @@ absl::StatusOr<v1::CheckpointManifest> ReadComplete(FileSystem& fs, const std::s
 std::string CheckpointFolder(const std::string& dir, uint64_t step, uint64_t attempt) {
   const std::string folder = JoinPath(dir, absl::StrFormat("step-%08u", step));
   return attempt == 0 ? folder : absl::StrCat(folder, ".", attempt);
+}
+
+bool IsCheckpointFolder(const std::string& name, uint64_t step) {
+  uint64_t of_step = 0, attempt = 0;
+  return ParseName(name, &of_step, &attempt) && of_step == step;
 }
 
 std::string ShardFileName(uint32_t shard, uint32_t num_shards) {
@@ -297,14 +312,23 @@ absl::Status RemoveOldCheckpoints(FileSystem& fs, const std::string& dir, uint64
                                   std::optional<uint64_t> best) {
   WEIR_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, FindCheckpoints(fs, dir));
   int whole = 0;
+  // A chain is older than what builds on it, and so comes later in this loop.
+  std::set<std::string> chains;
   for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
-    if (entry->step > newest) continue;
-    if (whole < keep && entry->has_manifest) {
-      if (ReadComplete(fs, entry->folder).ok()) ++whole;
-      WEIR_RETURN_IF_ERROR(RemoveFiles(fs, entry->folder, IsTemporary));
-    } else if (whole > 0 && !(entry->step == best && entry->has_manifest)) {
+    const bool later = entry->step > newest, of_newest = !later && whole < keep;
+    if (!entry->has_manifest || !(later || of_newest || entry->step == best)) {
+      if (later || whole == 0 || chains.count(entry->folder) > 0) continue;
       WEIR_RETURN_IF_ERROR(RemoveCheckpoint(fs, entry->folder));
+      continue;
     }
+    const absl::StatusOr<v1::CheckpointManifest> manifest = ReadManifest(fs, entry->folder);
+    if (manifest.ok()) {
+      for (const v1::CheckpointLink& link : manifest->chain()) chains.insert(JoinPath(dir, link.folder()));
+      if (of_newest && CheckComplete(fs, entry->folder, *manifest).ok()) ++whole;
+    } else if (!absl::IsDataLoss(manifest.status()) && !absl::IsNotFound(manifest.status())) {
+      return manifest.status();  // its chain is not known
+    }
+    if (of_newest) WEIR_RETURN_IF_ERROR(RemoveFiles(fs, entry->folder, IsTemporary));
   }
   return absl::OkStatus();
 }

@@ -32,6 +32,8 @@ using Confirm = std::function<absl::Status()>;
 
 // Where folders cannot be held, an attempt is above 0, and higher than any earlier one.
 std::string CheckpointFolder(const std::string& dir, uint64_t step, uint64_t attempt = 0);
+// Whether this is the name of such a folder of this step.
+bool IsCheckpointFolder(const std::string& name, uint64_t step);
 std::string ShardFileName(uint32_t shard, uint32_t num_shards);
 // The name of a file that is being written. `incarnation`: the writer's.
 std::string TemporaryName(const std::string& name, uint64_t incarnation);
@@ -93,10 +95,11 @@ absl::Status RemoveCheckpoint(FileSystem& fs, const std::string& folder, const C
 absl::Status DiscardCheckpoint(FileSystem& fs, const std::string& folder, const Confirm& confirm = nullptr);
 
 // Of the checkpoints up to step `newest`: keeps the newest `keep` >= 1 that LatestComplete would accept,
-// everything newer than the last of these, and the checkpoint of step `best`. Removes the rest, failed
-// checkpoints before the newest included, and temporary files in those that stay. Called after the commit of
-// `newest` has returned OK: only then is it certain that it outlives a crash. Later ones are not touched: a
-// coordinator that has taken over meanwhile may have made them, and knows which it needs.
+// everything newer than the last of these, the checkpoint of step `best`, and the chains of all these
+// (checkpoint_chain.h). Removes the rest, failed checkpoints before the newest included, and temporary files
+// in those that stay. Called after the commit of `newest` has returned OK: only then is it certain that it
+// outlives a crash. Later ones are not touched: a coordinator that has taken over meanwhile may have made
+// them, and knows which it needs.
 absl::Status RemoveOldCheckpoints(FileSystem& fs, const std::string& dir, uint64_t newest, int keep,
                                   std::optional<uint64_t> best = std::nullopt);
 

@@ -100,16 +100,19 @@ class CheckpointReader::ShardFile {
   v1::ShardState state_;
 };
 
-CheckpointReader::CheckpointReader(FileSystem& fs, std::string folder, v1::CheckpointManifest manifest)
+CheckpointReader::CheckpointReader(FileSystem& fs, std::string folder, v1::CheckpointManifest manifest,
+                                   std::vector<ChainLink> chain)
     : fs_(&fs),
       folder_(std::move(folder)),
       manifest_(std::move(manifest)),
+      chain_(std::move(chain)),
       model_(ModelOf(manifest_)),
       partition_(PartitionOf(manifest_)) {}
 
 absl::StatusOr<CheckpointReader> CheckpointReader::Open(FileSystem& fs, const std::string& folder) {
   WEIR_ASSIGN_OR_RETURN(v1::CheckpointManifest manifest, ReadManifest(fs, folder));
-  return CheckpointReader(fs, folder, std::move(manifest));
+  WEIR_ASSIGN_OR_RETURN(std::vector<ChainLink> chain, ReadChain(fs, folder, manifest));
+  return CheckpointReader(fs, folder, std::move(manifest), std::move(chain));
 }
 
 absl::StatusOr<CheckpointReader::ShardFile> CheckpointReader::OpenShard(uint32_t shard) const {

@@ -8,8 +8,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/checkpoint/checkpoint_chain.h"
 #include "common/checkpoint/safetensors.h"
+#include "common/checkpoint/table_chain.h"
 #include "common/checkpoint/table_layout.h"
+#include "common/checkpoint/table_reader.h"
 #include "common/model/model_spec.h"
 #include "common/model/partition.h"
 #include "common/system/file_system.h"
@@ -22,13 +25,14 @@ namespace weir {
 // the file, and the tensor if the damage lies in one. Immutable; thread-safe.
 class CheckpointReader {
  public:
-  // Reads the manifest. `folder` is that of one checkpoint (checkpoint_folder.h finds it).
+  // Reads the manifest and those of its chain. `folder` is that of one checkpoint (checkpoint_folder.h finds
+  // it).
   static absl::StatusOr<CheckpointReader> Open(FileSystem& fs, const std::string& folder);
 
   const v1::CheckpointManifest& manifest() const { return manifest_; }
   const ModelSpec& model() const { return model_; }
 
-  // Reads and checks the whole checkpoint.
+  // Reads and checks the whole checkpoint, with all that it builds on.
   absl::Status Verify() const;
 
   // Where a shard's arrays go, by local position. Their content is unspecified after an error.
@@ -79,7 +83,8 @@ class CheckpointReader {
  private:
   class ShardFile;
 
-  CheckpointReader(FileSystem& fs, std::string folder, v1::CheckpointManifest manifest);
+  CheckpointReader(FileSystem& fs, std::string folder, v1::CheckpointManifest manifest,
+                   std::vector<ChainLink> chain);
   // NumTables(): there is no such table.
   size_t FindTable(const std::string& name) const;
   absl::StatusOr<ShardFile> OpenShard(uint32_t shard) const;
@@ -87,6 +92,7 @@ class CheckpointReader {
   absl::Status LoadFrom(const ShardFile& file, const Partition& partition, uint32_t shard,
                         const std::vector<absl::Span<float>>& arrays) const;
   absl::Status WriteExport(WritableFile& file, const std::string& path) const;
+  absl::StatusOr<TableChain> OpenTable(uint32_t shard, size_t index, TableReader::Columns columns) const;
   absl::Status VerifyTables(const v1::CheckpointFile& file) const;
   absl::Status AddExportedTables(std::vector<StoredTensor>& tensors) const;
   absl::Status ExportTables(SafetensorsWriter& writer) const;
@@ -94,6 +100,7 @@ class CheckpointReader {
   FileSystem* fs_;
   std::string folder_;
   v1::CheckpointManifest manifest_;
+  std::vector<ChainLink> chain_;
   ModelSpec model_;
   Partition partition_;
 };

@@ -83,7 +83,7 @@ size_t CheckpointReader::FindTable(const std::string& name) const {
 uint64_t CheckpointReader::RowsOf(size_t index) const {
   uint64_t rows = 0;
   for (const v1::CheckpointFile& file : manifest_.files()) {
-    rows += file.tables(static_cast<int>(index)).rows();
+    rows += RowsOfShard(file.tables(static_cast<int>(index)));
   }
   return rows;
 }
@@ -122,9 +122,8 @@ absl::Status CheckpointReader::LoadTable(const std::string& table, uint32_t shar
   for (const v1::CheckpointFile& file : manifest_.files()) {
     if (same_shards && file.shard() != shard) continue;
     const v1::CheckpointTable& of = file.tables(static_cast<int>(index));
-    WEIR_ASSIGN_OR_RETURN(
-        TableReader reader,
-        TableReader::Open(*fs_, folder_, file, of, target.counters ? Columns::kAll : Columns::kValues));
+    WEIR_ASSIGN_OR_RETURN(TableChain reader,
+                          OpenTable(file.shard(), index, target.counters ? Columns::kAll : Columns::kValues));
     const auto take_all = [&](const auto& next, const auto& take) -> absl::Status {
       while (true) {
         WEIR_ASSIGN_OR_RETURN(const bool more, next());
@@ -142,10 +141,16 @@ absl::Status CheckpointReader::LoadTable(const std::string& table, uint32_t shar
   return absl::OkStatus();
 }
 
+absl::StatusOr<TableChain> CheckpointReader::OpenTable(uint32_t shard, size_t index, Columns columns) const {
+  WEIR_ASSIGN_OR_RETURN(const std::vector<TableFile> files,
+                        FilesOfTable(folder_, manifest_, chain_, shard, index));
+  return TableChain::Open(*fs_, files, columns);
+}
+
 absl::Status CheckpointReader::VerifyTables(const v1::CheckpointFile& file) const {
   TableEntries entries;
-  for (const v1::CheckpointTable& table : file.tables()) {
-    WEIR_ASSIGN_OR_RETURN(TableReader reader, TableReader::Open(*fs_, folder_, file, table, Columns::kAll));
+  for (size_t table = 0; table < NumTables(); ++table) {
+    WEIR_ASSIGN_OR_RETURN(TableChain reader, OpenTable(file.shard(), table, Columns::kAll));
     for (bool more = true; more;) {
       WEIR_ASSIGN_OR_RETURN(more, reader.NextRows(entries));
     }
@@ -180,9 +185,7 @@ absl::Status CheckpointReader::ExportTables(SafetensorsWriter& writer) const {
     // All keys come before all values, so the files are read twice, their keys alone at first.
     for (const Columns columns : {Columns::kKeys, Columns::kValues}) {
       for (const v1::CheckpointFile& file : manifest_.files()) {
-        WEIR_ASSIGN_OR_RETURN(
-            TableReader reader,
-            TableReader::Open(*fs_, folder_, file, file.tables(static_cast<int>(i)), columns));
+        WEIR_ASSIGN_OR_RETURN(TableChain reader, OpenTable(file.shard(), i, columns));
         while (true) {
           WEIR_ASSIGN_OR_RETURN(const bool more, reader.NextRows(entries));
           if (!more) break;

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_chain.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/safetensors.h"
@@ -103,10 +104,12 @@ absl::Status CommitCheckpoint(FileSystem& fs, const std::string& dir, v1::Checkp
     *manifest.mutable_slots() = manifest.files(0).slots();
   }
   WEIR_ASSIGN_OR_RETURN(const std::string folder, FindFolder(fs, dir, manifest.step()));
+  WEIR_RETURN_IF_ERROR(NameChain(fs, dir, manifest));
   if (const absl::Status status = CheckManifest(manifest); !status.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat(folder, ": what the shards have written is no checkpoint: ", status.message()));
   }
+  WEIR_RETURN_IF_ERROR(ReadChain(fs, folder, manifest).status());
   WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<FileSystem> held, fs.OpenFolder(folder));
   for (const v1::CheckpointFile& file : manifest.files()) {
     const absl::Status found = CheckRecorded(*held, folder, file);

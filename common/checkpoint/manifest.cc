@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/crc32c.h"
 #include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_chain.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/safetensors.h"
 #include "common/checkpoint/shard_layout.h"
@@ -62,8 +63,14 @@ absl::Status CheckTensors(const File& file, const std::vector<StoredTensor>& ten
 
 absl::Status CheckTable(const v1::CheckpointFile& file, size_t index, const v1::CheckpointTable& first) {
   const v1::CheckpointTable& table = file.tables(static_cast<int>(index));
-  WEIR_RETURN_IF_ERROR(Expect("name", table.name(), TableFileName(file.shard(), file.num_shards(), index)));
+  WEIR_RETURN_IF_ERROR(
+      Expect("name", table.name(),
+             TableFileName(file.shard(), file.num_shards(), index, /*delta=*/table.has_delta_since())));
   WEIR_RETURN_IF_ERROR(CheckTableSizes(table));
+  if (table.has_delta_since() && table.delta_since() > file.version().count()) {
+    return absl::InvalidArgumentError(absl::StrCat("delta_since: must be at most the shard's version, ",
+                                                   file.version().count(), ", got ", table.delta_since()));
+  }
   // Of all shards; the config says more than a reader needs, but it is one table.
   WEIR_RETURN_IF_ERROR(Expect("table", table.table().ShortDebugString(), first.table().ShortDebugString()));
   WEIR_RETURN_IF_ERROR(Expect("slot_words", table.slot_words(), first.slot_words()));
@@ -71,6 +78,31 @@ absl::Status CheckTable(const v1::CheckpointFile& file, size_t index, const v1::
   WEIR_RETURN_IF_ERROR(
       Expect("number of tensors", static_cast<uint64_t>(table.tensors_size()), CountTensors(table)));
   return CheckTensors(table, TensorsOfTable(table));
+}
+
+// The chain as a list; whether its checkpoints are there is seen when they are read.
+absl::Status CheckChain(const v1::CheckpointManifest& manifest) {
+  const bool deltas =
+      std::any_of(manifest.files().begin(), manifest.files().end(), [](const v1::CheckpointFile& file) {
+        return std::any_of(file.tables().begin(), file.tables().end(),
+                           [](const v1::CheckpointTable& table) { return table.has_delta_since(); });
+      });
+  if (deltas == manifest.chain().empty() || manifest.chain_size() > kMaxChain) {
+    return absl::InvalidArgumentError(absl::StrCat("chain: must have ", deltas ? "1 to 10" : "no",
+                                                   " checkpoints, since ", deltas ? "some" : "no",
+                                                   " file is a delta; got ", manifest.chain_size()));
+  }
+  for (int i = 0; i < manifest.chain_size(); ++i) {
+    const v1::CheckpointLink& link = manifest.chain(i);
+    const uint64_t next = i + 1 < manifest.chain_size() ? manifest.chain(i + 1).step() : manifest.step();
+    // A name, never a path to elsewhere.
+    if (!IsCheckpointFolder(link.folder(), link.step()) || link.step() >= next) {
+      return absl::InvalidArgumentError(absl::StrCat("chain[", i, "]: '", link.folder(), "', step ",
+                                                     link.step(), ": must be the folder of a step before ",
+                                                     next));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckFile(const v1::CheckpointManifest& manifest, const ModelSpec& model,
@@ -142,7 +174,7 @@ absl::Status CheckManifest(const v1::CheckpointManifest& manifest) {
       return absl::InvalidArgumentError(absl::StrCat("files[", shard, "].", status.message()));
     }
   }
-  return absl::OkStatus();
+  return CheckChain(manifest);
 }
 
 std::string EncodeManifest(const v1::CheckpointManifest& manifest) {
@@ -154,16 +186,19 @@ std::string EncodeManifest(const v1::CheckpointManifest& manifest) {
   return text + Trailer(Crc32c(text));
 }
 
-absl::StatusOr<v1::CheckpointManifest> ReadManifest(FileSystem& fs, const std::string& folder) {
+absl::StatusOr<v1::CheckpointManifest> ReadManifest(FileSystem& fs, const std::string& folder,
+                                                    uint32_t* crc32c) {
   const std::string path = JoinPath(folder, kManifestName);
   WEIR_ASSIGN_OR_RETURN(const std::string text, fs.ReadFile(path, kMaxManifest));
   const size_t content = text.size() - std::min(text.size(), Trailer(0).size());
-  if (!absl::EndsWith(text, Trailer(Crc32c(text.substr(0, content))))) {
+  const uint32_t sum = Crc32c(absl::string_view(text).substr(0, content));
+  if (!absl::EndsWith(text, Trailer(sum))) {
     return absl::DataLossError(absl::StrCat(path, ": is damaged: its checksum at its end is not that of its ",
                                             text.size(), " bytes"));
   }
   v1::CheckpointManifest manifest;
   WEIR_RETURN_IF_ERROR(Parse(text, path, &manifest));
+  if (crc32c != nullptr) *crc32c = sum;
   return manifest;
 }
 
@@ -201,10 +236,14 @@ template absl::StatusOr<std::unique_ptr<ReadableFile>> OpenRecorded(FileSystem&,
 template absl::StatusOr<std::unique_ptr<ReadableFile>> OpenRecorded(FileSystem&, const std::string&,
                                                                     const v1::CheckpointTable&);
 
+absl::Status CheckRecorded(FileSystem& fs, const std::string& folder, const v1::CheckpointTable& table) {
+  return OpenRecorded(fs, folder, table).status();
+}
+
 absl::Status CheckRecorded(FileSystem& fs, const std::string& folder, const v1::CheckpointFile& file) {
   WEIR_RETURN_IF_ERROR(OpenRecorded(fs, folder, file).status());
   for (const v1::CheckpointTable& table : file.tables()) {
-    WEIR_RETURN_IF_ERROR(OpenRecorded(fs, folder, table).status());
+    WEIR_RETURN_IF_ERROR(CheckRecorded(fs, folder, table));
   }
   return absl::OkStatus();
 }

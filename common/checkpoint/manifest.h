@@ -16,7 +16,7 @@
 // manifest.json: a JSON object with the CheckpointManifest and, last, the checksum of every byte before it.
 namespace weir {
 
-constexpr DiskFormat kCheckpointFormat = {1, 3};
+constexpr DiskFormat kCheckpointFormat = {1, 4};
 
 // InvalidArgument: no undamaged checkpoint has this manifest; names the field. In particular, every shard has
 // one file, of this step and model, whose tensors are those of its part, and one of each table; in sync all
@@ -25,8 +25,10 @@ absl::Status CheckManifest(const v1::CheckpointManifest& manifest);
 
 std::string EncodeManifest(const v1::CheckpointManifest& manifest);
 
-// NotFound; DataLoss: damaged; Unimplemented: only a newer program reads the format.
-absl::StatusOr<v1::CheckpointManifest> ReadManifest(FileSystem& fs, const std::string& folder);
+// NotFound; DataLoss: damaged; Unimplemented: only a newer program reads the format. `crc32c`, if any, gets
+// the checksum at the manifest's end.
+absl::StatusOr<v1::CheckpointManifest> ReadManifest(FileSystem& fs, const std::string& folder,
+                                                    uint32_t* crc32c = nullptr);
 
 // These take a manifest that was checked.
 ModelSpec ModelOf(const v1::CheckpointManifest& manifest);
@@ -54,7 +56,8 @@ void RecordWritten(const SafetensorsWriter::Checksums& sums, const std::vector<S
 template <typename File>
 absl::StatusOr<std::unique_ptr<ReadableFile>> OpenRecorded(FileSystem& fs, const std::string& folder,
                                                            const File& file);
-// Sees that a shard's file and those of its tables are there in their full lengths.
+// Sees that a table's file, or a shard's and those of its tables, are there in their full lengths.
+absl::Status CheckRecorded(FileSystem& fs, const std::string& folder, const v1::CheckpointTable& table);
 absl::Status CheckRecorded(FileSystem& fs, const std::string& folder, const v1::CheckpointFile& file);
 // Reads the header of a file that was opened. DataLoss: it is damaged.
 absl::StatusOr<SafetensorsHeader> ReadRecordedHeader(const ReadableFile& file, const std::string& path,

@@ -24,8 +24,11 @@ struct TypeName {
   const char* name;
   uint64_t bytes;
 };
-constexpr TypeName kTypes[] = {
-    {TensorType::kF32, "F32", 4}, {TensorType::kI64, "I64", 8}, {TensorType::kU64, "U64", 8}};
+constexpr TypeName kTypes[] = {{TensorType::kF32, "F32", 4},
+                               {TensorType::kBF16, "BF16", 2},
+                               {TensorType::kF16, "F16", 2},
+                               {TensorType::kI64, "I64", 8},
+                               {TensorType::kU64, "U64", 8}};
 
 const TypeName& Describe(TensorType type) {
   return *std::find_if(std::begin(kTypes), std::end(kTypes),
@@ -117,7 +120,7 @@ class HeaderReader {
     const auto known = std::find_if(std::begin(kTypes), std::end(kTypes),
                                     [&](const TypeName& t) { return type->value.text == t.name; });
     if (known == std::end(kTypes)) {
-      return bad(absl::StrCat("dtype must be F32, I64 or U64, got ", type->value.Describe()));
+      return bad(absl::StrCat("dtype must be F32, BF16, F16, I64 or U64, got ", type->value.Describe()));
     }
     tensor->type = known->type;
     if (offsets[0] > offsets[1] || offsets[1] > data_bytes_) {

@@ -21,7 +21,7 @@ namespace weir {
 // The library's limit for a header, without the eight bytes in front of it.
 constexpr uint64_t kMaxSafetensorsHeader = 100'000'000;
 
-enum class TensorType { kF32, kI64, kU64 };
+enum class TensorType { kF32, kBF16, kF16, kI64, kU64 };
 
 struct StoredTensor {
   std::string name;

@@ -8,39 +8,52 @@
 #include "common/checkpoint/safetensors.h"
 #include "proto/checkpoint_file.pb.h"
 
-// The layout of a file with a shard's rows of one embedding table (docs/checkpoint_format.md): the rows by
-// rising bucket (common/model/key_bucket.h) and key, then the counters in the same order, both in chunks, so
-// that neither a writer nor a reader holds more than a chunk. A chunk's columns are tensors.
+// The layout of a file with a shard's rows of one embedding table (docs/checkpoint_format.md): sections of
+// entries by rising bucket (common/model/key_bucket.h) and key, in chunks, so that neither a writer nor a
+// reader holds more than a chunk of each. A chunk's columns are tensors.
 namespace weir {
 
-// Columns of some rows, or of some counters, in their order.
+// In the order of the file. The last two are those of a delta.
+enum class TableSection { kRows, kCounters, kRemovedRows, kRemovedCounters };
+constexpr size_t kTableSections = 4;
+
+// Columns of some entries of one section, in their order.
 struct TableEntries {
-  std::vector<uint64_t> keys, updated;
+  std::vector<uint64_t> keys;
+  // Of rows and counters.
+  std::vector<uint64_t> updated;
   // Rows: dim and slot_words for each key.
   std::vector<float> values, slots;
   // Counters.
   std::vector<uint64_t> pushes;
 };
 
-// Chunks of the size that writers choose: large enough for a disk.
-constexpr uint64_t kTableChunkBytes = 16 << 20;
+// Chunks of the size that writers choose: large enough for a disk, and small enough for a reader that reads
+// deltas beside each other.
+constexpr uint64_t kTableChunkBytes = 16 << 20, kDeltaChunkBytes = 2 << 20;
 
-std::string TableFileName(uint32_t shard, uint32_t num_shards, size_t table);
+// A delta has another name than a file with all rows, so that a program that knows no deltas refuses it.
+std::string TableFileName(uint32_t shard, uint32_t num_shards, size_t table, bool delta);
 
 // InvalidArgument: no table has such a file; names the field.
 absl::Status CheckTableSizes(const v1::CheckpointTable& table);
 
 // These take a table whose sizes were checked.
 //
-// The entries of each chunk but the last.
-uint64_t RowsOfChunk(const v1::CheckpointTable& table);
-uint64_t CountersOfChunk(const v1::CheckpointTable& table);
-// The columns of a chunk of rows: keys, updated, values, and slots where there are any. Of counters: keys,
-// updated, pushes.
-size_t RowColumns(const v1::CheckpointTable& table);
-constexpr size_t kCounterColumns = 3;
-// The number of tensors, and the tensors in their order.
+// The entries of a section, and of each of its chunks but the last.
+uint64_t EntriesOf(const v1::CheckpointTable& table, TableSection section);
+uint64_t EntriesOfChunk(const v1::CheckpointTable& table, TableSection section);
+// The columns of a chunk: keys; of rows and counters then updated; of rows values, and slots where there are
+// any; of counters pushes.
+size_t ColumnsOf(const v1::CheckpointTable& table, TableSection section);
+// The number of a section's tensors, that of all, and the tensors in their order.
+uint64_t CountTensors(const v1::CheckpointTable& table, TableSection section);
 uint64_t CountTensors(const v1::CheckpointTable& table);
 std::vector<StoredTensor> TensorsOfTable(const v1::CheckpointTable& table);
+// What the tensors of such a file take.
+uint64_t TableBytes(const v1::CheckpointTable& table);
+// What the shard has at the version of the file, whether or not the file has all of it.
+uint64_t RowsOfShard(const v1::CheckpointTable& table);
+uint64_t CountersOfShard(const v1::CheckpointTable& table);
 
 }  // namespace weir

@@ -18,8 +18,11 @@ TableReader::TableReader(std::string path, const v1::CheckpointFile& file, const
       table_(&table),
       columns_(columns),
       tensors_(TensorsOfTable(table)) {
-  const uint64_t of_chunk = RowsOfChunk(table);
-  first_counters_ = (table.rows() + of_chunk - 1) / of_chunk * RowColumns(table);
+  size_t tensor = 0;
+  for (size_t i = 0; i < kTableSections; ++i) {
+    positions_[i].next = tensor;
+    positions_[i].end = tensor += CountTensors(table, static_cast<TableSection>(i));
+  }
 }
 
 absl::StatusOr<TableReader> TableReader::Open(FileSystem& fs, const std::string& folder,
@@ -40,10 +43,10 @@ absl::Status TableReader::CheckHeader() const {
 }
 
 template <typename T>
-absl::Status TableReader::ReadColumn(std::vector<T>* column) {
-  const StoredTensor& tensor = tensors_[next_];
-  const v1::CheckpointTensor& record = table_->tensors(static_cast<int>(next_));
-  ++next_;
+absl::Status TableReader::ReadColumn(Position& at, std::vector<T>* column) {
+  const StoredTensor& tensor = tensors_[at.next];
+  const v1::CheckpointTensor& record = table_->tensors(static_cast<int>(at.next));
+  ++at.next;
   if (column == nullptr) return absl::OkStatus();
   column->resize(tensor.bytes / sizeof(T));
   const auto bytes = absl::MakeSpan(reinterpret_cast<char*>(column->data()), tensor.bytes);
@@ -52,49 +55,55 @@ absl::Status TableReader::ReadColumn(std::vector<T>* column) {
                      ExtendCrc32c(0, bytes.data(), bytes.size()), record.crc32c());
 }
 
-absl::Status TableReader::ReadKeys(TableEntries& entries) {
-  const std::string tensor = tensors_[next_].name;
-  WEIR_RETURN_IF_ERROR(ReadColumn(&entries.keys));
-  WEIR_RETURN_IF_ERROR(ReadColumn(&entries.updated));
+absl::Status TableReader::CheckKeys(const std::string& tensor, Position& at,
+                                    const TableEntries& entries) const {
+  const auto wrong = [&](uint64_t key, const auto&... what) {
+    return absl::DataLossError(absl::StrCat(path_, ": tensor '", tensor, "': key ", key, what...));
+  };
   for (size_t i = 0; i < entries.keys.size(); ++i) {
     const uint64_t key = entries.keys[i];
     const uint32_t bucket = BucketOfHash(HashKey(key));
-    const bool rises = !any_ || bucket > last_bucket_ || (bucket == last_bucket_ && key > last_key_);
-    if (!rises || ShardOfBucket(bucket, shard_->num_shards()) != shard_->shard() ||
-        entries.updated[i] > shard_->version().count()) {
-      return absl::DataLossError(absl::StrCat(path_, ": tensor '", tensor, "': key ", key, " of version ",
-                                              entries.updated[i],
-                                              " is out of order, of another shard, or of a later version"));
+    const bool rises = !at.any || bucket > at.last_bucket || (bucket == at.last_bucket && key > at.last_key);
+    if (!rises || ShardOfBucket(bucket, shard_->num_shards()) != shard_->shard()) {
+      return wrong(key, " is out of order, or of another shard");
     }
-    any_ = true;
-    last_bucket_ = bucket;
-    last_key_ = key;
+    at.any = true;
+    at.last_bucket = bucket;
+    at.last_key = key;
+    if (entries.updated.empty()) continue;
+    const uint64_t updated = entries.updated[i];
+    if (updated > shard_->version().count()) {
+      return wrong(key, " is of version ", updated, ", after that of the shard, ", shard_->version().count());
+    }
+    if (table_->has_delta_since() && updated <= table_->delta_since()) {
+      return wrong(key, " is of version ", updated, ", which a delta since ", table_->delta_since(),
+                   " does not have");
+    }
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> TableReader::NextRows(TableEntries& entries) {
-  if (next_ == first_counters_) {
-    any_ = false;
-    return false;
-  }
-  WEIR_RETURN_IF_ERROR(ReadKeys(entries));
-  WEIR_RETURN_IF_ERROR(ReadColumn(columns_ == Columns::kKeys ? nullptr : &entries.values));
-  if (table_->slot_words() > 0) {
-    WEIR_RETURN_IF_ERROR(ReadColumn(columns_ == Columns::kAll ? &entries.slots : nullptr));
+absl::StatusOr<bool> TableReader::Next(TableSection section, TableEntries& entries) {
+  Position& at = positions_[static_cast<size_t>(section)];
+  if (at.next == at.end) return false;
+  const std::string tensor = tensors_[at.next].name;
+  entries.updated.clear();
+  WEIR_RETURN_IF_ERROR(ReadColumn(at, &entries.keys));
+  if (ColumnsOf(*table_, section) > 1) WEIR_RETURN_IF_ERROR(ReadColumn(at, &entries.updated));
+  WEIR_RETURN_IF_ERROR(CheckKeys(tensor, at, entries));
+  if (section == TableSection::kRows) {
+    WEIR_RETURN_IF_ERROR(ReadColumn(at, columns_ == Columns::kKeys ? nullptr : &entries.values));
+    if (table_->slot_words() == 0) return true;
+    WEIR_RETURN_IF_ERROR(ReadColumn(at, columns_ == Columns::kAll ? &entries.slots : nullptr));
+  } else if (section == TableSection::kCounters) {
+    WEIR_RETURN_IF_ERROR(ReadColumn(at, &entries.pushes));
+    if (std::any_of(entries.pushes.begin(), entries.pushes.end(),
+                    [](uint64_t pushes) { return pushes < 1 || pushes > UINT32_MAX; })) {
+      return absl::DataLossError(absl::StrCat(path_, ": tensor '", tensors_[at.next - 1].name,
+                                              "': a count must be in [1, ", UINT32_MAX, "]"));
+    }
   }
   return true;
-}
-
-absl::StatusOr<bool> TableReader::NextCounters(TableEntries& entries) {
-  if (next_ == tensors_.size()) return false;
-  WEIR_RETURN_IF_ERROR(ReadKeys(entries));
-  WEIR_RETURN_IF_ERROR(ReadColumn(&entries.pushes));
-  const bool counts = std::all_of(entries.pushes.begin(), entries.pushes.end(),
-                                  [](uint64_t pushes) { return pushes >= 1 && pushes <= UINT32_MAX; });
-  if (counts) return true;
-  return absl::DataLossError(absl::StrCat(path_, ": tensor '", tensors_[next_ - 1].name,
-                                          "': a count must be in [1, ", UINT32_MAX, "]"));
 }
 
 }  // namespace weir

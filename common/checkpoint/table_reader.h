@@ -14,9 +14,9 @@
 
 namespace weir {
 
-// Reads a shard's rows of one table, front to back, chunk by chunk. A chunk is handed out only when its
-// checksums are right and its keys are in their order and of the shard. DataLoss names the file, and the
-// tensor if the damage lies in one. Not thread-safe.
+// Reads the file of a shard's table, each section front to back, chunk by chunk. A chunk is handed out only
+// when its checksums are right and its keys are in their order and of the shard. DataLoss names the file, and
+// the tensor if the damage lies in one. Not thread-safe.
 class TableReader {
  public:
   // What is read of rows; what is left out stays empty. Keys and updates always are.
@@ -29,20 +29,27 @@ class TableReader {
                                           Columns columns);
 
   const v1::CheckpointTable& table() const { return *table_; }
+  const std::string& path() const { return path_; }
 
-  // Replaces the content of `entries` by the next chunk of rows, or, after all rows, of counters. False:
-  // there is none.
-  absl::StatusOr<bool> NextRows(TableEntries& entries);
-  absl::StatusOr<bool> NextCounters(TableEntries& entries);
+  // Replaces the content of `entries` by the next chunk of a section. False: there is none.
+  absl::StatusOr<bool> Next(TableSection section, TableEntries& entries);
 
  private:
+  // Where a section is read.
+  struct Position {
+    size_t next = 0, end = 0;  // tensors
+    // The last entry, whose order the next one keeps.
+    bool any = false;
+    uint32_t last_bucket = 0;
+    uint64_t last_key = 0;
+  };
   TableReader(std::string path, const v1::CheckpointFile& file, const v1::CheckpointTable& table,
               Columns columns);
   absl::Status CheckHeader() const;
   // Reads the next tensor, or passes over it.
   template <typename T>
-  absl::Status ReadColumn(std::vector<T>* column);
-  absl::Status ReadKeys(TableEntries& entries);
+  absl::Status ReadColumn(Position& at, std::vector<T>* column);
+  absl::Status CheckKeys(const std::string& tensor, Position& at, const TableEntries& entries) const;
 
   std::string path_;
   const v1::CheckpointFile* shard_;
@@ -50,11 +57,7 @@ class TableReader {
   Columns columns_;
   std::vector<StoredTensor> tensors_;
   std::unique_ptr<ReadableFile> file_;
-  size_t next_ = 0, first_counters_ = 0;  // tensors
-  // The hash and key of the last entry, whose order the next one keeps.
-  bool any_ = false;
-  uint32_t last_bucket_ = 0;
-  uint64_t last_key_ = 0;
+  Position positions_[kTableSections];
 };
 
 }  // namespace weir

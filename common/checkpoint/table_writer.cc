@@ -1,11 +1,13 @@
 #include "common/checkpoint/table_writer.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 #include <vector>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/manifest.h"
@@ -34,7 +36,7 @@ absl::StatusOr<std::unique_ptr<TableWriter>> TableWriter::Create(FileSystem& fs,
                                                                  uint64_t step, const Shard& shard,
                                                                  size_t index, v1::CheckpointTable table) {
   WEIR_RETURN_IF_ERROR(CheckTableSizes(table));
-  table.set_name(TableFileName(shard.shard, shard.num_shards, index));
+  table.set_name(TableFileName(shard.shard, shard.num_shards, index, table.has_delta_since()));
   WEIR_ASSIGN_OR_RETURN(const std::string folder, FindFolder(fs, dir, step));
   auto writer = absl::WrapUnique(new TableWriter(std::move(table)));
   const std::string& name = writer->table_.name();
@@ -51,22 +53,21 @@ absl::StatusOr<std::unique_ptr<TableWriter>> TableWriter::Create(FileSystem& fs,
   const auto room = [](const Section& section) {
     return static_cast<size_t>(std::min(section.total, section.of_chunk + section.of_chunk / 8));
   };
-  Section& rows = writer->rows_;
-  rows.total = writer->table_.rows();
-  rows.of_chunk = RowsOfChunk(writer->table_);
+  for (size_t i = 0; i < kTableSections; ++i) {
+    writer->sections_[i].total = EntriesOf(writer->table_, static_cast<TableSection>(i));
+    writer->sections_[i].of_chunk = EntriesOfChunk(writer->table_, static_cast<TableSection>(i));
+  }
+  Section& rows = writer->SectionOf(TableSection::kRows);
   rows.buffer.keys.reserve(room(rows));
   rows.buffer.updated.reserve(room(rows));
   rows.buffer.values.reserve(room(rows) * writer->table_.table().dim());
   rows.buffer.slots.reserve(room(rows) * writer->table_.slot_words());
-  Section& counters = writer->counters_;
-  counters.total = writer->table_.counters();
-  counters.of_chunk = CountersOfChunk(writer->table_);
   return writer;
 }
 
 void TableWriter::AddRow(uint64_t key, uint64_t updated, absl::Span<const float> words) {
   const size_t dim = table_.table().dim();
-  TableEntries& to = rows_.buffer;
+  TableEntries& to = SectionOf(TableSection::kRows).buffer;
   to.keys.push_back(key);
   to.updated.push_back(updated);
   to.values.insert(to.values.end(), words.begin(), words.begin() + dim);
@@ -74,51 +75,58 @@ void TableWriter::AddRow(uint64_t key, uint64_t updated, absl::Span<const float>
 }
 
 void TableWriter::AddCounter(uint64_t key, uint64_t updated, uint32_t pushes) {
-  TableEntries& to = counters_.buffer;
+  TableEntries& to = SectionOf(TableSection::kCounters).buffer;
   to.keys.push_back(key);
   to.updated.push_back(updated);
   to.pushes.push_back(pushes);
 }
 
 bool TableWriter::due() const {
-  return rows_.buffer.keys.size() >= rows_.of_chunk || counters_.buffer.keys.size() >= counters_.of_chunk;
+  return std::any_of(std::begin(sections_), std::end(sections_),
+                     [](const Section& section) { return section.buffer.keys.size() >= section.of_chunk; });
 }
 
 absl::Status TableWriter::WriteChunk(Section& section, uint64_t entries) {
   TableEntries& from = section.buffer;
-  WEIR_RETURN_IF_ERROR(writer_->Append(Bytes(from.keys, entries)));
-  WEIR_RETURN_IF_ERROR(writer_->Append(Bytes(from.updated, entries)));
-  DropFirst(from.keys, entries);
-  DropFirst(from.updated, entries);
-  if (&section == &rows_) {
-    const uint64_t dim = table_.table().dim(), slot_words = table_.slot_words();
-    WEIR_RETURN_IF_ERROR(writer_->Append(Bytes(from.values, entries * dim)));
-    WEIR_RETURN_IF_ERROR(writer_->Append(Bytes(from.slots, entries * slot_words)));
-    DropFirst(from.values, entries * dim);
-    DropFirst(from.slots, entries * slot_words);
-  } else {
-    WEIR_RETURN_IF_ERROR(writer_->Append(Bytes(from.pushes, entries)));
-    DropFirst(from.pushes, entries);
-  }
+  // A column that the section does not have is empty.
+  const auto write = [&](auto& column, uint64_t width) -> absl::Status {
+    if (column.empty()) return absl::OkStatus();
+    WEIR_RETURN_IF_ERROR(writer_->Append(Bytes(column, entries * width)));
+    DropFirst(column, entries * width);
+    return absl::OkStatus();
+  };
+  WEIR_RETURN_IF_ERROR(write(from.keys, 1));
+  WEIR_RETURN_IF_ERROR(write(from.updated, 1));
+  WEIR_RETURN_IF_ERROR(write(from.values, table_.table().dim()));
+  WEIR_RETURN_IF_ERROR(write(from.slots, table_.slot_words()));
+  WEIR_RETURN_IF_ERROR(write(from.pushes, 1));
   section.written += entries;
   return absl::OkStatus();
 }
 
 absl::Status TableWriter::Write() {
-  for (Section* section : {&rows_, &counters_}) {
+  for (Section& section : sections_) {
     // Never more than the header says.
-    if (section->added() > section->total) return CheckComplete();
-    while (const uint64_t entries = section->Whole()) WEIR_RETURN_IF_ERROR(WriteChunk(*section, entries));
-    if (section->written < section->total) break;
+    if (section.added() > section.total) return CheckComplete();
+    while (const uint64_t entries = section.Whole()) WEIR_RETURN_IF_ERROR(WriteChunk(section, entries));
+    if (section.written < section.total) break;
   }
   return absl::OkStatus();
 }
 
 absl::Status TableWriter::CheckComplete() const {
-  if (rows_.added() == rows_.total && counters_.added() == counters_.total) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(path_, ": ", rows_.added(), " rows and ", counters_.added(),
-                                          " counters were to be written, not ", rows_.total, " and ",
-                                          counters_.total));
+  std::vector<std::string> added, announced;
+  bool same = true;
+  for (const Section& section : sections_) {
+    same = same && section.added() == section.total;
+    added.push_back(absl::StrCat(section.added()));
+    announced.push_back(absl::StrCat(section.total));
+  }
+  if (same) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat(path_, ": ", absl::StrJoin(added, ", "),
+                   " rows, counters, removed rows and removed counters were to be written, not ",
+                   absl::StrJoin(announced, ", ")));
 }
 
 absl::StatusOr<v1::CheckpointTable> TableWriter::Finish(absl::Status so_far) {

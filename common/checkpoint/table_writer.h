@@ -26,25 +26,27 @@ class TableWriter {
     uint32_t num_shards = 1;
     uint64_t incarnation = 0;
   };
-  // `table`: its config, rows, slot_words, counters and chunk_bytes; the rest is filled in. `index`: which of
-  // the shard's tables it is. Blocks while the disk works, like all that returns a status.
+  // `table`: its config, slot_words, chunk_bytes, and what a section or the shard has (rows to counters, and
+  // delta_since to total_counters of a delta); the rest is filled in. `index`: which of the shard's tables it
+  // is. Blocks while the disk works, like all that returns a status.
   static absl::StatusOr<std::unique_ptr<TableWriter>> Create(FileSystem& fs, const std::string& dir,
                                                              uint64_t step, const Shard& shard, size_t index,
                                                              v1::CheckpointTable table);
 
-  // The next row, by rising bucket and key: its values and then its slots. All rows come before counters.
+  // The next row, by rising bucket and key: its values and then its slots. All rows come before counters, and
+  // counters before the keys of removed rows and counters.
   void AddRow(uint64_t key, uint64_t updated, absl::Span<const float> words);
   void AddCounter(uint64_t key, uint64_t updated, uint32_t pushes);
+  void AddRemoved(TableSection section, uint64_t key) { SectionOf(section).buffer.keys.push_back(key); }
   // What was added and is not written yet fills a chunk: Write() is due.
   bool due() const;
   // Writes the chunks that are whole.
   absl::Status Write();
   // Called once, last. Gives the file its name, durably, if all was well until now, else removes what was
-  // written and returns why. Internal: other numbers of rows or counters were added than were announced.
+  // written and returns why. Internal: other numbers of entries were added than were announced.
   absl::StatusOr<v1::CheckpointTable> Finish(absl::Status so_far);
 
  private:
-  // The rows or the counters.
   struct Section {
     uint64_t total = 0;     // announced
     uint64_t of_chunk = 1;  // entries
@@ -54,6 +56,7 @@ class TableWriter {
     // The entries of the next chunk; 0: it is not whole.
     uint64_t Whole() const;
   };
+  Section& SectionOf(TableSection section) { return sections_[static_cast<size_t>(section)]; }
   explicit TableWriter(v1::CheckpointTable table) : table_(std::move(table)) {}
   absl::Status WriteChunk(Section& section, uint64_t entries);
   absl::Status CheckComplete() const;
@@ -62,7 +65,7 @@ class TableWriter {
   std::string path_;
   std::unique_ptr<StagedFile> file_;
   std::unique_ptr<SafetensorsWriter> writer_;
-  Section rows_, counters_;
+  Section sections_[kTableSections];
 };
 
 }  // namespace weir

@@ -28,25 +28,44 @@ inline std::vector<const char*> OptimizerSlots(v1::OptimizerConfig::Kind kind) {
   return {};
 }
 
-// The float32 values of a table's row: its own, and those that the optimizer keeps beside them.
-inline uint64_t TableRowValues(const v1::TableConfig& table) {
-  const uint64_t dim = table.dim();
-  switch (table.optimizer().type()) {
+// What the optimizer of a table keeps beside a row's values, in its order.
+struct RowSlotKind {
+  enum class Words {
+    kOfValues,  // a float32 for each value
+    kOfRow,     // one for the row
+    kCount,     // one for the row, a uint32
+  };
+  const char* name;
+  Words words;
+};
+inline std::vector<RowSlotKind> TableRowSlots(v1::TableOptimizer::Kind kind) {
+  using Words = RowSlotKind::Words;
+  switch (kind) {
     case v1::TableOptimizer::KIND_MOMENTUM:
+      return {{"momentum", Words::kOfValues}};
     case v1::TableOptimizer::KIND_ADAGRAD:
-      return 2 * dim;
+      return {{"accumulator", Words::kOfValues}};
     case v1::TableOptimizer::KIND_ROWWISE_ADAGRAD:
-      return dim + 1;
+      return {{"accumulator", Words::kOfRow}};
     case v1::TableOptimizer::KIND_ADAM:
     case v1::TableOptimizer::KIND_ADAMW:
-      return 3 * dim + 1;
+      return {{"m", Words::kOfValues}, {"v", Words::kOfValues}, {"updates", Words::kCount}};
     case v1::TableOptimizer::KIND_FTRL:
-      return 3 * dim;
+      return {{"z", Words::kOfValues}, {"n", Words::kOfValues}};
     case v1::TableOptimizer::KIND_SGD:
     case v1::TableOptimizer::KIND_UNSPECIFIED:
       break;
   }
-  return dim;
+  return {};
+}
+
+// The words of a table's row, 4 bytes each: its values, and what the optimizer keeps beside them.
+inline uint64_t TableRowValues(const v1::TableConfig& table) {
+  uint64_t words = table.dim();
+  for (const RowSlotKind& slot : TableRowSlots(table.optimizer().type())) {
+    words += slot.words == RowSlotKind::Words::kOfValues ? table.dim() : 1;
+  }
+  return words;
 }
 
 }  // namespace weir

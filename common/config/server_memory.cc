@@ -10,14 +10,11 @@
 #include "common/protocol/mode_traits.h"
 
 namespace weir {
-namespace {
 
-std::string Size(double bytes) {
+std::string MemoryText(double bytes) {
   return bytes < 1 << 30 ? absl::StrFormat("%.1f MiB", bytes / (1 << 20))
                          : absl::StrFormat("%.1f GiB", bytes / (1 << 30));
 }
-
-}  // namespace
 
 bool AppliesStreamed(const v1::JobConfig& config) {
   return TraitsOf(config).applies_alone && config.server().apply() == v1::ServerConfig::APPLY_STREAMED &&
@@ -73,29 +70,37 @@ uint64_t ServerBytes(const v1::JobConfig& config, uint32_t workers, int64_t elem
          memory.chunk_bytes + memory.storage_bytes;
 }
 
+std::string MemoryLimit::ToString() const {
+  return absl::StrCat(of_config ? "server.memory_limit_mib allows " : "its machine has ", MemoryText(bytes));
+}
+
+MemoryLimit MemoryLimitOf(const v1::JobConfig& config, uint64_t machine_bytes) {
+  const uint64_t limit = uint64_t{config.server().memory_limit_mib()} << 20;
+  const bool of_config = limit > 0 && (machine_bytes == 0 || limit < machine_bytes);
+  return {static_cast<double>(of_config ? limit : machine_bytes), of_config};
+}
+
 absl::Status CheckServerMemory(const v1::JobConfig& config, uint32_t workers, int64_t elements,
                                uint64_t servers, uint64_t machine_bytes) {
-  const uint64_t limit = uint64_t{config.server().memory_limit_mib()} << 20;
-  const bool limited = limit > 0 && (machine_bytes == 0 || limit < machine_bytes);
-  const auto most = static_cast<double>(limited ? limit : machine_bytes);
-  if (most == 0) return absl::OkStatus();
+  const MemoryLimit limit = MemoryLimitOf(config, machine_bytes);
+  if (limit.bytes == 0) return absl::OkStatus();
   const ServerMemory memory = ServerMemoryOf(config, workers);
   // In double, because the declared bytes may need more than 64 bits.
   const double weights = 4.0 * static_cast<double>(elements) / static_cast<double>(servers);
   const double tables = TableMemoryOf(config, servers).least;
   const double least = memory.least() * weights + tables;
-  if (least <= most) return absl::OkStatus();
+  if (least <= limit.bytes) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "the model has ", elements, " elements, W = ", Size(weights), " on each of ", servers,
-      " servers; a server needs at least ", Size(least), " = ", memory.held, " W (weights and ", memory.slots,
-      " slots", memory.streamed ? ", twice: streamed" : "", ")",
+      "the model has ", elements, " elements, W = ", MemoryText(weights), " on each of ", servers,
+      " servers; a server needs at least ", MemoryText(least), " = ", memory.held, " W (weights and ",
+      memory.slots, " slots", memory.streamed ? ", twice: streamed" : "", ")",
       memory.step > 0
           ? absl::StrCat(" + ", memory.step,
                          TraitsOf(config).commits_steps ? " W (the parts of a step)" : " W (a gradient)")
           : "",
-      tables > 0 ? absl::StrCat(" + ", Size(tables), " (rows of tables, as max_rows has them)") : "",
-      limited ? ", and server.memory_limit_mib allows " : ", and its machine has ", Size(most),
-      limited ? ". Raise it, or take more servers" : ". Take more servers"));
+      tables > 0 ? absl::StrCat(" + ", MemoryText(tables), " (rows of tables, as max_rows has them)") : "",
+      ", and ", limit.ToString(),
+      limit.of_config ? ". Raise it, or take more servers" : ". Take more servers"));
 }
 
 }  // namespace weir

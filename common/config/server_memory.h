@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "proto/job_config.pb.h"
@@ -45,6 +46,20 @@ TableMemory TableMemoryOf(const v1::JobConfig& config, uint64_t servers);
 // The most bytes that a server takes for a model of so many elements, the largest shard's, without the
 // program itself, the rows of tables without max_rows, and rows on their way.
 uint64_t ServerBytes(const v1::JobConfig& config, uint32_t workers, int64_t elements, uint32_t servers);
+
+// The bytes that a server may take: server.memory_limit_mib, or `machine_bytes` (0: not known) where these
+// are less; 0: no limit is known.
+struct MemoryLimit {
+  double bytes = 0;
+  bool of_config = false;
+
+  // "server.memory_limit_mib allows 39.0 MiB"
+  std::string ToString() const;
+};
+MemoryLimit MemoryLimitOf(const v1::JobConfig& config, uint64_t machine_bytes);
+
+// "39.0 MiB"
+std::string MemoryText(double bytes);
 
 // Checks that a server can do one step at all, with all rows of tables that have max_rows, with
 // server.memory_limit_mib, or with `machine_bytes` where these are less (0: not known), in a job of `workers`

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -21,9 +22,13 @@ class Promise;
 class ResultDriver {
  public:
   virtual ~ResultDriver() = default;
-  // Returns when ready(). Several threads may call this at once. When the thread that sets results is gone,
-  // this may be called only if ready(). `sleep` returns when ready(), whichever thread sets the result.
-  virtual void WaitUntil(absl::FunctionRef<bool()> ready, absl::FunctionRef<void()> sleep) = 0;
+  using Deadline = std::chrono::steady_clock::time_point;
+
+  // Returns when ready(), which is true from `deadline` on at the latest. Several threads may call this at
+  // once. When the thread that sets results is gone, this may be called only if ready(). `sleep` returns when
+  // ready(), whichever thread sets the result.
+  virtual void WaitUntil(absl::FunctionRef<bool()> ready, absl::FunctionRef<void()> sleep,
+                         Deadline deadline = Deadline::max()) = 0;
 };
 
 // The result of a call that runs elsewhere. Copies share one result. Thread-safe, except for Take() and
@@ -50,10 +55,12 @@ class Future {
     return *state_->result;
   }
 
-  // Waits for something that the call brings before its result: returns when sleep() does, which must return
-  // when ready(). As in Get(), this thread may work on the call meanwhile.
-  void WaitUntil(absl::FunctionRef<bool()> ready, absl::FunctionRef<void()> sleep) const {
-    if (state_->driver != nullptr && !ready()) state_->driver->WaitUntil(ready, sleep);
+  // Waits for something that the call brings before its result, or for `deadline`, at which ready() is true:
+  // returns when sleep() does, which must return when ready(). As in Get(), this thread may work on the call
+  // meanwhile.
+  void WaitUntil(absl::FunctionRef<bool()> ready, absl::FunctionRef<void()> sleep,
+                 ResultDriver::Deadline deadline = ResultDriver::Deadline::max()) const {
+    if (state_->driver != nullptr && !ready()) state_->driver->WaitUntil(ready, sleep, deadline);
     sleep();
   }
 

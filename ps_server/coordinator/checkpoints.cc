@@ -21,6 +21,7 @@ Checkpoints::Checkpoints(Options options)
     : options_(std::move(options)),
       schedule_(options_.config, options_.clock->Now()),
       newest_(options_.store->opened().newest),
+      chain_(newest_.has_value() ? static_cast<uint32_t>(newest_->chain_size()) : 0),
       newest_since_(options_.clock->Now()),
       next_step_(newest_.has_value() ? newest_->step() + 1 : 0) {}
 
@@ -90,8 +91,14 @@ void Checkpoints::Begin() {
   // In the same turn as the snapshot, so that no step is committed in between.
   v1::ControlMessage message;
   message.mutable_freeze()->set_step(current_->of.step);
+  if (MayFollow(current_->of)) message.mutable_freeze()->set_follows(newest_->step() + 1);
   options_.broadcast(message);
   options_.store->Begin(current_->of.step, InOrder([this](const absl::Status& status) { OnBegun(status); }));
+}
+
+bool Checkpoints::MayFollow(const Snapshot& of) const {
+  return newest_.has_value() && chain_ < options_.config.table_deltas() &&
+         newest_->num_shards() == of.num_shards && newest_->step() < of.step;
 }
 
 void Checkpoints::OnBegun(const absl::Status& status) {
@@ -125,7 +132,17 @@ void Checkpoints::OnWritten(uint32_t shard, const v1::CheckpointWritten& written
   manifest.set_step(current_->of.step);
   *manifest.mutable_model() = current_->of.model;
   *manifest.mutable_job() = current_->of.job;
-  for (const auto& [index, file] : current_->files) *manifest.add_files() = file;
+  bool deltas = false;
+  for (const auto& [index, file] : current_->files) {
+    *manifest.add_files() = file;
+    deltas = deltas || std::any_of(file.tables().begin(), file.tables().end(),
+                                   [](const auto& table) { return table.has_delta_since(); });
+  }
+  if (deltas && !MayFollow(current_->of)) {
+    return Fail("a shard has written what has changed in its tables, and was not asked to");
+  }
+  // The store names the rest of the chain.
+  if (deltas) manifest.add_chain()->set_step(newest_->step());
   manifest.set_num_shards(current_->of.num_shards);
   manifest.set_incarnation(options_.store->opened().coordinator_incarnation);
   options_.store->Commit(
@@ -139,9 +156,11 @@ void Checkpoints::OnCommitted(const v1::CheckpointManifest& manifest, const absl
   const absl::Duration took = options_.clock->Now() - current_->since;
   schedule_.Completed(options_.clock->Now());
   newest_ = manifest;
+  chain_ = manifest.chain().empty() ? 0 : chain_ + 1;
   newest_since_ = options_.clock->Now();
   LogInfo("saved ", newest_folder(), ": ", CheckpointBytes(manifest), " bytes in ",
-          absl::FormatDuration(absl::Trunc(took, absl::Milliseconds(1))));
+          absl::FormatDuration(absl::Trunc(took, absl::Milliseconds(1))),
+          chain_ > 0 ? absl::StrCat(", on ", chain_, " earlier checkpoints") : "");
   v1::CheckpointReply reply;
   reply.set_directory(newest_folder());
   reply.set_step(manifest.step());

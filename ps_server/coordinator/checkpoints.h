@@ -115,6 +115,8 @@ class Checkpoints {
 
   // Begins a checkpoint for the requests in next_, or because one is due.
   void Begin();
+  // The tables' files may have what has changed since the newest checkpoint alone.
+  bool MayFollow(const Snapshot& of) const;
   void OnBegun(const absl::Status& status);
   void OnCommitted(const v1::CheckpointManifest& manifest, const absl::Status& status);
   void Fail(const std::string& why);
@@ -128,6 +130,8 @@ class Checkpoints {
   std::vector<Done> next_;
   bool next_urgent_ = false;
   std::optional<v1::CheckpointManifest> newest_;
+  // The checkpoints that the newest one builds on.
+  uint32_t chain_ = 0;
   absl::Time newest_since_;
   uint64_t next_step_;
 };

@@ -18,6 +18,33 @@ void Merge(const v1::Samples& samples, IntHistogram& into) {
   if (samples.overflow() > 0) into.Add(samples.max(), samples.overflow());
 }
 
+// The most keys of a table that the status names.
+constexpr int kHottest = 16;
+
+// The keys of shards differ.
+void AddTable(const v1::TableStats& of_shard, v1::TableStatus* table) {
+  v1::TableStats& all = *table->mutable_all();
+  all.set_rows(all.rows() + of_shard.rows());
+  all.set_bytes(all.bytes() + of_shard.bytes());
+  all.set_former_bytes(all.former_bytes() + of_shard.former_bytes());
+  all.set_keys_counted(all.keys_counted() + of_shard.keys_counted());
+  all.set_admitted(all.admitted() + of_shard.admitted());
+  all.set_expired(all.expired() + of_shard.expired());
+  all.set_evicted(all.evicted() + of_shard.evicted());
+  all.mutable_hottest()->MergeFrom(of_shard.hottest());
+  v1::TableStats& shard = *table->add_shards();
+  shard = of_shard;
+  shard.clear_hottest();
+}
+
+void KeepHottest(v1::TableStats* stats) {
+  auto& keys = *stats->mutable_hottest();
+  std::sort(keys.begin(), keys.end(), [](const v1::HotKey& a, const v1::HotKey& b) {
+    return a.share() != b.share() ? a.share() > b.share() : a.key() < b.key();
+  });
+  while (keys.size() > kHottest) keys.RemoveLast();
+}
+
 void Describe(const IntHistogram& histogram, v1::Distribution* out) {
   out->set_p50(histogram.Quantile(0.5));
   out->set_p99(histogram.Quantile(0.99));
@@ -119,6 +146,15 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     }
     const double quiet = stats.seconds_since_update();
     status.set_seconds_since_update(i == 0 ? quiet : std::min(quiet, status.seconds_since_update()));
+  }
+  for (int t = 0; t < options_.config.tables_size(); ++t) {
+    v1::TableStatus& table = *status.add_tables();
+    table.set_name(options_.config.tables(t).name());
+    table.set_dim(options_.config.tables(t).dim());
+    for (const ShardFleet::Shard& shard : shards_) {
+      AddTable(t < shard.stats.tables_size() ? shard.stats.tables(t) : v1::TableStats(), &table);
+    }
+    KeepHottest(table.mutable_all());
   }
   SetFailure(end_.failure(), &status);
   status.set_stopped_early(evaluations_.stopped_early());

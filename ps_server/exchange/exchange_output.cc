@@ -172,23 +172,39 @@ OutgoingMessage ExchangeSession::NextReply(Exchange& exchange) {
   reply.set_credit(std::exchange(exchange.credit, 0));
   OutgoingMessage message;
   uint64_t payload_bytes = 0;
+  std::optional<OutgoingMessage::Piece> payload;
   if (exchange.read != nullptr) {
-    message.payload.push_back(NextRows(exchange, &reply));
-    payload_bytes = message.payload.back().bytes.size();
+    payload = NextRows(exchange, &reply);
   } else if (!exchange.weights.empty()) {
-    if (std::optional<OutgoingMessage::Piece> weights = NextWeights(exchange, &reply)) {
-      payload_bytes = weights->bytes.size();
-      message.payload.push_back(*std::move(weights));
-    }
+    payload = NextWeights(exchange, &reply);
+  }
+  if (payload.has_value()) {
+    payload_bytes = payload->bytes.size();
+    message.payload.push_back(*std::move(payload));
   }
   message.head = reply.SerializeAsString() + PayloadPrefix(payload_bytes);
   return message;
 }
 
-OutgoingMessage::Piece ExchangeSession::NextRows(Exchange& exchange, v1::ExchangeReply* reply) {
+void ExchangeSession::Share(const SharedMemory::Place& place, uint64_t bytes,
+                            std::shared_ptr<const void> owner, v1::ExchangeReply* reply) {
+  reply->mutable_shared()->set_segment(place.segment);
+  reply->mutable_shared()->set_offset(place.offset);
+  reply->mutable_shared()->set_bytes(bytes);
+  shared_.emplace(++chunks_shared_, std::move(owner));
+}
+
+std::optional<OutgoingMessage::Piece> ExchangeSession::NextRows(Exchange& exchange,
+                                                                v1::ExchangeReply* reply) {
   const v1::Dtype dtype = exchange.pull->dtype();
   const auto value_bytes = static_cast<uint64_t>(BytesPerValue(dtype));
-  const uint64_t begin = exchange.rows_sent, limit = begin + options_.chunk_elements * value_bytes;
+  const std::shared_ptr<const ReadRows> read = exchange.read;
+  const uint64_t begin = exchange.rows_sent;
+  const float* const values = read->values.get() + begin / value_bytes;
+  std::optional<SharedMemory::Place> place;
+  if (segments_ != nullptr && dtype != v1::BF16) place = options_.shared_memory->Find(values);
+  const uint64_t limit =
+      begin + (place.has_value() ? kMaxSharedChunkBytes : options_.chunk_elements * value_bytes);
   uint64_t end = begin;
   for (const RowLayout::Entry& entry : exchange.reply_rows.pull()) {
     if (entry.end <= end) continue;
@@ -197,15 +213,17 @@ OutgoingMessage::Piece ExchangeSession::NextRows(Exchange& exchange, v1::Exchang
     end = std::min(entry.end, end + room / entry.row_bytes * entry.row_bytes);
     if (end < entry.end || end >= limit) break;
   }
-  const std::shared_ptr<const ReadRows> read = exchange.read;
-  const float* const values = read->values.get() + begin / value_bytes;
   const uint64_t bytes = end - begin;
   reply->set_rows(true);
   reply->set_first(begin);
   exchange.rows_sent = end;
   if (end == exchange.reply_rows.bytes()) exchange.read = nullptr;
+  if (place.has_value()) {
+    Share(*place, bytes, read, reply);
+    return std::nullopt;
+  }
   if (dtype == v1::BF16) return CopyOf(values, bytes / value_bytes, dtype);
-  return {{reinterpret_cast<const char*>(values), bytes}, read};
+  return OutgoingMessage::Piece{{reinterpret_cast<const char*>(values), bytes}, read};
 }
 
 std::optional<OutgoingMessage::Piece> ExchangeSession::NextWeights(Exchange& exchange,
@@ -230,10 +248,7 @@ std::optional<OutgoingMessage::Piece> ExchangeSession::NextWeights(Exchange& exc
     sending_ = exchange.version;
     return OutgoingMessage::Piece{{reinterpret_cast<const char*>(values), bytes}, exchange.version};
   }
-  reply->mutable_shared()->set_segment(place->segment);
-  reply->mutable_shared()->set_offset(place->offset);
-  reply->mutable_shared()->set_bytes(bytes);
-  shared_.emplace(++chunks_shared_, exchange.version);
+  Share(*place, bytes, exchange.version, reply);
   return std::nullopt;
 }
 

@@ -203,8 +203,11 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
   // lies in shared memory.
   std::optional<OutgoingMessage::Piece> NextWeights(Exchange& exchange, v1::ExchangeReply* reply);
 
-  // The next rows, copied or as a reference.
-  OutgoingMessage::Piece NextRows(Exchange& exchange, v1::ExchangeReply* reply);
+  // The next rows: copied, or as a reference. Nothing: the reply says where they lie in shared memory.
+  std::optional<OutgoingMessage::Piece> NextRows(Exchange& exchange, v1::ExchangeReply* reply);
+  // Says in the reply that its payload lies there, which `owner` keeps as it is until the client has read it.
+  void Share(const SharedMemory::Place& place, uint64_t bytes, std::shared_ptr<const void> owner,
+             v1::ExchangeReply* reply);
 
   const Options options_;
   const std::function<void()> on_output_;
@@ -224,9 +227,9 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
   // The client's segments, and the token under which it has them; null: chunks travel in messages.
   std::shared_ptr<const ClientSegments> segments_;
   std::string token_;
-  // The versions that the client reads in shared memory, by the number of each chunk: from 1, in the order of
-  // sending.
-  std::map<uint64_t, std::shared_ptr<const LentVersion>> shared_;
+  // The versions, and the rows, that the client reads in shared memory, by the number of each chunk: from 1,
+  // in the order of sending.
+  std::map<uint64_t, std::shared_ptr<const void>> shared_;
   uint64_t chunks_shared_ = 0;
   // The version to which the message that is being sent refers; may be null.
   std::shared_ptr<const LentVersion> sending_;

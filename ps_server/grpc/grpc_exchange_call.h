@@ -33,7 +33,8 @@ namespace weir {
 // ended.
 class GrpcExchangeCall final : GrpcEventLoop::OperationStarter, SharedWork {
  public:
-  using Service = v1::ParameterServer::WithRawMethod_Exchange<v1::ParameterServer::Service>;
+  using Service = v1::ParameterServer::WithRawMethod_Exchange<
+      v1::ParameterServer::WithRawMethod_ReadRows<v1::ParameterServer::Service>>;
 
   // The streams of one loop, and what they share. Only the loop's thread uses it, except for the counters.
   struct Host {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/codec/wire_codec.h"
+#include "ps_server/grpc/grpc_unary_call.h"
 
 namespace weir {
 
@@ -33,6 +34,12 @@ void ParameterServerService::Start(SharedMemoryServer* shared_memory) {
     hosts_[i].bell = static_cast<uint32_t>(i);
   }
   AcceptNext();
+  ServeUnary<v1::ReadRowsRequest, v1::ReadRowsReply>(
+      &options_.loops->front(), &service_, &GrpcExchangeCall::Service::RequestReadRows, options_.admission,
+      RuleOf("weir.v1.ParameterServer/ReadRows"), [this](v1::ReadRowsRequest request, auto done) {
+        options_.shard->ShowRows(std::move(request), std::move(done));
+        return nullptr;
+      });
 }
 
 void ParameterServerService::AcceptNext() {

@@ -15,8 +15,8 @@
 
 namespace weir {
 
-// The data plane of a shard: Exchange streams. Event loops serve them; each loop handles its streams'
-// messages and applies their gradients.
+// The data plane of a shard: Exchange streams, and ReadRows. Event loops serve them; each loop handles its
+// streams' messages and applies their gradients.
 //
 // Construct, Register(), build the server, Start(); at the end End(), shut the server down, stop the loops.
 // The shard outlives the loops' threads, and the service must live until the shard has answered all its

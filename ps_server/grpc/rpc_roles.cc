@@ -24,6 +24,7 @@ constexpr RpcRule kRules[] = {
     {"weir.v1.Coordinator/Announce", kNo, kSelf, kNo, kNo, true},
     {"weir.v1.Coordinator/Status", kYes, kYes, kYes, kYes},
     {"weir.v1.ParameterServer/Exchange", kSelf, kNo, kSelf, kNo},
+    {"weir.v1.ParameterServer/ReadRows", kYes, kNo, kYes, kNo},
     {"weir.v1.ShardControl/Attach", kNo, Access::kCoordinator, kNo, kNo, true},
     {"grpc.health.v1.Health/Check", kYes, kYes, kYes, kYes},
     {"grpc.health.v1.Health/Watch", kYes, kYes, kYes, kYes},

@@ -32,6 +32,7 @@ absl::string_view DashboardPage() {
   <figcaption><span id="range"></span><span id="extent"></span></figcaption>
 </figure>
 <table id="facts"></table>
+<table id="tables"></table>
 <table id="tasks"></table>
 <p id="problem" class="bad"></p>
 <script>
@@ -91,6 +92,13 @@ async function refresh() {
         row([`waits on ${w.server}`, `${w.calls}, ${w.seconds.toFixed(1)} s, for ${w.reason}`])));
     at("tasks").replaceChildren(row(["task", "state", "clock", "version", "heard", "address"], "th"),
       ...(s.tasks || []).map(t => row([t.task, t.state, ...(t.task.startsWith("ps:") ? ["-", t.version || 0] : [t.clock || 0, "-"]), ["expected", "waiting"].includes(t.state) ? "-" : `${t.seconds_since_heard.toFixed(1)} s ago`, t.address])));
+    const tables = s.tables || [], count = x => Number(x || 0).toLocaleString();
+    at("tables").replaceChildren(...(tables.length === 0 ? [] : [
+      row(["table", "rows", "memory", "counted keys", "admitted", "expired", "evicted", "rows of each server", "hottest keys (in pushes)"], "th"),
+      ...tables.map(t => row([t.name, count(t.all.rows), `${(t.all.bytes / 1e6).toFixed(1)} MB`,
+        ...["keys_counted", "admitted", "expired", "evicted"].map(f => count(t.all[f])),
+        t.shards.map(p => count(p.rows)).join(", "),
+        (t.all.hottest || []).slice(0, 4).map(k => `${k.key} (${Math.round(100 * k.share)} %)`).join(", ") || "-"]))]));
     at("problem").textContent = s.failure || "";
   } catch (error) {
     at("problem").textContent = `ps:0 does not answer: ${error}`;

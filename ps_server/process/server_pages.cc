@@ -61,6 +61,8 @@ void AddTableMetrics(uint32_t index, const Shard& shard, MetricRegistry* metrics
     metrics->AddCallbackGauge("weir_table_former_bytes",
                               "Memory of what rows were in versions that readers or a checkpoint hold.",
                               labels, value_of(&Table::Stats::former_bytes));
+    metrics->AddCallbackCounter("weir_table_rows_admitted_total", "Rows that were made.", labels,
+                                value_of(&Table::Stats::admitted));
     metrics->AddCallbackCounter("weir_table_rows_expired_total",
                                 "Rows that went without updates for too long.", labels,
                                 value_of(&Table::Stats::expired));

@@ -43,6 +43,7 @@ struct PullAnswer {
 using BeginDone = std::function<void(absl::StatusOr<PushBegin>)>;
 using PushDone = std::function<void(absl::StatusOr<PushAnswer>)>;
 using PullDone = std::function<void(absl::StatusOr<PullAnswer>)>;
+using ReadRowsDone = std::function<void(absl::StatusOr<v1::ReadRowsReply>)>;
 
 // For an answer that needs no gradient.
 inline PushDone AsPush(BeginDone done) {

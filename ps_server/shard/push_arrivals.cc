@@ -12,15 +12,28 @@ constexpr absl::Duration kStandstill = absl::Milliseconds(25);
 
 }  // namespace
 
-std::shared_ptr<const void> PushArrivals::Add(const PushKey& key) {
+std::shared_ptr<const void> PushArrivals::Add(const PushKey& key, uint64_t row_bytes) {
   constexpr size_t kCopies = 2;
-  auto& same = arriving_[KeyOf(key)];
+  Arriving& push = arriving_[KeyOf(key)];
+  auto& same = push.copies;
   same.erase(std::remove_if(same.begin(), same.end(), [](const auto& arrival) { return arrival.expired(); }),
              same.end());
   if (same.size() >= kCopies) return nullptr;
   auto presence = std::make_shared<const char>();
   same.push_back(presence);
+  push.row_bytes = row_bytes;
   return presence;
+}
+
+std::map<uint32_t, uint64_t> PushArrivals::RowBytesOf(uint64_t step) const {
+  std::map<uint32_t, uint64_t> bytes;
+  for (const auto& [key, push] : arriving_) {
+    const auto& [worker, clock, part] = key;
+    const bool there = std::any_of(push.copies.begin(), push.copies.end(),
+                                   [](const auto& arrival) { return !arrival.expired(); });
+    if (clock == step && there) bytes[part] = std::max(bytes[part], push.row_bytes);
+  }
+  return bytes;
 }
 
 void PushArrivals::Remove(const PushKey& key) { arriving_.erase(KeyOf(key)); }

@@ -19,8 +19,11 @@ namespace weir {
 class PushArrivals {
  public:
   // Two copies are allowed because a connection may have broken without this end knowing yet. The result
-  // lives as long as the arrival of this push. Null: two copies are arriving already.
-  std::shared_ptr<const void> Add(const PushKey& key);
+  // lives as long as the arrival of this push. Null: two copies are arriving already. `row_bytes`: of its
+  // rows.
+  std::shared_ptr<const void> Add(const PushKey& key, uint64_t row_bytes = 0);
+  // The rows of a step's parts that are arriving, in bytes by part.
+  std::map<uint32_t, uint64_t> RowBytesOf(uint64_t step) const;
   // The push is decided on, or never will be decided on.
   void Remove(const PushKey& key);
   void RemoveWorker(uint32_t worker);
@@ -45,7 +48,11 @@ class PushArrivals {
   using Key = std::tuple<uint32_t, uint64_t, uint32_t>;
   static Key KeyOf(const PushKey& key) { return {key.worker, key.clock, key.part}; }
 
-  std::map<Key, std::vector<std::weak_ptr<const void>>> arriving_;
+  struct Arriving {
+    std::vector<std::weak_ptr<const void>> copies;
+    uint64_t row_bytes = 0;
+  };
+  std::map<Key, Arriving> arriving_;
   absl::optional<PushKey> streamed_;
   // The clock of each worker's push that was overtaken, by worker.
   std::map<uint32_t, uint64_t> overtaken_;

@@ -12,6 +12,12 @@
 
 namespace weir {
 
+uint64_t PushedRows::size() const {
+  uint64_t size = 0;
+  for (absl::string_view piece : bytes()) size += piece.size();
+  return size;
+}
+
 std::vector<absl::string_view> PushedRows::bytes() const {
   std::vector<absl::string_view> bytes;
   for (const OfTable& of : tables) {

@@ -39,6 +39,9 @@ struct PushedRows {
   };
   std::vector<OfTable> tables;  // rising
 
+  // What they take, keys included.
+  uint64_t size() const;
+
   // Where they lie, as they do in an exchange with float32 values (RowLayout).
   std::vector<absl::string_view> bytes() const;
 
@@ -52,7 +55,7 @@ struct PushedRows {
 
 // The answer to a pull's keys: the rows of one table after the other, float32.
 struct ReadRows {
-  std::unique_ptr<float[]> values;
+  std::shared_ptr<float> values;
 };
 
 // The rows of an exchange that are arriving (v1.Rows): those of its push, then the keys of its pull. It takes

@@ -8,6 +8,7 @@
 #include "common/codec/wire_dtype.h"
 #include "common/protocol/job_failure.h"
 #include "common/telemetry/logging.h"
+#include "ps_server/shard/table_report.h"
 
 namespace weir {
 std::unique_ptr<ConsistencyPolicy> Shard::PolicyFromConfig(const v1::JobConfig& config,
@@ -122,6 +123,15 @@ void Shard::Pull(Session session, v1::PullRequest request, PullDone done, RowKey
   });
 }
 
+void Shard::ShowRows(v1::ReadRowsRequest request, ReadRowsDone done) {
+  queue_.Post([this, request = std::move(request), done = std::move(done)] {
+    if (over_) return done(absl::UnavailableError(absl::StrCat("the job is over: ", failure_.message())));
+    if (store_ == nullptr) return done(absl::UnavailableError("this shard has no model yet"));
+    if (tables_ == nullptr) return done(absl::NotFoundError("table: the job has no embedding tables"));
+    done(RowStates(*tables_, request));
+  });
+}
+
 void Shard::End(Session session) {
   queue_.Post([this, session] { HandleEnd(session); });
 }
@@ -230,6 +240,7 @@ void Shard::HandlePing(const v1::Ping& ping) {
   }
   for (v1::Wait& wait : Waits()) *stats.add_waits() = std::move(wait);
   stats.set_seconds_since_update(absl::ToDoubleSeconds(options_.clock->Now() - progress_.last()));
+  if (tables_ != nullptr) DescribeTables(*tables_, &stats);
   Report(std::move(report));
 }
 

@@ -33,6 +33,8 @@
 #include "ps_server/shard/push_arrival.h"
 #include "ps_server/shard/push_arrivals.h"
 #include "ps_server/shard/push_tally.h"
+#include "ps_server/shard/row_budget.h"
+#include "ps_server/shard/row_memory.h"
 #include "ps_server/shard/shard_loader.h"
 #include "ps_server/shard/shard_members.h"
 #include "ps_server/shard/shard_tables.h"
@@ -130,6 +132,8 @@ class Shard {
   void Push(Session session, std::unique_ptr<PushArrival> arrival, PushDone done);
   // `rows`: the keys of request.rows.
   void Pull(Session session, v1::PullRequest request, PullDone done, RowKeys rows = {});
+  // Shows rows of the newest version to people. Waits for nothing.
+  void ShowRows(v1::ReadRowsRequest request, ReadRowsDone done);
   // The connection has ended: its waiting calls are answered with Cancelled. Staged parts stay.
   void End(Session session);
 
@@ -197,7 +201,7 @@ class Shard {
   void HandleFreeze(const v1::FreezeCheckpoint& freeze);
   void HandleCheckpoint(const v1::TakeCheckpoint& take);
   // Keeps the newest version for a checkpoint of this step.
-  absl::Status FreezeFor(uint64_t step);
+  absl::Status FreezeFor(uint64_t step, std::optional<uint64_t> follows);
   // Drops what is kept for a checkpoint that is not written yet.
   void ForgetCheckpoint();
   // Once the log has reached the kept version, too.
@@ -245,6 +249,13 @@ class Shard {
   // False: the next version has to wait for readers whose time is not over yet.
   bool MakeRoom();
   void RevokeLate();
+  // Whether former rows fit into their memory, after pins of readers have ended where they must. False: a
+  // checkpoint keeps them.
+  bool MakeRoomForRows();
+  // What the open step's parts and former rows may take together, and what former rows may take of it.
+  double RowBytesLeft() const;
+  // ResourceExhausted: with the rows of this part the open step's do not fit into their memory.
+  absl::Status CheckStepRows(const v1::PushRequest& header) const;
   // Nothing stands between the push and a decision that takes effect.
   bool CanDecide(const v1::PushRequest& header);
   void Decide(Decision decision);
@@ -315,6 +326,8 @@ class Shard {
   bool writing_ = false;
   // What is kept for a checkpoint whose TakeCheckpoint has not come.
   std::shared_ptr<CheckpointWork> frozen_;
+  // Of the tables' answers.
+  RowMemory row_memory_{options_.weights_source};
 
   // Drop() resets all members below, except for those about the end of the job. Null: nothing is installed.
   v1::Install install_;
@@ -322,6 +335,9 @@ class Shard {
   std::shared_ptr<BlockStore> store_;
   // Null: the job has no embedding tables. Their version is the store's.
   std::shared_ptr<ShardTables> tables_;
+  RowBudget row_budget_;
+  // What the tables take, as of the last Tick().
+  uint64_t table_bytes_ = 0;
   std::unique_ptr<ConsistencyPolicy> policy_;
   uint64_t model_hash_ = 0;
   ShardMembers members_;

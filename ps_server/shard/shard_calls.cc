@@ -43,7 +43,7 @@ bool Shard::TryAnswerPull(const ParkedPull& pull) {
     PullAnswer out;
     out.header = NewPullReply(outcome, std::move(reason), request.with_clocks());
     if (version != nullptr && !pull.rows->empty()) {
-      absl::StatusOr<std::shared_ptr<const ReadRows>> rows = tables_->Read(*pull.rows, at);
+      absl::StatusOr<std::shared_ptr<const ReadRows>> rows = tables_->Read(*pull.rows, row_memory_, at);
       if (!rows.ok()) {
         pull.done(rows.status());
         return true;

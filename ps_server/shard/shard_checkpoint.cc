@@ -1,5 +1,6 @@
 // The part of Shard that writes checkpoints: it captures a version and its state in one turn of the queue,
 // and writes them to a file while training goes on.
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -32,8 +33,10 @@ void Shard::HandleFreeze(const v1::FreezeCheckpoint& freeze) {
     late_commit_->freeze = freeze;
     return;
   }
+  std::optional<uint64_t> follows;
+  if (freeze.follows() > 0) follows = freeze.follows() - 1;
   // What prevents it is told when the checkpoint is to be written.
-  FreezeFor(freeze.step()).IgnoreError();
+  FreezeFor(freeze.step(), follows).IgnoreError();
 }
 
 void Shard::HandleCheckpoint(const v1::TakeCheckpoint& take) {
@@ -46,7 +49,7 @@ void Shard::HandleCheckpoint(const v1::TakeCheckpoint& take) {
   if (!kept) {
     // A coordinator of protocol 1.5 sends no FreezeCheckpoint.
     ForgetCheckpoint();
-    if (const absl::Status status = FreezeFor(take.step()); !status.ok()) {
+    if (const absl::Status status = FreezeFor(take.step(), std::nullopt); !status.ok()) {
       return ReportCheckpoint(take.step(), status);
     }
   }
@@ -56,7 +59,7 @@ void Shard::HandleCheckpoint(const v1::TakeCheckpoint& take) {
   WriteCheckpoint(work);
 }
 
-absl::Status Shard::FreezeFor(uint64_t step) {
+absl::Status Shard::FreezeFor(uint64_t step, std::optional<uint64_t> follows) {
   if (store_ == nullptr) return absl::FailedPreconditionError("this shard has no model yet");
   if (!options_.config.checkpoint().has_directory()) {
     return absl::FailedPreconditionError("this server's config has no checkpoint.directory");
@@ -79,7 +82,10 @@ absl::Status Shard::FreezeFor(uint64_t step) {
   for (size_t i = 0; i < work->frozen->slots.size(); ++i) {
     work->snapshot.slots.push_back({store_->slots()[i].name, values(work->frozen->slots[i])});
   }
-  if (tables_ != nullptr) work->tables = std::make_unique<PinnedTables>(tables_);
+  if (tables_ != nullptr) {
+    const uint64_t dense = (1 + work->snapshot.slots.size()) * work->snapshot.weights.size() * sizeof(float);
+    work->tables = std::make_unique<PinnedTables>(tables_, step, follows, dense);
+  }
   frozen_ = work;
   if (!log_.kept()) {
     work->logged = true;
@@ -117,6 +123,7 @@ void Shard::WriteCheckpoint(const std::shared_ptr<CheckpointWork>& work) {
       if (file.ok()) ++counters_.checkpoints_written;
       if (generation == loader_.generation())
         ReportCheckpoint(work->step, file);  // otherwise no coordinator waits for it any more
+      if (store_ != nullptr) Wake();         // updates may have waited for the memory of former rows
     });
   });
 }

@@ -108,6 +108,9 @@ void Shard::FinishInstall(const v1::Install& install, ShardLoader::Loaded loaded
   incarnation_ = options_.new_incarnation();
   store_ = std::move(loaded.store);
   tables_ = std::move(loaded.tables);
+  row_budget_ = RowBudget(options_.config, install.workers(), store_->model().elements(),
+                          install.num_shards(), options_.memory_bytes);
+  UpdateTableStats();
   if (options_.own_thread && (tables_ != nullptr || store_->elements() > kMaxElementsOfCallers)) {
     queue_.StartThread();
   }

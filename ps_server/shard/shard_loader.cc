@@ -73,6 +73,7 @@ absl::StatusOr<ShardLoader::Loaded> ShardLoader::MakeParts(const Task& task, uin
     tables.num_shards = task.store.num_shards;
     tables.total_steps = task.store.total_steps;
     tables.pushes_per_step = task.store.pushes_per_step;
+    tables.notes_changes = checkpoint.has_directory() && checkpoint.table_deltas() > 0;
     tables.kernels = task.store.kernels;
     tables.threads = task.store.threads;
     WEIR_ASSIGN_OR_RETURN(loaded.tables, ShardTables::Create(tables));

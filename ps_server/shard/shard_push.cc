@@ -6,6 +6,7 @@
 #include "common/base/status_macros.h"
 #include "common/codec/wire_codec.h"
 #include "common/codec/wire_dtype.h"
+#include "common/protocol/limit_reached.h"
 #include "common/protocol/limits.h"
 #include "common/protocol/part_assignment.h"
 #include "ps_server/shard/shard.h"
@@ -128,6 +129,9 @@ void Shard::HandleBegin(HeldPush push) {
                 push.since});
         return Wake();
       }
+      if (decision == PushDecision::kStage) {
+        if (absl::Status full = CheckStepRows(header); !full.ok()) return push.done(full);
+      }
       if (WaitsForStream(header)) break;
       std::unique_ptr<PushArrival> arrival = Arrive(push.session, header);
       if (arrival == nullptr) break;
@@ -143,6 +147,21 @@ void Shard::HandleBegin(HeldPush push) {
           " and part ", header.part(), " while this shard is at version ", store_->count())));
   }
   Hold(std::move(push));
+}
+
+absl::Status Shard::CheckStepRows(const v1::PushRequest& header) const {
+  if (tables_ == nullptr || !row_budget_.limited() || header.rows().empty()) return absl::OkStatus();
+  // Other workers' copies of the same part do not count: one of them will be the step's.
+  uint64_t bytes = BytesOfRows(options_.config, header) + staged_.row_bytes();
+  for (const auto& [part, of_part] : arrivals_.RowBytesOf(header.clock())) {
+    if (part != header.part() && !staged_.Has(part)) bytes += of_part;
+  }
+  if (static_cast<double>(bytes) <= row_budget_.Left(table_bytes_)) return absl::OkStatus();
+  return LimitReached(
+      Limit::kRowBytes, absl::StatusCode::kResourceExhausted,
+      absl::StrCat("the rows of step ", header.clock(), " take ", MemoryText(static_cast<double>(bytes)),
+                   " with those of part ", header.part(), ". ", row_budget_.Describe(table_bytes_),
+                   ". Raise the limit, take more servers, or smaller batches"));
 }
 
 void Shard::Hold(HeldPush push) {
@@ -165,7 +184,7 @@ bool Shard::WaitsForStream(const v1::PushRequest& header) {
 
 std::unique_ptr<PushArrival> Shard::Arrive(Session session, v1::PushRequest header) {
   const PushKey key = KeyOf(header);
-  std::shared_ptr<const void> presence = arrivals_.Add(key);
+  std::shared_ptr<const void> presence = arrivals_.Add(key, BytesOfRows(options_.config, header));
   if (presence == nullptr) return nullptr;
   std::shared_ptr<VersionBuilder> builder;
   if (mode_.applies_alone && !log_.kept() &&

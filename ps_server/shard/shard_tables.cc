@@ -1,7 +1,6 @@
 #include "ps_server/shard/shard_tables.h"
 
 #include <cstdlib>
-#include <new>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -86,8 +85,7 @@ absl::StatusOr<std::shared_ptr<ShardTables>> ShardTables::Create(const Options& 
     WEIR_ASSIGN_OR_RETURN(std::unique_ptr<Table> made, Table::Create(std::move(table)));
     tables.push_back({schedule, std::move(made)});
   }
-  return std::shared_ptr<ShardTables>(
-      new ShardTables(options.tables, std::move(tables), options.pushes_per_step));
+  return std::shared_ptr<ShardTables>(new ShardTables(options, std::move(tables)));
 }
 
 absl::Status ShardTables::CheckKeys(const PushedRows& rows) const {
@@ -127,6 +125,24 @@ absl::StatusOr<PushedRows> ShardTables::FromRecord(const v1::PushRequest& push,
   return rows;
 }
 
+uint64_t ShardTables::former_bytes() const {
+  uint64_t bytes = 0;
+  for (const Entry& entry : tables_) bytes += entry.table->former_bytes();
+  return bytes;
+}
+
+ShardTables::Changes ShardTables::Saved(uint64_t step, std::optional<uint64_t> follows) {
+  Changes changes(size());
+  if (!notes_changes_) return changes;
+  const bool known = follows.has_value() && follows == saved_;
+  for (size_t i = 0; i < size(); ++i) {
+    std::optional<Table::Changes> noted = table(i).NoteChanges();
+    if (known) changes[i] = std::move(noted);
+  }
+  saved_ = step;
+  return changes;
+}
+
 ShardTables::Pinned::Pinned(std::shared_ptr<ShardTables> tables)
     : tables_(std::move(tables)), version_(tables_->version()) {
   for (size_t i = 0; i < tables_->size(); ++i) tables_->table(i).Pin();
@@ -140,12 +156,12 @@ std::unique_ptr<ShardTables::Pinned> ShardTables::Pin() {
   return absl::WrapUnique(new Pinned(shared_from_this()));
 }
 
-absl::StatusOr<std::shared_ptr<const ReadRows>> ShardTables::Read(const RowKeys& keys,
+absl::StatusOr<std::shared_ptr<const ReadRows>> ShardTables::Read(const RowKeys& keys, RowMemory& memory,
                                                                   const Pinned* at) const {
   size_t values = 0;
   for (const TableKeys& of : keys) values += of.count * table(of.table).dim();
   auto rows = std::make_shared<ReadRows>();
-  rows->values.reset(new (std::nothrow) float[values]);
+  rows->values = memory.Take(values);
   if (rows->values == nullptr) {
     return absl::ResourceExhaustedError(
         absl::StrCat("no memory for the rows that the pull asks for, ", values, " values"));

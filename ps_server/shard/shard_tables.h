@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "proto/job_config.pb.h"
 #include "ps_server/optimizer/schedule.h"
 #include "ps_server/shard/row_arrival.h"
+#include "ps_server/shard/row_memory.h"
 #include "ps_server/table/table.h"
 
 namespace weir {
@@ -40,6 +42,8 @@ class ShardTables : public std::enable_shared_from_this<ShardTables> {
     // For the schedules, as in BlockStore::Options.
     uint64_t total_steps = 1;
     uint32_t pushes_per_step = 1;
+    // Checkpoints may have changes alone (checkpoint.table_deltas).
+    bool notes_changes = false;
     // Outlive the tables.
     const Kernels* kernels = nullptr;
     ThreadPool* threads = nullptr;
@@ -74,12 +78,22 @@ class ShardTables : public std::enable_shared_from_this<ShardTables> {
   };
   std::unique_ptr<Pinned> Pin();
 
-  // The rows of these keys, in their order, at the newest version, or at a pinned one. InvalidArgument: a key
-  // of another shard. ResourceExhausted: there is no memory for them.
-  absl::StatusOr<std::shared_ptr<const ReadRows>> Read(const RowKeys& keys, const Pinned* at = nullptr) const;
+  // The newest version is that of the checkpoint of this step. From now on the tables note what changes after
+  // it; returns, by table, what was noted since the checkpoint of step `follows`. nullopt: nothing was, or it
+  // is not known.
+  using Changes = std::vector<std::optional<Table::Changes>>;
+  Changes Saved(uint64_t step, std::optional<uint64_t> follows);
+
+  // The rows of these keys, in their order, at the newest version, or at a pinned one, in memory of `memory`.
+  // InvalidArgument: a key of another shard. ResourceExhausted: there is no memory for them.
+  absl::StatusOr<std::shared_ptr<const ReadRows>> Read(const RowKeys& keys, RowMemory& memory,
+                                                       const Pinned* at = nullptr) const;
 
   // The rows of a push from its record in the log. DataLoss: these are none that were applied here.
   absl::StatusOr<PushedRows> FromRecord(const v1::PushRequest& push, absl::string_view bytes) const;
+
+  // What is kept for pinned versions, of all tables.
+  uint64_t former_bytes() const;
 
   size_t size() const { return tables_.size(); }
   const v1::TableConfig& config(size_t table) const { return configs_[static_cast<int>(table)]; }
@@ -91,12 +105,18 @@ class ShardTables : public std::enable_shared_from_this<ShardTables> {
     LearningRateSchedule schedule;
     std::unique_ptr<Table> table;
   };
-  ShardTables(RowArrival::Tables configs, std::vector<Entry> tables, uint32_t pushes_per_step)
-      : configs_(std::move(configs)), tables_(std::move(tables)), pushes_per_step_(pushes_per_step) {}
+  ShardTables(const Options& options, std::vector<Entry> tables)
+      : configs_(options.tables),
+        tables_(std::move(tables)),
+        pushes_per_step_(options.pushes_per_step),
+        notes_changes_(options.notes_changes) {}
 
   const RowArrival::Tables configs_;
   const std::vector<Entry> tables_;
   const uint32_t pushes_per_step_;
+  const bool notes_changes_;
+  // The step of the checkpoint since which changes are noted.
+  std::optional<uint64_t> saved_;
 };
 
 }  // namespace weir

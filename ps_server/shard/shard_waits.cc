@@ -10,8 +10,9 @@
 //   the upload of initial values     for the other shards' parts of it, and the coordinator's word (initial_)
 //   a control message                for the log (log_), which fails the shard when its disk hangs
 //   a push that has arrived whole,   for those before it and, with the log, their records on the disk
-//   (calls_.ready), a commit         (log_); then for memory of weights (late_commit_)
+//   (calls_.ready), a commit         (log_); then for memory of weights and of rows (late_commit_)
 //   memory of weights                for readers: at most ReaderLimits::patience
+//   memory of rows                   for the checkpoint that is being written, for which former rows are kept
 //   a reader                         for nothing: its version no longer counts when its time is over
 //
 // A push that is still arriving is outside of this order: only calls of its own worker wait for it, and calls
@@ -93,10 +94,31 @@ bool Shard::ShortOfMemory() const {
 }
 
 bool Shard::MakeRoom() {
-  if (store_->readers().MayPublish()) return true;
-  if (options_.on_short) options_.on_short();
-  RevokeLate();
-  return store_->readers().MayPublish();
+  if (!store_->readers().MayPublish()) {
+    if (options_.on_short) options_.on_short();
+    RevokeLate();
+    if (!store_->readers().MayPublish()) return false;
+  }
+  return MakeRoomForRows();
+}
+
+double Shard::RowBytesLeft() const {
+  return std::max(0.0, row_budget_.Left(table_bytes_) - static_cast<double>(staged_.row_bytes()));
+}
+
+bool Shard::MakeRoomForRows() {
+  if (tables_ == nullptr || !row_budget_.limited()) return true;
+  const auto fit = [&] { return static_cast<double>(tables_->former_bytes()) <= RowBytesLeft(); };
+  // Readers delay no update.
+  while (!pins_.empty() && !fit()) {
+    const auto oldest = std::min_element(pins_.begin(), pins_.end(), [](const auto& a, const auto& b) {
+      return a.second.version->count < b.second.version->count;
+    });
+    LogWarning("pin ", oldest->first, " of version ", oldest->second.version->count,
+               " ends, since former rows are kept for it. ", row_budget_.Describe(table_bytes_));
+    pins_.erase(oldest);
+  }
+  return fit();
 }
 
 void Shard::RevokeLate() {
@@ -223,6 +245,8 @@ void Shard::UpdateTableStats() {
   for (size_t i = 0; tables_ != nullptr && i < tables_->size(); ++i) {
     stats.push_back(tables_->table(i).stats());
   }
+  table_bytes_ = 0;
+  for (const Table::Stats& of : stats) table_bytes_ += of.bytes;
   MutexLock lock(table_stats_mutex_);
   table_stats_ = std::move(stats);
 }
@@ -393,6 +417,11 @@ std::string Shard::Describe(const VersionReaders::Held& held) const {
 }
 
 std::string Shard::MemoryHolders() const {
+  if (store_->readers().MayPublish() && tables_ != nullptr && row_budget_.limited()) {
+    return absl::StrCat("memory of rows: ", MemoryText(static_cast<double>(tables_->former_bytes())),
+                        " of former rows are kept for a checkpoint that is being written. ",
+                        row_budget_.Describe(table_bytes_));
+  }
   std::vector<std::string> versions;
   for (const VersionReaders::Held& held : store_->readers().held()) {
     if (!held.dead) versions.push_back(Describe(held));

@@ -24,6 +24,7 @@ void StagedParts::Stage(const v1::PushRequest& header, Slab gradient, PushedRows
   Part& part = parts_[header.part()];
   part.gradient = std::move(gradient);
   part.rows = std::move(rows);
+  row_bytes_ += part.rows.size();
   part.examples = header.examples();
   part.refusal = std::move(refusal);
   part.waiters.push_back(std::move(waiter));
@@ -74,6 +75,7 @@ void StagedParts::Commit(
   if (commits_.size() > kRecorded) commits_.erase(commits_.begin());
   std::map<uint32_t, Part> parts;
   parts.swap(parts_);
+  row_bytes_ = 0;
   for (auto& [number, part] : parts) {
     Verdict verdict;
     if (!Holds(applied, number)) {

@@ -49,6 +49,8 @@ class StagedParts {
   void Stage(const v1::PushRequest& header, Slab gradient, PushedRows rows, std::string refusal,
              Waiter waiter);
   bool Has(uint32_t part) const { return parts_.count(part) > 0; }
+  // What the parts' rows take.
+  uint64_t row_bytes() const { return row_bytes_; }
   // Adds a waiter for this staged part. ResourceExhausted: the part has too many waiters.
   absl::Status AddWaiter(uint64_t step, uint32_t part, Waiter waiter);
   // For the coordinator: the parts that are here, and which of them are refused.
@@ -86,6 +88,7 @@ class StagedParts {
     std::vector<Waiter> waiters;
   };
   std::map<uint32_t, Part> parts_;
+  uint64_t row_bytes_ = 0;
   std::map<uint64_t, std::vector<uint32_t>> commits_;  // by step
 };
 

@@ -11,83 +11,171 @@ namespace weir {
 namespace {
 
 // A turn copies this many bytes of rows, and a bucket more: a fraction of a millisecond. A look at a bucket
-// takes as long as so many bytes.
-constexpr size_t kBytesOfTurn = 256 << 10, kBytesOfBucket = 64;
+// takes as long as so many bytes, and one at a row that is not copied as a cache line.
+constexpr size_t kBytesOfTurn = 256 << 10, kBytesOfBucket = 64, kBytesOfLook = 64;
 
-// Where a walk over the buckets of a shard, first their rows and then their counters, is.
+// Where a walk over the buckets of a shard, first their rows and then their counters, is. A walk for a delta
+// looks at all of them, and adds those that are newer.
 class TableWalk {
  public:
-  TableWalk(const Table& table, uint64_t version, const TableWriter::Shard& shard, bool counters)
-      : table_(table), version_(version), shard_(shard), bucket_(shard.shard), counters_(counters) {}
+  TableWalk(const Table& table, uint64_t version, const TableWriter::Shard& shard,
+            const v1::CheckpointTable& record)
+      : table_(table), version_(version), shard_(shard), bucket_(shard.shard) {
+    if (record.has_delta_since()) since_ = record.delta_since();
+    counters_ = record.counters() > 0;
+    if (record.rows() == 0) NextPhase();
+  }
 
   bool done() const { return phase_ == Phase::kDone; }
 
   // Adds the entries of the next buckets.
   absl::Status Step(TableWriter& writer) {
     for (size_t bytes = 0; bytes < kBytesOfTurn && !done() && !writer.due();) {
+      size_t looks = 0;
       if (phase_ == Phase::kRows) {
-        WEIR_RETURN_IF_ERROR(table_.RowsAt(version_, bucket_, rows_));
+        WEIR_RETURN_IF_ERROR(table_.RowsAt(version_, bucket_, rows_, since_));
         for (const Table::Row& row : rows_) writer.AddRow(row.key, row.updated, row.words);
         bytes += rows_.size() * (sizeof(Record) + table_.row_words() * sizeof(float));
+        looks = table_.RowsIn(bucket_);
       } else {
-        WEIR_RETURN_IF_ERROR(table_.CountersAt(version_, bucket_, found_));
+        WEIR_RETURN_IF_ERROR(table_.CountersAt(version_, bucket_, found_, since_));
         for (const Table::Counter& one : found_) writer.AddCounter(one.key, one.updated, one.pushes);
         bytes += found_.size() * 2 * sizeof(Record);
+        looks = table_.CountersIn(bucket_);
       }
-      bytes += kBytesOfBucket;
+      bytes += kBytesOfBucket + (since_.has_value() ? looks * kBytesOfLook : 0);
       bucket_ += shard_.num_shards;
-      if (bucket_ < kKeyBuckets) continue;
-      bucket_ = shard_.shard;
-      phase_ = phase_ == Phase::kRows && counters_ ? Phase::kCounters : Phase::kDone;
+      if (bucket_ >= kKeyBuckets) NextPhase();
     }
     return absl::OkStatus();
   }
 
  private:
   enum class Phase { kRows, kCounters, kDone };
+  void NextPhase() {
+    bucket_ = shard_.shard;
+    phase_ = phase_ == Phase::kRows && counters_ ? Phase::kCounters : Phase::kDone;
+  }
+
   const Table& table_;
   const uint64_t version_;
   const TableWriter::Shard shard_;
   uint32_t bucket_;
-  const bool counters_;
+  std::optional<uint64_t> since_;
+  bool counters_ = false;
   Phase phase_ = Phase::kRows;
   std::vector<Table::Row> rows_;
   std::vector<Table::Counter> found_;
 };
 
+// The order of a section.
+std::vector<uint64_t> InOrder(const std::vector<RecordChanges::Keys>& removed) {
+  std::vector<std::pair<uint32_t, uint64_t>> keys;
+  for (const RecordChanges::Keys& some : removed) {
+    for (const uint64_t key : some) keys.emplace_back(BucketOfHash(HashKey(key)), key);
+  }
+  std::sort(keys.begin(), keys.end());
+  std::vector<uint64_t> sorted;
+  sorted.reserve(keys.size());
+  for (const auto& [bucket, key] : keys) sorted.push_back(key);
+  return sorted;
+}
+
+absl::Status WriteRemoved(const std::vector<RecordChanges::Keys>& removed, TableSection section,
+                          TableWriter& writer) {
+  for (const uint64_t key : InOrder(removed)) {
+    writer.AddRemoved(section, key);
+    if (writer.due()) WEIR_RETURN_IF_ERROR(writer.Write());
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<v1::CheckpointTable> WriteTable(const PinnedTables& from, size_t index, const TableFiles& to) {
-  const Table& table = from.tables->table(index);
-  v1::CheckpointTable record;
-  *record.mutable_table() = from.tables->config(index);
-  record.set_rows(from.sizes[index].rows);
-  record.set_counters(from.sizes[index].counters);
-  record.set_slot_words(table.row_words() - table.dim());
-  record.set_chunk_bytes(kTableChunkBytes);
-  WEIR_ASSIGN_OR_RETURN(
-      const std::unique_ptr<TableWriter> writer,
-      TableWriter::Create(*to.files, to.directory, to.step, to.shard, index, std::move(record)));
-  TableWalk walk(table, from.pinned->version(), to.shard, from.sizes[index].counters > 0);
+  const PinnedTables::OfTable& file = from.files[index];
+  WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<TableWriter> writer,
+                        TableWriter::Create(*to.files, to.directory, to.step, to.shard, index, file.record));
+  TableWalk walk(from.tables->table(index), from.pinned->version(), to.shard, file.record);
   absl::Status status;
   while (status.ok() && !walk.done()) {
     to.in_order([&] { status = walk.Step(*writer); });
     if (!to.wanted()) status = absl::AbortedError("the shard that writes it begins anew or ends");
     if (status.ok()) status = writer->Write();
   }
+  if (status.ok()) status = WriteRemoved(file.removed_rows, TableSection::kRemovedRows, *writer);
+  if (status.ok()) status = WriteRemoved(file.removed_counters, TableSection::kRemovedCounters, *writer);
   return writer->Finish(status);
+}
+
+// What a table's file with all rows says.
+v1::CheckpointTable WholeRecord(const ShardTables& tables, size_t index) {
+  const Table& table = tables.table(index);
+  v1::CheckpointTable record;
+  *record.mutable_table() = tables.config(index);
+  record.set_rows(table.rows());
+  record.set_counters(table.counters());
+  record.set_slot_words(table.row_words() - table.dim());
+  record.set_chunk_bytes(kTableChunkBytes);
+  return record;
+}
+
+size_t CountKeys(const std::vector<RecordChanges::Keys>& keys) {
+  size_t count = 0;
+  for (const RecordChanges::Keys& some : keys) count += some.size();
+  return count;
+}
+
+v1::CheckpointTable DeltaRecord(const v1::CheckpointTable& whole, const Table::Changes& changes) {
+  v1::CheckpointTable record = whole;
+  record.set_delta_since(changes.since);
+  record.set_rows(changes.rows);
+  record.set_counters(changes.counters);
+  record.set_removed_rows(CountKeys(changes.removed_rows));
+  record.set_removed_counters(CountKeys(changes.removed_counters));
+  record.set_total_rows(whole.rows());
+  record.set_total_counters(whole.counters());
+  record.set_chunk_bytes(kDeltaChunkBytes);
+  return record;
+}
+
+// Whether the tables have all counts of the checkpoint as they were: one that a table no longer needs is
+// gone, or lower, and no version says so.
+bool KeepsCounts(const CheckpointReader& reader, const std::vector<v1::TableConfig>& configs) {
+  for (size_t i = 0; i < reader.NumTables(); ++i) {
+    const v1::TableConfig& saved = reader.TableAt(i);
+    for (const v1::TableConfig& config : configs) {
+      if (config.name() == saved.name() && config.admit_after() < saved.admit_after()) return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace
 
-PinnedTables::PinnedTables(std::shared_ptr<ShardTables> from)
-    : tables(std::move(from)), pinned(tables->Pin()) {
-  for (size_t i = 0; i < tables->size(); ++i) {
-    sizes.push_back({tables->table(i).rows(), tables->table(i).counters()});
+PinnedTables::PinnedTables(std::shared_ptr<ShardTables> from, uint64_t step, std::optional<uint64_t> follows,
+                           uint64_t other_bytes)
+    : tables(std::move(from)), files(tables->size()), pinned(tables->Pin()) {
+  ShardTables::Changes changes = tables->Saved(step, follows);
+  uint64_t whole_bytes = other_bytes, bytes = other_bytes;
+  std::vector<std::optional<v1::CheckpointTable>> deltas(files.size());
+  for (size_t i = 0; i < files.size(); ++i) {
+    files[i].record = WholeRecord(*tables, i);
+    const uint64_t whole = TableBytes(files[i].record);
+    if (changes[i].has_value()) deltas[i] = DeltaRecord(files[i].record, *changes[i]);
+    if (deltas[i].has_value() && TableBytes(*deltas[i]) >= whole) deltas[i].reset();
+    whole_bytes += whole;
+    bytes += deltas[i].has_value() ? TableBytes(*deltas[i]) : whole;
+  }
+  if (2 * bytes > whole_bytes) return;
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (!deltas[i].has_value()) continue;
+    files[i] = {*std::move(deltas[i]), std::move(changes[i]->removed_rows),
+                std::move(changes[i]->removed_counters)};
   }
 }
 
 absl::StatusOr<std::vector<v1::CheckpointTable>> WriteTables(const PinnedTables& from, const TableFiles& to) {
   std::vector<v1::CheckpointTable> records;
-  for (size_t i = 0; i < from.sizes.size(); ++i) {
+  for (size_t i = 0; i < from.files.size(); ++i) {
     records.emplace_back();
     WEIR_ASSIGN_OR_RETURN(records.back(), WriteTable(from, i, to));
   }
@@ -136,6 +224,9 @@ absl::Status LoadTables(const CheckpointReader& reader, bool weights_only, uint3
     }
     WEIR_RETURN_IF_ERROR(reader.LoadTable(configs[i].name(), shard, num_shards, target));
   }
+  const bool as_saved =
+      !weights_only && num_shards == reader.manifest().num_shards() && KeepsCounts(reader, configs);
+  if (as_saved && tables != nullptr) tables->Saved(reader.manifest().step(), /*follows=*/std::nullopt);
   return absl::OkStatus();
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,16 +18,23 @@
 
 namespace weir {
 
-// One version of a shard's tables, pinned for a checkpoint. Made and released in the shard's order.
+// One version of a shard's tables, pinned for the checkpoint of a step. Made and released in the shard's
+// order.
 struct PinnedTables {
-  explicit PinnedTables(std::shared_ptr<ShardTables> tables);
+  // `follows`: the step of the checkpoint that deltas may build on. `other_bytes`: what else the shard writes
+  // for each checkpoint, which a delta must make up for, too: a table has one where all of the shard's files
+  // together become less than half as large by that.
+  PinnedTables(std::shared_ptr<ShardTables> tables, uint64_t step, std::optional<uint64_t> follows,
+               uint64_t other_bytes);
 
-  // What the version has of each table.
-  struct Size {
-    uint64_t rows, counters;
+  struct OfTable {
+    // What the file has; the rest is filled in when it is written.
+    v1::CheckpointTable record;
+    // Of a delta: the keys that have gone.
+    std::vector<RecordChanges::Keys> removed_rows, removed_counters;
   };
   std::shared_ptr<ShardTables> tables;
-  std::vector<Size> sizes;
+  std::vector<OfTable> files;  // by table
   std::unique_ptr<ShardTables::Pinned> pinned;
 };
 
@@ -48,7 +56,9 @@ absl::StatusOr<std::vector<v1::CheckpointTable>> WriteTables(const PinnedTables&
 
 // Fills new tables, which no update has changed. To go on (`weights_only` false) they become those of the
 // checkpoint at `version`, in which the dense weights are. With weights alone, each row has the values that
-// it had, slots like a new row's, and is as old as version 0; no key is counted. FailedPrecondition: the
+// it had, slots like a new row's, and is as old as version 0; no key is counted. From then on the tables note
+// what changes (ShardTables::Saved), if the next checkpoint may build on this one: to go on, and on as many
+// shards. FailedPrecondition: the
 // tables differ (CheckpointReader::CheckTables). `tables` null: the job has none.
 absl::Status LoadTables(const CheckpointReader& reader, bool weights_only, uint32_t shard,
                         uint32_t num_shards, uint64_t version, ShardTables* tables);

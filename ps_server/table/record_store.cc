@@ -8,6 +8,7 @@ namespace weir {
 
 void RecordStore::Change(uint64_t hash, Record* record, uint64_t version) {
   if (!pins_.empty() && record->updated <= pins_.back().version) Keep(hash, record->key, record);
+  if (changes_.has_value()) changes_->OnChange(*record);
   record->updated = version;
 }
 
@@ -16,11 +17,13 @@ Record* RecordStore::Create(uint64_t hash, uint64_t key, uint64_t version) {
   if (!pins_.empty() && pins_.back().former.Find(hash, key) == nullptr) Keep(hash, key, nullptr);
   Record* const record = now_.Create(hash, key);
   record->updated = version;
+  if (changes_.has_value()) changes_->OnCreate(key);
   return record;
 }
 
 void RecordStore::Erase(uint64_t hash, const Record* record) {
   if (!pins_.empty() && record->updated <= pins_.back().version) Keep(hash, record->key, record);
+  if (changes_.has_value()) changes_->OnErase(*record);
   now_.Erase(hash, record->key);
 }
 

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <utility>
 
+#include "ps_server/table/record_changes.h"
 #include "ps_server/table/record_map.h"
 
 namespace weir {
@@ -37,6 +39,12 @@ class RecordStore {
   void Pin(uint64_t version, std::shared_ptr<RecordPools> pools);
   void Unpin(uint64_t version);
 
+  // Notes what changes after `version`, the newest, and returns what was noted until now; nullopt: nothing
+  // was.
+  std::optional<RecordChanges> NoteChanges(uint64_t version) {
+    return std::exchange(changes_, RecordChanges(version));
+  }
+
   // A key's record at a pinned version; null: it had none.
   const Record* FindAt(uint64_t version, uint64_t hash, uint64_t key) const;
 
@@ -55,6 +63,8 @@ class RecordStore {
 
   // What the kept states take.
   size_t former_bytes() const;
+  // Of now(), and of what is noted.
+  size_t bytes() const { return now_.bytes() + (changes_.has_value() ? changes_->bytes() : 0); }
 
  private:
   // `updated` of a former state: the key had no record.
@@ -78,6 +88,7 @@ class RecordStore {
   void Keep(uint64_t hash, uint64_t key, const Record* record);
 
   RecordMap now_;
+  std::optional<RecordChanges> changes_;
   const uint32_t buckets_;
   std::deque<PinnedVersion> pins_;  // by version. One that is no longer pinned stays while an older one is
 };

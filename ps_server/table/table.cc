@@ -160,7 +160,12 @@ absl::Status Table::Update(absl::Span<const Part> parts, double learning_rate) {
   }
   WEIR_RETURN_IF_ERROR(CheckParts(parts, hashes_));
   uint64_t examples = 0;
-  for (const Part& part : parts) examples += part.examples;
+  size_t first = 0;
+  for (const Part& part : parts) {
+    examples += part.examples;
+    hot_keys_.Offer(part.keys, absl::MakeConstSpan(hashes_).subspan(first, part.keys.size()));
+    first += part.keys.size();
+  }
   std::vector<float> weights;
   for (const Part& part : parts) {
     weights.push_back(static_cast<float>(part.examples) / static_cast<float>(examples));
@@ -268,27 +273,75 @@ absl::Status Table::CheckBucket(uint64_t version, uint32_t bucket) const {
       absl::StrCat("table '", options_.name, "': there is no bucket ", bucket, "; there are ", kKeyBuckets));
 }
 
-absl::Status Table::RowsAt(uint64_t version, uint32_t bucket, std::vector<Row>& rows) const {
+absl::Status Table::RowsAt(uint64_t version, uint32_t bucket, std::vector<Row>& rows,
+                           std::optional<uint64_t> since) const {
   WEIR_RETURN_IF_ERROR(CheckBucket(version, bucket));
   rows.clear();
   partitions_[bucket / TablePartition::kBuckets].rows().ForEachAt(version, bucket, [&](const Record& row) {
+    if (since.has_value() && row.updated <= *since) return;
     rows.push_back({row.key, row.updated, {row.words(), row_words()}});
   });
   std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.key < b.key; });
   return absl::OkStatus();
 }
 
-absl::Status Table::CountersAt(uint64_t version, uint32_t bucket, std::vector<Counter>& counters) const {
+absl::Status Table::CountersAt(uint64_t version, uint32_t bucket, std::vector<Counter>& counters,
+                               std::optional<uint64_t> since) const {
   WEIR_RETURN_IF_ERROR(CheckBucket(version, bucket));
   counters.clear();
   if (options_.admit_after == 0) return absl::OkStatus();
   const RecordStore& store = partitions_[bucket / TablePartition::kBuckets].counters();
   store.ForEachAt(version, bucket, [&](const Record& counter) {
+    if (since.has_value() && counter.updated <= *since) return;
     counters.push_back({counter.key, counter.updated, TablePartition::PushesOf(counter)});
   });
   std::sort(counters.begin(), counters.end(),
             [](const Counter& a, const Counter& b) { return a.key < b.key; });
   return absl::OkStatus();
+}
+
+std::optional<Table::Row> Table::FindRow(uint64_t key) const {
+  const uint64_t hash = HashKey(key);
+  const Record* const row = partitions_[TablePartition::Of(hash)].rows().now().Find(hash, key);
+  if (row == nullptr) return std::nullopt;
+  return Row{key, row->updated, {row->words(), row_words()}};
+}
+
+std::optional<Table::Counter> Table::FindCounter(uint64_t key) const {
+  if (options_.admit_after == 0) return std::nullopt;
+  const uint64_t hash = HashKey(key);
+  const Record* const counter = partitions_[TablePartition::Of(hash)].counters().now().Find(hash, key);
+  if (counter == nullptr) return std::nullopt;
+  return Counter{key, counter->updated, TablePartition::PushesOf(*counter)};
+}
+
+size_t Table::RowsIn(uint32_t bucket) const {
+  return partitions_[bucket / TablePartition::kBuckets].rows().now().BucketSize(bucket);
+}
+
+size_t Table::CountersIn(uint32_t bucket) const {
+  if (options_.admit_after == 0) return 0;
+  return partitions_[bucket / TablePartition::kBuckets].counters().now().BucketSize(bucket);
+}
+
+std::optional<Table::Changes> Table::NoteChanges() {
+  Changes changes;
+  bool complete = true;
+  const auto take = [&](std::optional<RecordChanges> noted, size_t& touched,
+                        std::vector<RecordChanges::Keys>& removed) {
+    complete = complete && noted.has_value() && noted->complete();
+    if (!complete) return;
+    changes.since = noted->since();
+    touched += noted->touched();
+    if (!noted->removed().empty()) removed.push_back(std::move(*noted).TakeRemoved());
+  };
+  for (TablePartition& partition : partitions_) {
+    auto [rows, counters] = partition.NoteChanges(version_);
+    take(std::move(rows), changes.rows, changes.removed_rows);
+    take(std::move(counters), changes.counters, changes.removed_counters);
+  }
+  if (!complete) return std::nullopt;
+  return changes;
 }
 
 absl::Status Table::RestoreVersion(uint64_t version) {
@@ -356,12 +409,19 @@ Table::Stats Table::stats() const {
   stats.rows = rows();
   stats.counters = counters();
   for (const TablePartition& partition : partitions_) {
+    stats.admitted += partition.admitted();
     stats.expired += partition.expired();
     stats.evicted += partition.evicted();
     stats.bytes += partition.bytes();
-    stats.former_bytes += partition.former_bytes();
   }
+  stats.former_bytes = former_bytes();
   return stats;
+}
+
+size_t Table::former_bytes() const {
+  size_t bytes = 0;
+  for (const TablePartition& partition : partitions_) bytes += partition.former_bytes();
+  return bytes;
 }
 
 }  // namespace weir

@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "common/model/key_bucket.h"
 #include "common/model/model_spec.h"
 #include "common/sync/thread_pool.h"
+#include "ps_server/table/hot_keys.h"
 #include "ps_server/table/row_optimizer.h"
 #include "ps_server/table/table_partition.h"
 
@@ -121,9 +123,32 @@ class Table {
     uint32_t pushes;
   };
   // Replaces the content of `rows` or `counters` by what the table holds of one bucket, by rising keys, at a
-  // pinned version or the newest one. FailedPrecondition: neither. A bucket of another shard is empty.
-  absl::Status RowsAt(uint64_t version, uint32_t bucket, std::vector<Row>& rows) const;
-  absl::Status CountersAt(uint64_t version, uint32_t bucket, std::vector<Counter>& counters) const;
+  // pinned version or the newest one. `since`: only what was made or changed after this version.
+  // FailedPrecondition: neither. A bucket of another shard is empty.
+  absl::Status RowsAt(uint64_t version, uint32_t bucket, std::vector<Row>& rows,
+                      std::optional<uint64_t> since = std::nullopt) const;
+  absl::Status CountersAt(uint64_t version, uint32_t bucket, std::vector<Counter>& counters,
+                          std::optional<uint64_t> since = std::nullopt) const;
+  // Of the newest version.
+  size_t RowsIn(uint32_t bucket) const;
+  size_t CountersIn(uint32_t bucket) const;
+
+  // What has changed since a version.
+  struct Changes {
+    uint64_t since = 0;
+    // That are there, and were made or changed after it.
+    size_t rows = 0, counters = 0;
+    // Keys that have no row, or no counter, and had one since; in no set order.
+    std::vector<RecordChanges::Keys> removed_rows, removed_counters;
+  };
+  // Notes what changes after the newest version, and returns what was noted until now. nullopt: nothing was,
+  // or so many keys have gone that they are not known. The notes cost nothing that grows but the keys, of
+  // which there is a limit (RecordChanges).
+  std::optional<Changes> NoteChanges();
+
+  // What the newest version has of a key. A key of another shard has nothing.
+  std::optional<Row> FindRow(uint64_t key) const;
+  std::optional<Counter> FindCounter(uint64_t key) const;
 
   // Gives a table of version 0, without rows, the state of another with the same dim and optimizer, of any
   // number of shards: first the version, then its rows and counters, in any order and any number of calls.
@@ -138,11 +163,16 @@ class Table {
   struct Stats {
     size_t rows = 0;
     size_t counters = 0;
-    uint64_t expired = 0, evicted = 0;  // rows, so far
-    size_t bytes = 0;                   // of rows and counters with their indexes; without former states
-    size_t former_bytes = 0;            // of what is kept for pinned versions
+    // Rows that were made, and that went, since this object was made.
+    uint64_t admitted = 0, expired = 0, evicted = 0;
+    size_t bytes = 0;         // of rows and counters with their indexes; without former states
+    size_t former_bytes = 0;  // of what is kept for pinned versions
   };
   Stats stats() const;
+  // Of the keys that updates named since this object was made.
+  const HotKeys& hot_keys() const { return hot_keys_; }
+  // As in stats().
+  size_t former_bytes() const;
   // Of the newest version.
   size_t rows() const;
   size_t counters() const;
@@ -175,6 +205,7 @@ class Table {
   std::deque<TablePartition> partitions_;
   uint64_t version_ = 0;
   std::map<uint64_t, uint64_t> pins_;  // by version: how many
+  HotKeys hot_keys_;
   // Memory of Update().
   std::vector<RowGradient> gradients_;
   std::vector<uint64_t> hashes_;

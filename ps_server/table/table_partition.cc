@@ -39,6 +39,7 @@ void TablePartition::Update(absl::Span<const RowGradient> gradients, Record* lik
     gradients.remove_prefix(CountPushes(hash, key, gradients.size(), step.version));
     if (gradients.empty()) return;
     row = rows_.Create(hash, key, step.version);
+    ++admitted_;
     const size_t dim = rules_.optimizer.dim();
     rules_.initial.Fill(key, row->words(), dim);
     std::fill(row->words() + dim, row->words() + rules_.optimizer.row_words(), 0.0f);
@@ -148,7 +149,7 @@ void TablePartition::Unpin(uint64_t version) {
 size_t TablePartition::bytes() const {
   size_t oldest = oldest_.size() * sizeof oldest_[0];
   for (const std::vector<Aged>& bucket : oldest_) oldest += bucket.capacity() * sizeof bucket[0];
-  return rows_.now().bytes() + counters_.now().bytes() + oldest;
+  return rows_.bytes() + counters_.bytes() + oldest;
 }
 
 }  // namespace weir

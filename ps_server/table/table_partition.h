@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -82,7 +84,14 @@ class alignas(64) TablePartition {
   void Pin(uint64_t version, const std::shared_ptr<RecordPools>& pools);
   void Unpin(uint64_t version);
 
-  uint64_t expired() const { return expired_; }  // rows
+  // RecordStore::NoteChanges() of the rows and of the counters.
+  std::pair<std::optional<RecordChanges>, std::optional<RecordChanges>> NoteChanges(uint64_t version) {
+    return {rows_.NoteChanges(version), counters_.NoteChanges(version)};
+  }
+
+  // Rows that were made, and that went, since the partition was made.
+  uint64_t admitted() const { return admitted_; }
+  uint64_t expired() const { return expired_; }
   uint64_t evicted() const { return evicted_; }
   size_t bytes() const;  // without former states
   size_t former_bytes() const { return rows_.former_bytes() + counters_.former_bytes(); }
@@ -107,7 +116,7 @@ class alignas(64) TablePartition {
   const uint32_t partition_;
   RecordStore rows_;
   RecordStore counters_;
-  uint64_t expired_ = 0, evicted_ = 0;
+  uint64_t admitted_ = 0, expired_ = 0, evicted_ = 0;
 
   // Buckets that got rows beyond their quota in this version; some more than once.
   std::vector<uint32_t> over_quota_;

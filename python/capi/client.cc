@@ -65,14 +65,15 @@ weir_future* Begun(const weir_client* client,
     return future;
   }
   // Taken, because a result that stays keeps its view.
-  result
-      ->Then([pending = future->pending](ExchangeResult got) {
-        pending->Set(Result(std::move(got)));
-        return true;
-      })
-      .OnReady([pending = future->pending](const absl::StatusOr<bool>& got) {
-        if (!got.ok()) pending->Set(got.status());
-      });
+  Future<bool> set = result->Then([pending = std::weak_ptr<Pending>(future->pending)](ExchangeResult got) {
+    if (const std::shared_ptr<Pending> to = pending.lock()) to->Set(Result(std::move(got)));
+    return true;
+  });
+  set.OnReady([pending = std::weak_ptr<Pending>(future->pending)](const absl::StatusOr<bool>& got) {
+    const std::shared_ptr<Pending> to = pending.lock();
+    if (to != nullptr && !got.ok()) to->Set(got.status());
+  });
+  future->pending->WorkOn(std::move(set));
   return future;
 }
 
@@ -261,6 +262,32 @@ weir_future* weir_wait_draining(weir_client* client, double seconds) {
 }
 
 weir_future* weir_next_work(weir_client* client) {
+  const auto next = [](weir::Member& member, auto deadline) -> std::optional<absl::StatusOr<weir::Result>> {
+    const absl::StatusOr<std::shared_ptr<weir::Client>> in = member.client();
+    if (!in.ok()) return in.status();
+    auto found = (*in)->NextWorkBy(deadline);
+    if (!found.has_value()) return std::nullopt;
+    if (!found->ok()) return found->status();
+    return weir::Result(**std::move(found));
+  };
+  if (!weir::Forked()) {
+    auto known = next(*client->member, weir::DeadlineIn(0));
+    if (known.has_value() || client->member->works_on_parts()) {
+      auto* const future = new weir_future;
+      if (known.has_value()) {
+        future->pending->Set(*std::move(known));
+      } else {
+        // The future must not keep a membership that is given up.
+        future->pending->SetBy([next, member = std::weak_ptr(client->member)](
+                                   auto deadline) -> std::optional<absl::StatusOr<weir::Result>> {
+          const std::shared_ptr<weir::Member> in = member.lock();
+          if (in == nullptr) return absl::FailedPreconditionError("this client is closed");
+          return next(*in, deadline);
+        });
+      }
+      return future;
+    }
+  }
   return weir::InBackground(client, [](weir::Member& member) -> absl::StatusOr<weir::Result> {
     WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<weir::Client> in, member.client());
     return in->NextWork();

@@ -91,6 +91,7 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
     WarnIfExpiring(*client.tls, absl::Now());
   }
   const bool overtakes_slow_pushes = OvertakesSlowPushes(config);
+  const bool works_on_parts = TraitsOf(config).works_on_parts;
   std::unique_ptr<InProcessCluster> local;
   if (!environment.has_value()) {
     if (config.cluster().workers() > 1) {
@@ -109,8 +110,8 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
     WEIR_ASSIGN_OR_RETURN(local, InProcessCluster::Start(std::move(cluster)));
     client.servers = local->addresses();
   }
-  return std::shared_ptr<Member>(
-      new Member(std::move(model), std::move(client), overtakes_slow_pushes, std::move(local)));
+  return std::shared_ptr<Member>(new Member(std::move(model), std::move(client), overtakes_slow_pushes,
+                                            works_on_parts, std::move(local)));
 }
 
 absl::Status Member::Join(const std::vector<ConstTensor>& initial) {

@@ -27,6 +27,7 @@ class Member {
   const ModelSpec& model() const { return model_; }
   // See common/protocol/mode_traits.h.
   bool overtakes_slow_pushes() const { return overtakes_slow_pushes_; }
+  bool works_on_parts() const { return works_on_parts_; }
   // The servers are in this process.
   bool has_servers() const { return local_ != nullptr; }
   // Takes as long as Client::Join(). `initial`: ClientOptions::initial_values.
@@ -37,15 +38,16 @@ class Member {
   absl::Status Leave(const absl::Status& failure);
 
  private:
-  Member(ModelSpec model, ClientOptions options, bool overtakes_slow_pushes,
+  Member(ModelSpec model, ClientOptions options, bool overtakes_slow_pushes, bool works_on_parts,
          std::unique_ptr<InProcessCluster> local)
       : model_(std::move(model)),
         overtakes_slow_pushes_(overtakes_slow_pushes),
+        works_on_parts_(works_on_parts),
         options_(std::move(options)),
         local_(std::move(local)) {}
 
   const ModelSpec model_;
-  const bool overtakes_slow_pushes_;
+  const bool overtakes_slow_pushes_, works_on_parts_;
   ClientOptions options_;
   // Null in a cluster. Outlives the client.
   const std::unique_ptr<InProcessCluster> local_;

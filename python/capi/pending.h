@@ -1,6 +1,8 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -8,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/types.h"
+#include "common/sync/future.h"
 #include "common/sync/mutex.h"
 #include "python/capi/weir_c.h"
 
@@ -16,22 +19,40 @@ namespace weir {
 // The result of a call that a weir_future stands for. Set() is called once. Thread-safe.
 class Pending {
  public:
+  using Deadline = std::chrono::steady_clock::time_point;
   // monostate: of a call without a result.
   using Result = std::variant<std::monostate, std::optional<Work>, ExchangeResult>;
+  // Waits for the result, at most until the deadline; nullopt: it is not there yet.
+  using Wait = std::function<std::optional<absl::StatusOr<Result>>(Deadline)>;
 
   void Set(absl::StatusOr<Result> result) {
     MutexLock lock(mutex_);
     result_ = std::move(result);
+    is_set_ = true;
     set_.NotifyAll();
   }
 
+  // The result comes by `wait`, which the threads in WaitUntil() call, one at a time. Called before any of
+  // them, and instead of Set().
+  void SetBy(Wait wait) { wait_ = std::move(wait); }
+
+  // A thread in WaitUntil() works on this call, whose end calls Set(). Called before any such thread.
+  void WorkOn(Future<bool> call) { call_.emplace(std::move(call)); }
+
   // Whether the result is there, at the latest at the deadline.
-  bool WaitUntil(std::chrono::steady_clock::time_point deadline) {
-    MutexLock lock(mutex_);
-    while (!result_.has_value()) {
-      if (!set_.WaitUntil(mutex_, deadline)) return result_.has_value();
+  bool WaitUntil(Deadline deadline) {
+    if (wait_ != nullptr) return WaitBy(deadline);
+    const auto over = [this, deadline] { return is_set_ || std::chrono::steady_clock::now() >= deadline; };
+    const auto sleep = [this, over, deadline] {
+      MutexLock lock(mutex_);
+      while (!over()) set_.WaitUntil(mutex_, deadline);
+    };
+    if (call_.has_value()) {
+      call_->WaitUntil(over, sleep, deadline);
+    } else {
+      sleep();
     }
-    return true;
+    return is_set_;
   }
 
   // The result, once. FailedPrecondition: it is not there yet, or was taken.
@@ -47,8 +68,33 @@ class Pending {
   }
 
  private:
+  bool WaitBy(Deadline deadline) {
+    MutexLock lock(mutex_);
+    while (!is_set_ && waits_) {
+      if (!set_.WaitUntil(mutex_, deadline) && std::chrono::steady_clock::now() >= deadline) return is_set_;
+    }
+    if (is_set_) return true;
+    waits_ = true;
+    mutex_.Unlock();
+    std::optional<absl::StatusOr<Result>> found = wait_(deadline);
+    mutex_.Lock();
+    waits_ = false;
+    if (found.has_value()) {
+      result_ = *std::move(found);
+      is_set_ = true;
+    }
+    set_.NotifyAll();
+    return is_set_;
+  }
+
+  Wait wait_;
+  std::optional<Future<bool>> call_;
   Mutex mutex_;
   CondVar set_;
+  // Written under the mutex.
+  std::atomic<bool> is_set_ = false;
+  // A thread is in `wait_`.
+  bool waits_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::StatusOr<Result>> result_ ABSL_GUARDED_BY(mutex_);
 };
 

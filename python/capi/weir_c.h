@@ -163,6 +163,8 @@ typedef struct {
   int last_of_clock;
 } weir_work;
 
+// The next gradient to compute. In sync the work is given out by weir_wait(), so that a future that is freed
+// before has taken none.
 weir_future* weir_next_work(weir_client* client);
 
 // Rows of one embedding table of the job.

@@ -4,8 +4,8 @@ from __future__ import annotations
 import ctypes
 import os
 import pathlib
-from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32
-from ctypes import c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_uint32, c_uint64
+from ctypes import c_void_p
 from typing import TYPE_CHECKING, Any, Callable
 
 
@@ -95,7 +95,7 @@ _FUNCTIONS = {
     "weights_piece": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(c_void_p), POINTER(c_size_t)]),
     "free_weights": (None, [c_void_p]),
     "new_order": (c_void_p, [c_uint64, c_uint64, POINTER(c_void_p)]),
-    "fill_order": (None, [c_void_p, c_uint64, c_size_t, POINTER(c_int32)]),
+    "fill_order": (None, [c_void_p, c_uint64, c_size_t, c_void_p]),
     "free_order": (None, [c_void_p]),
 }
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence, overload
 import numpy as np
 
 from . import _library
-from ._dlpack import Arrays, as_numpy
+from ._dlpack import Arrays
 from ._library import library
 from .errors import ConfigError, Error, check
 from .future import Future, Memory, wait_all
-from .job import ExampleOrder, Floats, Job, Model, Tensor
+from .job import ExampleOrder, FlatTensors, Floats, Job, Model, Tensor
 from .progress import is_live
 from .tables import Rows, Tables
 
@@ -92,22 +92,12 @@ class View(Weights):
         return (pieces[0] if len(pieces) == 1 else np.concatenate(pieces)).reshape(self._model.shapes[tensor])
 
 
-class Gradient(Mapping[str, Floats]):
+class Gradient(FlatTensors):
     """Memory for one gradient (Client.new_gradient()): gradient["name"] is the tensor's array, and `flat` all of them
     end to end. Uninitialised. If a push of it fails, do not write to it again."""
 
     def __init__(self, handle: int, address: int, model: Model):
-        self.flat = np.asarray(Memory(address, model.elements, _Owner(handle), read_only=False))
-        self._views = model.split(self.flat)
-
-    def __getitem__(self, name: str) -> Floats:
-        return self._views[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._views)
-
-    def __len__(self) -> int:
-        return len(self._views)
+        super().__init__(model, np.asarray(Memory(address, model.elements, _Owner(handle), read_only=False)))
 
 
 class Gate:
@@ -404,8 +394,7 @@ class Client:
     def snapshot(self, into: Arrays | None, rows: Rows | None = None) -> "Future[Weights]":
         """Reads the newest consistent weights, from outside the training: in sync those of one step. into: the model's
         tensors; None: rows alone. rows: as of pull()."""
-        arrays = None if into is None else as_numpy(into, "snapshot")
-        pointers = None if arrays is None else self.model.pointers(arrays, "snapshot", writeable=True)
+        arrays, pointers = (None, None) if into is None else self.model.place(into, "snapshot", writeable=True)
         placed = self.tables.place(rows, "snapshot", writeable=True)
         return _Exchange(library.snapshot(self._live(), pointers, placed.array, len(placed)), self.model, False,
                          (arrays, placed)).then_weights()
@@ -426,19 +415,17 @@ class Client:
         push = pull = None
         memory: list[Any] = []
         if work is not None and gradient is not None:
-            outgoing, placed = as_numpy(gradient, "push"), self.tables.place(rows, "push", writeable=False)
+            outgoing, pointers = self.model.place(gradient, "push", writeable=False)
+            placed = self.tables.place(rows, "push", writeable=False)
             order = _library.Work(work.clock, work.batch, work.first_example, work.examples, work.examples_left, work.part,
                                   work.last_of_clock)
-            push = _library.Push(ctypes.pointer(order), None if base is None else base._handle,
-                                 self.model.pointers(outgoing, "push", writeable=False),
+            push = _library.Push(ctypes.pointer(order), None if base is None else base._handle, pointers,
                                  None if gate is None else gate._handle, placed.array, len(placed))
             memory.append(outgoing)
         if clock is not None:
-            incoming = None if into is None else as_numpy(into, "pull")
+            incoming, into_pointers = (None, None) if into is None else self.model.place(into, "pull", writeable=True)
             placed = self.tables.place(read, "pull", writeable=True)
-            pull = _library.Pull(clock, in_place,
-                                 None if incoming is None else self.model.pointers(incoming, "pull", writeable=True),
-                                 placed.array, len(placed))
+            pull = _library.Pull(clock, in_place, into_pointers, placed.array, len(placed))
             memory.append((incoming, placed))
         handle = library.exchange(self._live(), push, pull)
         return _Exchange(handle, self.model, in_place, memory)

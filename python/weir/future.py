@@ -77,7 +77,7 @@ class Future(Generic[T]):
         handle: int | None = getattr(self, "_handle", None)
         if handle is None:
             return
-        if library.wait(handle, 0):
+        if self._memory is None or library.wait(handle, 0):
             self._free()
         else:
             _abandoned.append((handle, self._memory))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from .client import Client
 from .errors import ConfigError
-from .job import Floats, Job
+from .job import FlatTensors, Floats, Job
 from .steps import Step as _Step
 from .steps import run
 
@@ -131,5 +131,5 @@ class Trainer:
         self.client.snapshot(arrays).result()
         return unflatten(self.params, arrays)
 
-    def _memory(self) -> dict[str, Floats]:
+    def _memory(self) -> FlatTensors:
         return self.client.model.split(np.empty(self.client.model.elements, dtype=np.float32))

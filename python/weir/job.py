@@ -5,11 +5,12 @@ import ctypes
 import json
 import os
 from dataclasses import dataclass, field
-from typing import Any, Collection, Mapping, Sequence
+from typing import Any, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from ._dlpack import Arrays, as_numpy
 from ._library import Tensor as _Tensor
 from ._library import library
 from .errors import ConfigError, check
@@ -86,6 +87,29 @@ class Job:
         return found
 
 
+class FlatTensors(Mapping[str, Floats]):
+    """A model's tensors in one memory, end to end, which can be written: name -> array. `flat` is all of it."""
+
+    def __init__(self, model: Model, flat: Floats):
+        self.model, self.flat = model, flat
+        ends = np.cumsum(model.sizes)
+        self._views = {name: flat[end - size:end].reshape(shape)
+                       for name, shape, size, end in zip(model.names, model.shapes, model.sizes, ends)}
+        #: Where they lie, in the model's order.
+        self.pointers = model.pointers(self._views, "memory", writeable=True)
+        #: The arrays as another package has them, for whoever made that.
+        self.converted: Any = None
+
+    def __getitem__(self, name: str) -> Floats:
+        return self._views[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._views)
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+
 class Model:
     """The model's tensors in their order, as the library takes them."""
 
@@ -114,16 +138,20 @@ class Model:
             entry.initializer = _UPLOADED if self.initial else _INITIALIZERS[tensor.initializer]
             entry.value, entry.buffer = tensor.value, tensor.buffer
 
-    def split(self, flat: Floats) -> dict[str, Floats]:
-        """Views of flat memory that holds the tensors end to end."""
-        views, begin = {}, 0
-        for name, shape, size in zip(self.names, self.shapes, self.sizes):
-            views[name] = flat[begin:begin + size].reshape(shape)
-            begin += size
-        return views
+    def split(self, flat: Floats) -> FlatTensors:
+        """The tensors in flat memory, which holds them end to end."""
+        return FlatTensors(self, flat)
+
+    def place(self, given: Arrays, what: str, writeable: bool) -> tuple[Any, ctypes.Array[ctypes.c_void_p]]:
+        """What keeps the tensors' memory, and where they lie. ConfigError: a tensor is missing, unknown, not as the model has
+        it, or not in memory that can be used where it is."""
+        if isinstance(given, FlatTensors) and given.model is self:
+            return given, given.pointers
+        arrays = as_numpy(given, what)
+        return arrays, self.pointers(arrays, what, writeable)
 
     def pointers(self, arrays: Mapping[str, Floats], what: str, writeable: bool) -> ctypes.Array[ctypes.c_void_p]:
-        """Where the tensors lie. ConfigError: a tensor is missing, unknown, or not as the model has it."""
+        """Where arrays lie that are the tensors. ConfigError: a tensor is missing, unknown, or not as the model has it."""
         pointers = (ctypes.c_void_p * len(self.names))()
         for i, (name, shape) in enumerate(zip(self.names, self.shapes)):
             array = arrays.get(name)
@@ -172,5 +200,5 @@ class ExampleOrder:
     def __call__(self, first: int, n: int) -> npt.NDArray[np.int32]:
         """The examples' indices (int32) at the positions [first, first + n) of the job's endless stream."""
         indices = np.empty(n, dtype=np.int32)
-        library.fill_order(self._handle, first, n, indices.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)))
+        library.fill_order(self._handle, first, n, indices.ctypes.data)
         return indices

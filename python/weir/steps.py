@@ -11,7 +11,7 @@ from typing import Any, Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from ._dlpack import Arrays, as_numpy
+from ._dlpack import Arrays
 from .client import Client, Gate, Gradient, Pushed, Weights, Work
 from .errors import Error, Fenced, JobDone, WeightsGone
 from .future import Future
@@ -51,7 +51,7 @@ class Step:
     def gradient(self) -> Gradient:
         """Memory for the gradient, name -> array; uninitialised."""
         if self._gradient is None:
-            self._gradient = self._loop.client.new_gradient()
+            self._gradient = self._loop.new_gradient()
         return self._gradient
 
     def rows(self, table: str, keys: Keys) -> Floats:
@@ -126,8 +126,7 @@ class Step:
             return gradient, rows
         model, tables = self._loop.client.model, self._loop.client.tables
         if gradient is not self.gradient:
-            arrays = as_numpy(gradient, "push")
-            model.pointers(arrays, "push", writeable=False)  # checks them
+            arrays, _ = model.place(gradient, "push", writeable=False)
             for name in self.gradient:
                 np.copyto(self.gradient[name], arrays[name])
         summed = tables.place(rows, "push", writeable=False).summed()
@@ -143,8 +142,10 @@ class Step:
 class _Membership:
     """The loop from joining until the job is done or the membership ends."""
 
-    def __init__(self, client: Client, progress: "_Progress"):
-        self.client, self.progress = client, progress
+    def __init__(self, client: Client, progress: "_Progress", recycles: bool):
+        self.client, self.progress, self._recycles = client, progress, recycles
+        # Memory that no push uses any more.
+        self._spare: list[Gradient] = []
         self.progressed = False
         # In bounded: the pull of the next clock is under way during a whole step.
         self._prefetch = bool(client.job.get("consistency.prefetch", False))
@@ -152,13 +153,13 @@ class _Membership:
         #: Whether pushes begin before their gradients are complete. Those of rows are when a push begins.
         self.overlaps = self.clip_norm == 0 and not client.tables and client.gains_from_gate
         # One set of weights is in use, the other on its way.
-        self._memory = [np.empty(client.model.elements, dtype=np.float32) for _ in range(2)]
-        self._views = [client.model.split(memory) for memory in self._memory]
+        self._views = [client.model.split(np.empty(client.model.elements, dtype=np.float32)) for _ in range(2)]
         self._at: int | None = None
         self._base: Weights | None = None
-        self._pushes: list[Future[Pushed]] = []
-        # The pull of a later clock, alone or with a push, into self._views[1].
-        self._next: tuple[int, Future[Any]] | None = None
+        # Each with its gradient.
+        self._pushes: list[tuple[Future[Pushed], Arrays]] = []
+        # The pull of a later clock, alone or with a push of the gradient, into self._views[1].
+        self._next: tuple[int, Future[Any], Arrays | None] | None = None
         # Rows that were asked for early, and their clock: those of this step and of the next one.
         self._early: deque[tuple[int, RowSet, Future[Weights]]] = deque(maxlen=2)
 
@@ -183,13 +184,16 @@ class _Membership:
                             "before the next one begins. To leave the job early, raise an exception")
         self._collect(wait=True)
 
+    def new_gradient(self) -> Gradient:
+        return self._spare.pop() if self._spare else self.client.new_gradient()
+
     def push(self, step: Step, gradient: Arrays, rows: Rows | None, gate: Gate | None) -> None:
         # If a pull of the next clock is under way, this is work that another worker left, or the pull was prefetched.
         if not step.work.last_of_clock or self._next is not None:
-            self._pushes.append(self.client.push(step.work, step._base, gradient, gate, rows))
+            self._pushes.append((self.client.push(step.work, step._base, gradient, gate, rows), gradient))
         else:
             exchange = self.client.push_pull(step.work, step._base, gradient, self._views[1], gate, rows)
-            self._next = step.work.clock + 1, exchange
+            self._next = step.work.clock + 1, exchange, gradient
 
     def prefetch_rows(self, work: Work, keys: Mapping[str, Keys]) -> None:
         if work.examples_left <= work.examples:
@@ -211,7 +215,7 @@ class _Membership:
         self.progress.add(self.client, work, loss)
 
     def _begin_pull(self, clock: int) -> None:
-        self._next = clock, self.client.pull(clock, self._views[1])
+        self._next = clock, self.client.pull(clock, self._views[1]), None
 
     def _find_weights(self, clock: int) -> bool:
         """Makes self._views[0] the weights of the clock. False: the others were faster."""
@@ -233,28 +237,30 @@ class _Membership:
     def _arrive(self) -> Weights | None:
         assert self._next is not None
         future: Future[Weights | tuple[Pushed, Weights]]
-        (_, future), self._next = self._next, None
+        (_, future, gradient), self._next = self._next, None
         try:
             result = future.result()
         except WeightsGone:
             return None
         if isinstance(result, tuple):
-            self._pushed(result[0])
+            self._pushed(result[0], gradient)
             return result[1]
         return result
 
-    def _pushed(self, pushed: Pushed) -> None:
+    def _pushed(self, pushed: Pushed, gradient: Arrays | None) -> None:
         self.progressed = True
         if not pushed.applied:
             _log.warning("a push was not applied: %s", pushed.reason)
+        elif self._recycles and isinstance(gradient, Gradient):
+            self._spare.append(gradient)
 
     def _collect(self, wait: bool) -> None:
         left = []
-        for push in self._pushes:
+        for push, gradient in self._pushes:
             if wait or push.done():
-                self._pushed(push.result())
+                self._pushed(push.result(), gradient)
             else:
-                left.append(push)
+                left.append((push, gradient))
         self._pushes = left
 
 
@@ -291,27 +297,30 @@ class _Progress:
         client.set_progress(*self._sums)  # type: ignore[arg-type]
 
 
-def run(client: Client, result: Arrays | None = None, result_rows: Rows | None = None) -> Iterator[Step]:
+def run(client: Client, result: Arrays | None = None, result_rows: Rows | None = None,
+        recycles: bool = False) -> Iterator[Step]:
     """Yields each step of the job that this worker has to do, until the job is done; then it has left the job.
 
     result: the model's tensors, float32, which get the newest weights when the job's examples are done; and result_rows
         the rows of their keys, of the same version.
+    recycles: the caller uses no step.gradient after its push, so that a later step may have the same memory.
 
     A membership that is lost (the lease ended, or the job went back to a checkpoint) begins again, as long as there is
     progress. Other errors are raised.
     """
     with contextlib.closing(_Progress()) as progress:
-        yield from _memberships(client, result, result_rows, progress)
+        yield from _memberships(client, result, result_rows, progress, recycles)
 
 
-def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None,
-                 progress: _Progress) -> Iterator[Step]:
+def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None, progress: _Progress,
+                 recycles: bool) -> Iterator[Step]:
     fruitless, furthest = 0, 0
+    membership: _Membership | None = None
     while True:
         try:
             if not client._joined:
                 client.join()
-            membership = _Membership(client, progress)
+            membership = _Membership(client, progress, recycles)
             yield from membership.run()
             if result is not None:
                 client.snapshot(result, result_rows).result()
@@ -333,7 +342,7 @@ def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None
             start = client.start_clock
             went_on = start > furthest
             furthest = max(furthest, start)
-            fruitless = 0 if membership.progressed or went_on else fruitless + 1
+            fruitless = 0 if went_on or membership is not None and membership.progressed else fruitless + 1
             if fruitless == _FRUITLESS:
                 raise Fenced(f"{fenced}; that was {_FRUITLESS} times in a row without any progress, and is the last")
             _log.warning("%s; joining again", fenced)

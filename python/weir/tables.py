@@ -43,8 +43,10 @@ class Tables(Mapping[str, int]):
 
     def place(self, rows: Rows | None, what: str, writeable: bool) -> "PlacedRows":
         """Where the rows lie. ConfigError: a table is unknown, or keys or values are not as Rows says."""
-        placed = PlacedRows(len(rows or {}))
-        for name, (keys, values) in (rows or {}).items():
+        if not rows:
+            return _NO_ROWS
+        placed = PlacedRows(len(rows))
+        for name, (keys, values) in rows.items():
             dim, place = self.dim(name), f"{what}: table {name}"
             arrays = as_numpy({"keys": keys, "values": values}, place)
             placed.add(name, self._indices[name], _checked_keys(arrays["keys"], place),
@@ -76,6 +78,9 @@ class PlacedRows:
             np.add.at(total, places, values)
             sums[name] = unique, total
         return sums
+
+
+_NO_ROWS = PlacedRows(0)
 
 
 class RowSet:

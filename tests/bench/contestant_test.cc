@@ -2,6 +2,8 @@
 // weights are those of the same optimizer over the same gradients.
 #include "bench/contestant.h"
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,8 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "bench/host.h"
 #include "bench/memory.h"
+#include "bench/row_gather.h"
 #include "bench/server_process.h"
 #include "bench/weir_contestant.h"
+#include "bench/weir_rows.h"
 #include "catch2/catch.hpp"
 #include "common/base/status_macros.h"
 
@@ -90,6 +94,66 @@ TEST_CASE("the raw socket loop applies what is pushed and brings it back") {
       raw.clients = 3;
       CheckWeights(raw, 2);
     }
+  }
+}
+
+// Steps of a contestant on rows; `check` gets the keys of each step's batch, and the rows that it has read.
+void CheckRows(
+    const Contestant& contestant, int steps,
+    const std::function<bool(int step, const std::vector<uint64_t>&, absl::Span<const float>)>& check) {
+  const auto child = Child::Fork([&](Control& control) -> absl::Status {
+    WEIR_ASSIGN_OR_RETURN(const auto host, ServerHost::Local());
+    WEIR_ASSIGN_OR_RETURN(const auto servers, host->Start(contestant));
+    WEIR_ASSIGN_OR_RETURN(const auto client, ConnectClient(contestant, 0, servers.addresses));
+    const std::vector<std::vector<uint64_t>> batches = ZipfBatches(contestant.table_rows, 0);
+    for (int step = 0; step < steps; ++step) {
+      WEIR_RETURN_IF_ERROR(client->Step());
+      if (!check(step, batches[static_cast<size_t>(step) % kBatches], client->weights())) {
+        return absl::InternalError(absl::StrCat("step ", step, " has read other rows"));
+      }
+    }
+    return control.Send({{"equal", true}});
+  });
+  REQUIRE(child.ok());
+  const auto answer = (*child)->control().Receive();
+  INFO(contestant.name << ": " << answer.status());
+  CHECK(answer.ok());
+}
+
+TEST_CASE("the baselines of rows read the row of each key of a batch") {
+  for (const char* kind : {"bare rows", "raw rows"}) {
+    Contestant contestant = Make(kind, "sgd");
+    contestant.servers = std::string(kind) == "bare rows" ? 0 : 1;
+    contestant.table_rows = 100'000;
+    contestant.dim = 3;
+    CheckRows(contestant, 3, [](int, const std::vector<uint64_t>& keys, absl::Span<const float> rows) {
+      for (size_t i = 0; i < rows.size(); ++i) {
+        if (rows[i] != BareRows::ValueOf(keys[i / 3])) return false;
+      }
+      return rows.size() == 3 * kBatchKeys;
+    });
+  }
+}
+
+TEST_CASE("the benchmark's Weir reads rows, and pushes them") {
+  ServerProcess::SetProgram("ps_server/ps_server");
+  for (const char* transport : {"tcp", "shared_memory"}) {
+    Contestant contestant =
+        WeirRows("weir", 20'000, 3, absl::StrCat(R"({"wire": {"transport": ")", transport, R"("}})"));
+    contestant.row_step = "both";
+    // What a key's row was when it was read last. Pushes change it.
+    std::map<uint64_t, std::vector<float>> before;
+    CheckRows(contestant, static_cast<int>(kBatches) + 1,
+              [&](int step, const std::vector<uint64_t>& keys, absl::Span<const float> rows) {
+                std::map<uint64_t, std::vector<float>> now;
+                for (size_t i = 0; i < keys.size(); ++i) {
+                  const std::vector<float> row(rows.begin() + 3 * i, rows.begin() + 3 * (i + 1));
+                  if (now.emplace(keys[i], row).first->second != row) return false;
+                }
+                if (step == 0) before = now;
+                // The first batch again.
+                return step < static_cast<int>(kBatches) || now != before;
+              });
   }
 }
 

@@ -1,439 +1,161 @@
-// The speed and the memory of embedding tables in one process, against targets: the engine below the wire
-// (ps_server/table). Rows have row-wise Adagrad.
-//
-//   bazel run //tests/bench:tables_bench -- [--rows=N] [--dim=N] [--rounds=N] [--json=FILE]
-//
-// growth    pushes of 4,096 new keys each, from an empty table to all rows: the slowest push over the median.
-//           CPU time of the one thread that makes them, since another process would show as a pause
-// memory    what rows, slots and index take, over rows * (row + slots + 24 B); by the table's own count, and
-// by
-//           the growth of the process
-// look-ups  Read() of 106,496 keys (26 features of 4,096 examples): uniform over the rows, or with Zipf's
-//           distribution of exponent 1.05
-// updates   Update() with a gradient for each of as many different rows, uniform
-// saving    a checkpoint's way through a table of which a version is pinned: copies of 256 KiB of rows by
-// bucket
-//           and key, as one turn of a shard's queue makes them; the slowest of 99%, since others use the
-//           machine
-// bare      the limit of look-ups: the rows' addresses are known, their misses are prefetched, and their
-// values
-//           are copied out
-//
-// Rates are keys a second: the median of the rounds, in which all rows of the report take turns. So are the
-// rates of two threads over one.
-#include <sys/resource.h>
-#include <time.h>
-#include <unistd.h>
-
+// The speed and the memory of embedding tables, against targets. `./dev bench tables`; docs/benchmarks.
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <cstdio>
-#include <cstring>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
-#include <functional>
 #include <memory>
 #include <string>
-#include <thread>
+#include <system_error>
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "absl/container/flat_hash_map.h"
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/random.h"
-#include "common/sync/thread_pool.h"
+#include "absl/strings/str_join.h"
+#include "bench/host.h"
+#include "bench/row_gather.h"
+#include "bench/server_process.h"
 #include "common/system/host_memory.h"
-#include "common/system/huge_pages.h"
-#include "nlohmann/json.hpp"
-#include "ps_server/optimizer/kernels.h"
+#include "common/telemetry/grpc_process.h"
 #include "ps_server/table/table.h"
+#include "tests/bench/table_engine.h"
+#include "tests/bench/table_races.h"
+#include "tests/bench/table_targets.h"
 
-namespace weir {
+namespace weir::bench {
 namespace {
 
-constexpr size_t kPush = 4096, kBatch = 26 * 4096;
-constexpr double kZipf = 1.05;
+struct Flags {
+  uint64_t rows = 20'000'000, plan_rows = 50'000'000, dim = 32;
+  int rounds = 31, steps = 0;
+  bool quick = false;
+  std::vector<std::string> only = {"gather", "plan", "engine"};
+  std::string json, scratch, transport = "auto", ps_server;
 
-void Require(const absl::Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "tables_bench: %s\n", std::string(status.message()).c_str());
-  std::exit(1);
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
-
-double Seconds(clockid_t clock, const std::function<void()>& work) {
-  const auto now = [clock] {
-    timespec t;
-    clock_gettime(clock, &t);
-    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
-  };
-  const double begun = now();
-  work();
-  return now() - begun;
-}
-
-// What this thread has spent in the kernel, and its page faults.
-struct PageFaults {
-  static PageFaults OfThread() {
-    rusage usage;
-    getrusage(RUSAGE_THREAD, &usage);
-    return {static_cast<double>(usage.ru_stime.tv_sec) + static_cast<double>(usage.ru_stime.tv_usec) * 1e-6,
-            usage.ru_minflt};
-  }
-  PageFaults operator-(const PageFaults& other) const {
-    return {seconds - other.seconds, count - other.count};
-  }
-
-  double seconds = 0;
-  long count = 0;  // NOLINT(google-runtime-int): as getrusage has it
+  bool Wants(const char* part) const { return absl::c_linear_search(only, part); }
 };
 
-// Of this process, without what it shares.
-size_t ResidentBytes() {
-  std::ifstream file("/proc/self/statm");
-  size_t total = 0, resident = 0, shared = 0;
-  file >> total >> resident >> shared;
-  return (resident - shared) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+int Fail(const std::string& why) {
+  std::fprintf(stderr, "tables_bench: %s\n", why.c_str());
+  return 1;
 }
 
-// What the target of memory allows but for its factor.
-uint64_t BytesOf(uint64_t rows, size_t dim) { return rows * ((dim + 1) * sizeof(float) + 24); }
-
-// What two tables and the map of addresses take at most.
-uint64_t NeededBytes(uint64_t rows, size_t dim) { return BytesOf(rows, dim) * 5 / 2 + rows * 32; }
-
-// A rank in [0, n) with probability in proportion to 1 / (rank + 1)^s, s > 1: inversion of the integral of
-// the density, which is close enough for a benchmark.
-uint64_t ZipfRank(double uniform, uint64_t n, double s) {
-  const double top = std::pow(static_cast<double>(n) + 1, 1 - s);
-  return std::min(n - 1, static_cast<uint64_t>(std::pow(1 + uniform * (top - 1), 1 / (1 - s)) - 1));
-}
-
-// rows(i): the address of row i.
-template <typename Rows>
-void CopyRows(size_t n, size_t dim, const Rows& rows, float* out) {
-  constexpr size_t kAhead = 16, kLine = 64;
-  const size_t bytes = dim * sizeof(float);
-  const auto prefetch = [&](size_t i) {
-    const char* const row = reinterpret_cast<const char*>(rows(i));
-    for (size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(row + at);
-    __builtin_prefetch(row + bytes - 1);
-  };
-  for (size_t i = 0; i < std::min(kAhead, n); ++i) prefetch(i);
-  for (size_t i = 0; i < n; ++i) {
-    if (i + kAhead < n) prefetch(i + kAhead);
-    std::memcpy(out + i * dim, rows(i), bytes);
-  }
-}
-
-using Addresses = absl::flat_hash_map<uint64_t, const float*>;
-
-void BareGather(const Addresses& map, const std::vector<uint64_t>& keys, size_t dim, float* out) {
-  constexpr size_t kGroup = 128;
-  const float* rows[kGroup];
-  for (size_t first = 0; first < keys.size(); first += kGroup) {
-    const size_t n = std::min(kGroup, keys.size() - first);
-    for (size_t i = 0; i < n; ++i) map.prefetch(keys[first + i]);
-    for (size_t i = 0; i < n; ++i) rows[i] = map.find(keys[first + i])->second;
-    CopyRows(
-        n, dim, [&](size_t i) { return rows[i]; }, out + first * dim);
-  }
-}
-
-// What is measured, with its rate in each round.
-struct Row {
-  std::string what;
-  int threads;
-  std::function<void()> work;  // on kBatch keys
-  std::vector<double> rates = {}, cpu_rates = {};
-};
-
-class Bench {
+// A new folder in `parent`, which is removed with all that is in it.
+class ScratchFolder {
  public:
-  Bench(uint64_t rows, size_t dim, int rounds)
-      : rows_(rows), dim_(dim), rounds_(rounds), gradients_(kBatch * dim), out_(kBatch * dim) {
-    for (size_t i = 0; i < gradients_.size(); ++i) gradients_[i] = 2 * Uniform() - 1;
+  explicit ScratchFolder(const std::string& parent) : path_(parent + "/tables_bench.XXXXXX") {
+    if (mkdtemp(path_.data()) == nullptr) path_.clear();
   }
-
-  nlohmann::json Run() {
-    TouchMemory();
-    const size_t before = ResidentBytes();
-    Tables tables;
-    tables.push_back(NewTable(&one_));
-    Grow(*tables[0]);
-    Memory(*tables[0], ResidentBytes() - before);
-    if (std::thread::hardware_concurrency() > 1) {
-      tables.push_back(NewTable(&two_));
-      for (uint64_t first = 0; first < rows_; first += kPush) PushNew(*tables[1], first);
-    }
-    Saving(*tables[0]);
-    Rates(tables);
-    std::printf("%s\n", missed_.empty() ? "all targets are met" : ("missed:" + missed_).c_str());
-    json_["missed"] = missed_;
-    return json_;
+  ~ScratchFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
   }
-  bool met() const { return missed_.empty(); }
+  const std::string& path() const { return path_; }
 
  private:
-  using Tables = std::vector<std::unique_ptr<Table>>;
-
-  float Uniform() { return UniformFloat(random_.Next()); }
-
-  std::unique_ptr<Table> NewTable(ThreadPool* threads) const {
-    Table::Options options;
-    options.name = "bench";
-    options.dim = dim_;
-    options.init = {Initializer::Kind::kUniform, 0.01f};
-    options.optimizer.kind = RowOptimizerConfig::Kind::kRowWiseAdagrad;
-    options.kernels = &BestKernels();
-    options.threads = threads;
-    auto table = Table::Create(std::move(options));
-    Require(table.status());
-    return *std::move(table);
-  }
-
-  // A virtual machine may have to get its memory from its host when it first writes there, which takes
-  // milliseconds for a huge page: not a pause of the table's.
-  void TouchMemory() const {
-    const size_t bytes = NeededBytes(rows_, dim_);
-    const std::shared_ptr<void> memory = AllocateInHugePages(bytes);
-    for (size_t at = 0; at < bytes; at += 4096) static_cast<volatile char*>(memory.get())[at] = 1;
-  }
-
-  // Keys [first, first + kPush).
-  void PushNew(Table& table, uint64_t first) {
-    keys_.resize(std::min<uint64_t>(kPush, rows_ - first));
-    for (size_t i = 0; i < keys_.size(); ++i) keys_[i] = first + i;
-    Require(table.Update({{keys_, gradients_.data(), 1}}, 0.1));
-  }
-
-  void Grow(Table& table) {
-    std::vector<double> cpu, wall;
-    std::vector<PageFaults> faults;
-    for (uint64_t first = 0; first < rows_; first += kPush) {
-      const PageFaults before = PageFaults::OfThread();
-      wall.push_back(Seconds(CLOCK_MONOTONIC, [&] {
-        cpu.push_back(Seconds(CLOCK_THREAD_CPUTIME_ID, [&] { PushNew(table, first); }));
-      }));
-      faults.push_back(PageFaults::OfThread() - before);
-    }
-    const auto at = static_cast<size_t>(std::max_element(cpu.begin(), cpu.end()) - cpu.begin());
-    const double slowest = cpu[at], median = Median(cpu);
-    std::printf(
-        "growth to %llu rows: %.0f ns a new row; slowest push %.2f ms (in the kernel %.2f, %ld page faults), "
-        "median %.2f ms",
-        static_cast<unsigned long long>(rows_), 1e9 * median / kPush, 1e3 * slowest, 1e3 * faults[at].seconds,
-        faults[at].count, 1e3 * median);
-    std::printf(" (elapsed: %.2f, %.2f)\n", 1e3 * *std::max_element(wall.begin(), wall.end()),
-                1e3 * Median(wall));
-    Judge("growth, slowest push / median", slowest / median, 10, false);
-  }
-
-  void Memory(const Table& table, size_t resident) {
-    const auto wanted = static_cast<double>(BytesOf(rows_, dim_));
-    Judge("memory, counted", static_cast<double>(table.stats().bytes) / wanted, 1.25, false);
-    Judge("memory, resident", static_cast<double>(resident) / wanted, 1.25, false);
-  }
-
-  void Saving(Table& table) {
-    const uint64_t version = table.Pin();
-    PushNew(table, 0);
-    std::vector<Table::Row> rows;
-    std::vector<uint64_t> heads(1 << 20);
-    std::vector<float> words(4 << 20);
-    std::vector<double> turns;
-    double all = 0;
-    for (uint32_t bucket = 0; bucket < kKeyBuckets;) {
-      turns.push_back(Seconds(CLOCK_THREAD_CPUTIME_ID, [&] {
-        size_t head = 0, word = 0;
-        while (bucket < kKeyBuckets && word * sizeof(float) < (256 << 10)) {
-          Require(table.RowsAt(version, bucket++, rows));
-          for (const Table::Row& row : rows) {
-            heads[head++] = row.key;
-            heads[head++] = row.updated;
-            std::copy(row.words.begin(), row.words.end(), words.begin() + static_cast<ptrdiff_t>(word));
-            word += row.words.size();
-          }
-        }
-      }));
-      all += turns.back();
-    }
-    Require(table.Unpin(version));
-    std::sort(turns.begin(), turns.end());
-    const double slow = turns[turns.size() * 99 / 100];
-    std::printf("saving: %zu turns, %.0f ns a row, %.2f ms a turn, slowest %.2f ms\n", turns.size(),
-                1e9 * all / static_cast<double>(rows_), 1e3 * Median(turns), 1e3 * turns.back());
-    Judge("saving, ms of a slow turn", 1e3 * slow, 1, false);
-  }
-
-  // Where the rows lie, for good.
-  void FindRows(const Table& table) {
-    map_.reserve(rows_);
-    std::vector<Table::Row> rows;
-    for (uint32_t bucket = 0; bucket < kKeyBuckets; ++bucket) {
-      Require(table.RowsAt(table.version(), bucket, rows));
-      for (const Table::Row& row : rows) map_[row.key] = row.words.data();
-    }
-  }
-
-  // New keys for each round, uniform over the rows: any, or each once and rising.
-  void DrawKeys() {
-    any_.resize(kBatch);
-    zipf_.resize(kBatch);
-    for (uint64_t& key : any_) key = Below(rows_);
-    // Which keys are frequent has nothing to do with when they came.
-    for (uint64_t& key : zipf_) {
-      key = HashKey(ZipfRank(static_cast<double>(Below(1 << 30)) * 0x1p-30, rows_, kZipf)) % rows_;
-    }
-    rising_ = any_;
-    std::sort(rising_.begin(), rising_.end());
-    rising_.erase(std::unique(rising_.begin(), rising_.end()), rising_.end());
-    addresses_.clear();
-    for (const uint64_t key : any_) addresses_.push_back(map_.at(key));
-  }
-  uint64_t Below(uint64_t bound) { return random_.NextBelow(static_cast<uint32_t>(bound)); }
-
-  // Fills the caches with something else: rows are where a large table has them, in memory.
-  void Sweep() {
-    for (size_t i = 0; i < sweep_.size(); i += 64) ++sweep_[i];
-  }
-
-  void Rates(const Tables& tables) {
-    FindRows(*tables[0]);
-    std::vector<Row> rows;
-    rows.push_back({"memory", 1, [&] {
-                      CopyRows(
-                          kBatch, dim_, [&](size_t i) { return addresses_[i]; }, out_.data());
-                    }});
-    rows.push_back({"bare", 1, [&] { BareGather(map_, any_, dim_, out_.data()); }});
-    for (size_t t = 0; t < tables.size(); ++t) {
-      Table* const table = tables[t].get();
-      const int threads = static_cast<int>(t) + 1;
-      rows.push_back({"look-ups", threads, [=] { Require(table->Read(any_, out_.data())); }});
-      rows.push_back({"look-ups, Zipf", threads, [=] { Require(table->Read(zipf_, out_.data())); }});
-      rows.push_back({"updates", threads, [=] {
-                        Require(table->Update({{rising_, gradients_.data(), 1}}, 0.1));
-                      }});
-    }
-    for (int round = 0; round < rounds_; ++round) {
-      DrawKeys();
-      for (Row& row : rows) {
-        Sweep();
-        double cpu = 0;
-        const double wall =
-            Seconds(CLOCK_MONOTONIC, [&] { cpu = Seconds(CLOCK_THREAD_CPUTIME_ID, row.work); });
-        const auto keys = static_cast<double>(row.what == "updates" ? rising_.size() : kBatch);
-        row.rates.push_back(keys / wall);
-        row.cpu_rates.push_back(keys / cpu);
-      }
-    }
-    std::printf("%-16s %8s %12s %12s\n", "million keys/s", "threads", "elapsed", "CPU time");
-    for (const Row& row : rows) {
-      const double elapsed = Median(row.rates), cpu = Median(row.cpu_rates);
-      std::printf("%-16s %8d %12.1f", row.what.c_str(), row.threads, elapsed * 1e-6);
-      nlohmann::json entry = {{"what", row.what}, {"threads", row.threads}, {"per_second", elapsed}};
-      // With two threads it is the CPU time of one of them.
-      if (row.threads == 1) {
-        std::printf(" %12.1f", cpu * 1e-6);
-        entry["per_cpu_second"] = cpu;
-      }
-      std::printf("\n");
-      json_["rates"].push_back(entry);
-    }
-    const auto find = [&](const char* what, int threads) -> const Row& {
-      return *std::find_if(rows.begin(), rows.end(),
-                           [&](const Row& row) { return row.what == what && row.threads == threads; });
-    };
-    for (const auto& [what, target] : {std::pair("look-ups", 5.0), std::pair("updates", 3.0)}) {
-      Judge(absl::StrCat(what, ", million/s of one core"), Median(find(what, 1).cpu_rates) * 1e-6, target,
-            true);
-    }
-    Judge("look-ups / bare gather", Ratio(find("look-ups", 1).cpu_rates, find("bare", 1).cpu_rates), 0.5,
-          true);
-    if (tables.size() < 2) return;
-    for (const char* what : {"look-ups", "updates"}) {
-      Judge(absl::StrCat(what, ", two threads / one"), Ratio(find(what, 2).rates, find(what, 1).rates), 1.7,
-            true);
-    }
-  }
-
-  // The median of the rounds' ratios.
-  static double Ratio(const std::vector<double>& a, const std::vector<double>& b) {
-    std::vector<double> ratios;
-    for (size_t i = 0; i < a.size(); ++i) ratios.push_back(a[i] / b[i]);
-    return Median(ratios);
-  }
-
-  void Judge(const std::string& what, double value, double target, bool at_least) {
-    const bool met = at_least ? value >= target : value <= target;
-    std::printf("  %-34s %7.2f  target %g %s: %s\n", what.c_str(), value, target,
-                at_least ? "at least" : "at most", met ? "met" : "MISSED");
-    std::fflush(stdout);
-    json_["targets"].push_back({{"what", what}, {"value", value}, {"target", target}, {"met", met}});
-    if (!met) missed_ += absl::StrCat(missed_.empty() ? " " : "; ", what);
-  }
-
-  const uint64_t rows_;
-  const size_t dim_;
-  const int rounds_;
-  ThreadPool one_{1}, two_{2};
-  RandomStream random_{RandomKey(1, "tables_bench"), 0};
-  std::vector<float> gradients_, out_;
-  std::vector<uint64_t> keys_, any_, zipf_, rising_;
-  Addresses map_;
-  std::vector<const float*> addresses_;  // of any_
-  std::vector<char> sweep_ = std::vector<char>(128 << 20);
-  nlohmann::json json_;
-  std::string missed_;
+  std::string path_;
 };
 
-int Main(int argc, char** argv) {
-  uint64_t rows = 20'000'000;
-  size_t dim = 32;
-  int rounds = 31;
-  std::string json_file;
-  CLI::App app("Speed and memory of embedding tables", "tables_bench");
-  app.add_option("--rows", rows, "rows of a table; two are made")
-      ->check(CLI::Range(uint64_t{kBatch}, uint64_t{1} << 31))
-      ->capture_default_str();
-  app.add_option("--dim", dim, "float32 values of a row")
-      ->check(CLI::Range(size_t{1}, Table::kMaxDim))
-      ->capture_default_str();
-  app.add_option("--rounds", rounds, "measurements of each rate")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  app.add_option("--json", json_file, "also write the results there");
-  CLI11_PARSE(app, argc, argv);
+// The bytes that the part of the run with the largest need takes at most.
+uint64_t NeededBytes(const Flags& flags) {
+  uint64_t needed = 0;
+  if (flags.Wants("engine")) needed = TableEngineBytes(flags.rows, flags.dim);
+  // A table of rows of 64 and a map of them.
+  if (flags.Wants("gather")) needed = std::max(needed, flags.rows * (2 * 64 * sizeof(float) + 80));
+  // Twice the rows, if a checkpoint is being written while the table grows.
+  if (flags.Wants("plan")) needed = std::max(needed, 2 * flags.plan_rows * (17 * sizeof(float) + 40));
+  return needed;
+}
 
-  const uint64_t needed = NeededBytes(rows, dim);
+int Run(const Flags& flags) {
+  const uint64_t needed = NeededBytes(flags);
   if (const uint64_t available = LookAtMemory().available; available != 0 && available < needed) {
-    std::fprintf(stderr,
-                 "tables_bench: it takes up to %.1f GB, and %.1f GB are free; lower --rows or --dim\n",
-                 static_cast<double>(needed) * 1e-9, static_cast<double>(available) * 1e-9);
-    return 1;
+    return Fail(
+        absl::StrCat("it takes up to ", needed >> 20, " MiB, and ", available >> 20,
+                     " MiB are free; lower --rows, --plan_rows or --dim, or leave parts out (--only)"));
   }
-  Bench bench(rows, dim, rounds);
-  nlohmann::json json = bench.Run();
-  json["rows"] = rows;
-  json["dim"] = dim;
-  json["rounds"] = rounds;
-  if (!json_file.empty()) {
-    std::ofstream out(json_file);
+  ServerProcess::SetProgram(flags.ps_server);
+  // The host and contestants are forked, so they come before the engine's threads.
+  absl::StatusOr<std::unique_ptr<ServerHost>> host = ServerHost::Local();
+  if (!host.ok()) return Fail(std::string(host.status().message()));
+  if (flags.steps > 0) {
+    const absl::Status status = PrintSteps(flags.rows, flags.dim, flags.transport, flags.steps, host->get());
+    return status.ok() ? 0 : Fail(std::string(status.message()));
+  }
+  TableTargets targets;
+  if (flags.Wants("gather")) MeasureGather(flags.rows, flags.rounds, host->get(), &targets);
+  if (flags.Wants("plan")) {
+    const ScratchFolder scratch(flags.scratch);
+    if (scratch.path().empty()) return Fail(absl::StrCat("--scratch=", flags.scratch, " cannot be written"));
+    MeasurePlan(flags.plan_rows, scratch.path(), host->get(), &targets);
+  }
+  if (flags.Wants("engine")) MeasureTableEngine(flags.rows, flags.dim, flags.rounds, &targets);
+  std::printf("%s\n", targets.missed.empty() ? "all targets are met" : ("missed:" + targets.missed).c_str());
+  if (!flags.json.empty()) {
+    nlohmann::json& json = targets.json;
+    json["missed"] = targets.missed;
+    json["rows"] = flags.rows;
+    json["plan_rows"] = flags.plan_rows;
+    json["dim"] = flags.dim;
+    json["rounds"] = flags.rounds;
+    json["only"] = flags.only;
+    std::ofstream out(flags.json);
     out << json.dump(2) << "\n";
     out.close();
-    if (!out) {
-      std::fprintf(stderr, "tables_bench: --json=%s cannot be written\n", json_file.c_str());
-      return 1;
-    }
+    if (!out) return Fail(absl::StrCat("--json=", flags.json, " cannot be written"));
   }
-  return bench.met() ? 0 : 1;
+  return targets.missed.empty() ? 0 : 1;
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app("Speed and memory of embedding tables", "./dev bench tables");
+  app.add_option("--rows", flags.rows, "rows of a table; the engine makes two, the races one and a bare copy")
+      ->check(CLI::Range(uint64_t{kBatchKeys}, uint64_t{1} << 31))
+      ->capture_default_str();
+  app.add_option("--plan_rows", flags.plan_rows, "rows of the server whose memory is compared with its plan")
+      ->check(CLI::Range(uint64_t{kBatchKeys}, uint64_t{1} << 31))
+      ->capture_default_str();
+  app.add_option("--dim", flags.dim, "float32 values of a row of the engine, and of --steps")
+      ->check(CLI::Range(uint64_t{1}, uint64_t{Table::kMaxDim}))
+      ->capture_default_str();
+  app.add_option("--rounds", flags.rounds, "measurements of each rate")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--only", flags.only, "some of these parts")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"gather", "plan", "engine"}))
+      ->default_str(absl::StrJoin(flags.only, ","));
+  app.add_flag("--quick", flags.quick,
+               "few rows and rounds: shows that everything runs; the numbers mean nothing");
+  app.add_option("--scratch", flags.scratch,
+                 "where a folder for checkpoints may be made; twice the plan's size")
+      ->default_str("TMPDIR, or /tmp");
+  app.add_option("--json", flags.json, "also write the results there");
+  app.add_option("--ps_server", flags.ps_server, "the program ps_server")->required();
+  app.add_option("--steps", flags.steps,
+                 "instead: only print the steps a second of two workers on two servers, which read and push "
+                 "a batch's rows, as JSON, from as many steps of each")
+      ->check(CLI::Range(1, 1'000'000));
+  app.add_option("--transport", flags.transport, "of --steps: wire.transport")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  if (flags.quick) {
+    flags.rows = std::min<uint64_t>(flags.rows, 200'000);
+    flags.plan_rows = std::min<uint64_t>(flags.plan_rows, 400'000);
+    flags.rounds = std::min(flags.rounds, 3);
+  }
+  if (flags.scratch.empty()) {
+    const char* const folder = std::getenv("TMPDIR");
+    flags.scratch = folder != nullptr ? folder : "/tmp";
+  }
+  return Run(flags);
 }
 
 }  // namespace
-}  // namespace weir
+}  // namespace weir::bench
 
-int main(int argc, char** argv) { return weir::Main(argc, argv); }
+int main(int argc, char** argv) {
+  weir::PrepareGrpc();
+  return weir::bench::Main(argc, argv);
+}

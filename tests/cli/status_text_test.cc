@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "catch2/catch.hpp"
+#include "cli/report/message_json.h"
 #include "nlohmann/json.hpp"
 
 namespace weir {
@@ -105,7 +106,7 @@ TEST_CASE("the line of a job that lost a server") {
   s.set_pushes_refused(12);
   CHECK_THAT(StatusLine(s), Catch::EndsWith("lost pushes 1,700  refused pushes 12"));
   CHECK_THAT(StatusReport(s), Contains(" pulled, 4,936 pushes, 12 refused\n"));
-  const auto json = nlohmann::json::parse(StatusJson(s));
+  const auto json = nlohmann::json::parse(MessageJson(s));
   CHECK(json["pushes_refused"] == 12);
   CHECK(json["checkpoint"] == "/runs/7/step-00001200");
   CHECK(json["recoveries"] == 2);
@@ -162,7 +163,7 @@ TEST_CASE("as JSON, fields that are zero too") {
   v1::ClusterStatus s = Running();
   s.set_train_loss(std::numeric_limits<double>::quiet_NaN());
   s.add_waiting_for("\"ps:1\"");
-  const auto json = nlohmann::json::parse(StatusJson(s));
+  const auto json = nlohmann::json::parse(MessageJson(s));
   CHECK(json["state"] == "running");
   CHECK(json["step"] == 1234);
   CHECK(json["examples_per_second"] == 10000.0);

@@ -1,4 +1,5 @@
 // The client's control path against scripted servers: joining, work, heartbeats, leaving.
+#include <chrono>
 #include <future>
 #include <limits>
 #include <string>
@@ -325,6 +326,27 @@ TEST_CASE("a worker without a part waits for the next step without weights") {
   CHECK((*given)->clock == 1);
   CHECK((*given)->part == 0);
   CHECK(f.cluster.pulls(1).empty());
+}
+
+TEST_CASE("a wait for work ends at its deadline, and takes no work then") {
+  using Steady = std::chrono::steady_clock;
+  FakeCluster::Options options = ClientFixture::Small();
+  options.worker = 1;
+  options.parts = 1;
+  ClientFixture f(options);
+  f.cluster.SetMembers({{0, 3}, {1, 7}});
+  auto client = f.Join();
+  CHECK_FALSE(client->NextWorkBy(Steady::now()).has_value());
+  CHECK_FALSE(client->NextWorkBy(Steady::now() + std::chrono::milliseconds(20)).has_value());
+  // One question to the servers for both.
+  f.cluster.AwaitPulls(0, 1);
+  CHECK(f.cluster.pulls(0).size() == 1);
+  f.cluster.SetMembers({{1, 7}});
+  const auto given = client->NextWorkBy(Steady::now() + std::chrono::seconds(30));
+  REQUIRE(given.has_value());
+  REQUIRE(given->ok());
+  REQUIRE((*given)->has_value());
+  CHECK((**given)->part == 0);
 }
 
 TEST_CASE("a probe that comes late learns which step is open") {

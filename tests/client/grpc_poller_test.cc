@@ -79,6 +79,20 @@ TEST_CASE("results come without anybody who waits, and to all who do") {
   CHECK(ready == 400);
 }
 
+TEST_CASE("a thread that works on calls stops at its deadline, whatever the poller waits for") {
+  GrpcPoller poller(std::chrono::microseconds(0));
+  Promise<int> promise(poller.driver());
+  const Clock::time_point deadline = Clock::now() + milliseconds(20);
+  const auto over = [&] { return promise.future().ready() || Clock::now() >= deadline; };
+  // An hour without an event, but for the poller's own look each second.
+  promise.future().WaitUntil(
+      over, [&] { std::this_thread::sleep_until(deadline); }, deadline);
+  CHECK(Clock::now() >= deadline);
+  CHECK(Clock::now() < deadline + milliseconds(500));
+  poller.Post([promise]() mutable { promise.Set(7); });
+  CHECK(promise.future().Get().value() == 7);
+}
+
 TEST_CASE("a result outlives the poller that brought it") {
   Promise<int> promise;
   {

@@ -1,6 +1,8 @@
 #include "client/tables/sum_duplicates.h"
 
+#include <algorithm>
 #include <map>
+#include <numeric>
 #include <vector>
 
 #include "catch2/catch.hpp"
@@ -11,9 +13,15 @@ namespace {
 
 std::vector<float> Sums(const std::vector<uint64_t>& keys, const std::vector<float>& gradients, size_t dim) {
   const KeyOccurrences batch = GroupByKey(keys);
+  std::vector<uint32_t> all(batch.keys.size());
+  std::iota(all.begin(), all.end(), 0);
   std::vector<float> sums(batch.keys.size() * dim);
-  for (size_t i = 0; i < batch.keys.size(); ++i) {
-    SumDuplicates(batch.of(i), gradients.data(), dim, sums.data() + i * dim);
+  SumEach(batch, all, gradients.data(), dim, sums.data());
+  // The same for the first key alone.
+  if (!all.empty()) {
+    std::vector<float> sum(dim);
+    SumDuplicates(batch.of(0), gradients.data(), dim, sum.data());
+    CHECK(std::equal(sum.begin(), sum.end(), sums.begin()));
   }
   return sums;
 }

@@ -15,6 +15,10 @@ class ForwardingClient : public Client {
   explicit ForwardingClient(Client* to) : to_(to) {}
 
   absl::StatusOr<std::optional<Work>> NextWork() override { return to_->NextWork(); }
+  std::optional<absl::StatusOr<std::optional<Work>>> NextWorkBy(
+      std::chrono::steady_clock::time_point deadline) override {
+    return to_->NextWorkBy(deadline);
+  }
   Future<ExchangeResult> Exchange(ExchangeOrder order) override { return to_->Exchange(std::move(order)); }
   std::shared_ptr<float> NewGradient() override { return to_->NewGradient(); }
   bool gradient_has_chunks() const override { return to_->gradient_has_chunks(); }

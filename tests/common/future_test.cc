@@ -50,7 +50,7 @@ TEST_CASE("the result is taken, not copied, after who was to hear of it") {
 
 TEST_CASE("who waits for what is made of a result works on the result") {
   struct Worker final : ResultDriver {
-    void WaitUntil(absl::FunctionRef<bool()> ready, absl::FunctionRef<void()>) override {
+    void WaitUntil(absl::FunctionRef<bool()> ready, absl::FunctionRef<void()>, Deadline) override {
       promise->Set(4);
       worked = ready();
     }

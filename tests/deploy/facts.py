@@ -35,7 +35,7 @@ class Facts:
         return [code for code in self._codes if code > 127]
 
     def flags(self, role):
-        return set(FLAG.findall(self._text("ps_server/main.cc" if role == "ps" else "worker/main.cc")))
+        return set(FLAG.findall(self._text("ps_server/program.cc" if role == "ps" else "worker/main.cc")))
 
     @functools.cached_property
     def metrics(self):

@@ -17,7 +17,7 @@ environment.enter()
 from checker import BASE, Tree  # pylint: disable=wrong-import-position
 from rendered import at, pods_of  # pylint: disable=wrong-import-position
 
-COPIED = ["deploy", "docs/deploy.md", "docs/metrics.md", "docs/recovery.md", "common/program/exit_codes.h", "ps_server/main.cc",
+COPIED = ["deploy", "docs/deploy.md", "docs/metrics.md", "docs/recovery.md", "common/program/exit_codes.h", "ps_server/program.cc",
           "worker/main.cc"]
 
 KUSTOMIZE = "deploy/kustomize/"

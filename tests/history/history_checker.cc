@@ -37,6 +37,7 @@ struct ShardLog {
   // worker -> incarnation -> its pushes. An incarnation without a push has an empty track.
   std::map<uint32_t, std::map<uint64_t, Track>> tracks;
   std::vector<const HistoryEvent*> pulls;
+  std::vector<const HistoryEvent*> row_reads;
   // (worker, incarnation, clock) -> the version that was read there.
   std::map<std::tuple<uint32_t, uint64_t, uint64_t>, uint64_t> read;
   // The largest acknowledged version.
@@ -60,6 +61,7 @@ class Checker {
         for (const auto& [incarnation, track] : tracks) CheckTrack(track);
       }
       CheckReads(log);
+      if (rules_.rows_of_batch) CheckRows(log);
       if (rules_.mode != Mode::kSync) CheckLeads(log);
     }
     CheckBatches();
@@ -73,6 +75,9 @@ class Checker {
   void CheckBatches();
   void CheckReads(const ShardLog& log);
   void CheckPull(const ShardLog& log, const HistoryEvent& pull);
+  // The version that was read is one that a pull at this clock may read.
+  void CheckVersion(const ShardLog& log, const HistoryEvent& pull);
+  void CheckRows(const ShardLog& log);
   void CheckWatermarks(const ShardLog& log, const HistoryEvent& pull);
   void CheckStaleness(const Track& track,
                       const std::map<std::tuple<uint32_t, uint64_t, uint64_t>, uint64_t>& read);
@@ -93,6 +98,8 @@ class Checker {
   HistoryReport report_;
   // (shard, its incarnation; one for all without `server_restarts`).
   std::map<std::pair<uint32_t, uint64_t>, ShardLog> shards_;
+  // By table and key: the shard that it was read from.
+  std::map<std::pair<uint32_t, uint64_t>, uint32_t> shard_of_;
   // The largest batch that was applied anywhere.
   uint64_t last_batch_ = 0;
 };
@@ -108,8 +115,8 @@ void Checker::Sort(absl::Span<const HistoryEvent> events) {
     ShardLog& log = shards_[{event.shard, rules_.server_restarts ? event.incarnation : 0}];
     const auto [first, added] = incarnations.emplace(event.shard, event.incarnation);
     // A read under a pin, for an evaluation, goes beside the training's exchanges: an answer of a server that
-    // has died since may come after it.
-    if (rules_.server_restarts && event.pin == 0) {
+    // has died since may come after it. Rows are written down when the program takes them.
+    if (rules_.server_restarts && event.pin == 0 && !event.is_rows) {
       std::vector<uint64_t>& in_order = met[{event.worker, event.worker_incarnation, event.shard}];
       if (in_order.empty() || in_order.back() != event.incarnation) {
         if (std::find(in_order.begin(), in_order.end(), event.incarnation) != in_order.end()) {
@@ -121,6 +128,11 @@ void Checker::Sort(absl::Span<const HistoryEvent> events) {
     } else if (!rules_.server_restarts && first->second != event.incarnation) {
       Violation(Rule::kVersions, event.where, "shard ", event.shard, " answers in its incarnation ",
                 event.incarnation, " after its incarnation ", first->second);
+    }
+    if (event.is_rows) {
+      log.tracks[event.worker][event.worker_incarnation];
+      log.row_reads.push_back(&event);
+      continue;
     }
     if (!event.is_push) {
       if (event.pin != 0) continue;  // a reader's pull, outside the training
@@ -258,6 +270,11 @@ void Checker::CheckReads(const ShardLog& log) {
 }
 
 void Checker::CheckPull(const ShardLog& log, const HistoryEvent& pull) {
+  CheckVersion(log, pull);
+  if (rules_.mode != Mode::kSync) CheckWatermarks(log, pull);
+}
+
+void Checker::CheckVersion(const ShardLog& log, const HistoryEvent& pull) {
   if (rules_.mode == Mode::kSync) {
     if (pull.version != pull.clock) {
       Violation(Rule::kStep, pull.where, "a pull at clock ", pull.clock, " read version ", pull.version,
@@ -284,7 +301,77 @@ void Checker::CheckPull(const ShardLog& log, const HistoryEvent& pull) {
                 " of shard ", pull.shard, ", where worker ", worker, " was at clock ", clock.most);
     }
   }
-  CheckWatermarks(log, pull);
+}
+
+void Checker::CheckRows(const ShardLog& log) {
+  using Key = std::pair<uint32_t, uint64_t>;  // table, key
+  // What the acknowledged pushes have added, by version. A batch counts once, whoever pushed it.
+  std::map<Key, std::map<uint64_t, double>> added;
+  std::set<uint64_t> batches;
+  for (const auto& [worker, tracks] : log.tracks) {
+    for (const auto& [incarnation, track] : tracks) {
+      for (const HistoryEvent* push : track.applied) {
+        if (!batches.insert(push->batch).second) continue;
+        for (const HistoryRow& row : rules_.rows_of_batch(push->batch)) {
+          added[{row.table, row.key}][push->version] += row.most;
+        }
+      }
+    }
+  }
+  const auto sum = [&](const Key& key, uint64_t after, uint64_t up_to) {
+    double all = 0;
+    for (auto it = added[key].upper_bound(after); it != added[key].end() && it->first <= up_to; ++it) {
+      all += it->second;
+    }
+    return all;
+  };
+  std::map<Key, std::map<uint64_t, double>> read;  // by version
+  std::map<std::pair<uint32_t, uint64_t>, std::map<uint64_t, const HistoryEvent*>> reads_of;
+  for (const HistoryEvent* event : log.row_reads) {
+    CheckVersion(log, *event);
+    // Rows of one clock may be read in several pulls.
+    const HistoryEvent*& newest = reads_of[{event->worker, event->worker_incarnation}][event->clock];
+    if (newest == nullptr || newest->version < event->version) newest = event;
+    for (const HistoryRow& row : event->rows) {
+      ++report_.rows;
+      const Key key{row.table, row.key};
+      const auto violation = [&](const auto&... text) {
+        Violation(Rule::kRows, event->where, "key ", row.key, " of table ", row.table, " at version ",
+                  event->version, " of shard ", event->shard, " ", text...);
+      };
+      const auto [shard, first] = shard_of_.emplace(key, event->shard);
+      if (!first && shard->second != event->shard)
+        violation("was read from shard ", shard->second, " before");
+      if (row.least != row.most) violation("is torn: it has the values ", row.least, " and ", row.most);
+      const double known = sum(key, 0, event->version);
+      if (fixed() ? row.most != known : row.most < known) {
+        violation("has ", row.most, ", and pushes have added ", known);
+      }
+      const auto [same, added_now] = read[key].emplace(event->version, row.most);
+      if (!added_now && same->second != row.most) violation("has ", row.most, ", and had ", same->second);
+    }
+  }
+  for (const auto& [key, versions] : read) {
+    for (auto it = versions.begin(); it != versions.end() && std::next(it) != versions.end(); ++it) {
+      const auto next = std::next(it);
+      const double least = sum(key, it->first, next->first);
+      if (next->second - it->second >= least) continue;
+      Violation(Rule::kRows, absl::StrCat("table ", key.first), "key ", key.second, " goes from ", it->second,
+                " at version ", it->first, " to ", next->second, " at version ", next->first,
+                ", and pushes have added ", least);
+    }
+  }
+  for (const auto& [worker, by_clock] : reads_of) {
+    const HistoryEvent* before = nullptr;
+    for (const auto& [clock, event] : by_clock) {
+      if (before != nullptr && event->version < before->version) {
+        Violation(Rule::kRows, event->where, "rows for clock ", clock, " were read at version ",
+                  event->version, " of shard ", event->shard, ", those for clock ", before->clock,
+                  " at version ", before->version);
+      }
+      before = event;
+    }
+  }
 }
 
 void Checker::CheckWatermarks(const ShardLog& log, const HistoryEvent& pull) {
@@ -427,6 +514,8 @@ const char* Name(HistoryRule rule) {
       return "staleness";
     case Rule::kLead:
       return "lead";
+    case Rule::kRows:
+      return "rows";
   }
   return "?";
 }
@@ -443,8 +532,9 @@ uint64_t HistoryReport::count(HistoryRule rule) const {
 }
 
 std::string HistoryReport::ToString() const {
-  std::string out = absl::StrCat(pulls, " pulls, ", pushes, " pushes, largest lead ", max_lead, ", ",
-                                 unaccounted_versions, " versions unaccounted for, ", total(), " violations");
+  std::string out = absl::StrCat(
+      pulls, " pulls, ", pushes, " pushes, ", rows > 0 ? absl::StrCat(rows, " rows, ") : "", "largest lead ",
+      max_lead, ", ", unaccounted_versions, " versions unaccounted for, ", total(), " violations");
   for (const auto& [rule, count] : violations) absl::StrAppend(&out, "\n  ", Name(rule), ": ", count);
   for (const std::string& example : examples) absl::StrAppend(&out, "\n", example);
   return out;

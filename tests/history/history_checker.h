@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -38,6 +39,9 @@ struct HistoryRules {
   // pushes that an incarnation applied to weights of another one show as pushes without a pull. With
   // `membership_changes` only.
   bool server_restarts = false;
+  // The rows of a batch and what its push adds to each, for jobs whose rows count (HistoryRow). Null: reads
+  // of rows are not judged.
+  std::function<std::vector<HistoryRow>(uint64_t batch)> rows_of_batch;
 };
 
 enum class HistoryRule {
@@ -63,6 +67,14 @@ enum class HistoryRule {
   kStaleness,
   // bounded: a worker's clock after a push is at most s+1 above the slowest that counts.
   kLead,
+  // A row has, at the version that was read, what the pushes up to that version have added, in all of its
+  // values,
+  // and is always read from the same shard. Where logs may lack pushes it has no less, and between two
+  // versions of
+  // a shard's incarnation it gains no less. The versions are those that a pull at the clock may read
+  // (kFreshness,
+  // kOwnPushes, kStep), and with rising clocks a worker's never go back.
+  kRows,
 };
 const char* Name(HistoryRule rule);
 
@@ -70,6 +82,8 @@ struct HistoryReport {
   // Answers with weights, answers to pushes that were applied: each shard's counts.
   uint64_t pulls = 0;
   uint64_t pushes = 0;
+  // Rows that were read and judged.
+  uint64_t rows = 0;
   // The largest lead (clock after a push - the slowest clock that counts). Not in sync.
   uint64_t max_lead = 0;
   // Versions that no log accounts for; a violation unless membership changes.

@@ -9,7 +9,10 @@ namespace {
 HistoryEvent ToEvent(const nlohmann::json& line) {
   HistoryEvent event;
   event.is_push = line.at("op") == "push";
-  if (!event.is_push && line.at("op") != "pull") throw std::invalid_argument("op is neither push nor pull");
+  event.is_rows = line.at("op") == "rows";
+  if (!event.is_push && !event.is_rows && line.at("op") != "pull") {
+    throw std::invalid_argument("op is none of push, pull and rows");
+  }
   line.at("worker").get_to(event.worker);
   line.at("worker_incarnation").get_to(event.worker_incarnation);
   line.at("shard").get_to(event.shard);
@@ -21,6 +24,10 @@ HistoryEvent ToEvent(const nlohmann::json& line) {
     line.at("part").get_to(event.part);
     line.at("batch").get_to(event.batch);
     line.at("staleness").get_to(event.staleness);
+  } else if (event.is_rows) {
+    for (const nlohmann::json& row : line.at("rows")) {
+      event.rows.push_back({row.at(0), row.at(1), row.at(2), row.at(3)});
+    }
   } else {
     event.outcome = line.value("outcome", "OK");
     event.pin = line.value("pin", uint64_t{0});

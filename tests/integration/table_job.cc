@@ -54,9 +54,9 @@ const std::vector<uint64_t>& AllTableKeys() {
   return keys;
 }
 
-std::vector<uint64_t> TableKeysOf(uint64_t batch, uint32_t table) {
+std::vector<uint64_t> TableKeysOf(uint64_t batch, uint32_t table, bool few) {
   RandomStream random(RandomKey(batch, "keys"), table);
-  std::vector<uint64_t> keys(40);
+  std::vector<uint64_t> keys(few && batch >= kTableParts ? 4 : 40);
   for (uint64_t& key : keys) key = AllTableKeys()[random.NextBelow(150)];
   return keys;
 }

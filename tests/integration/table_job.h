@@ -25,10 +25,14 @@ ModelSpec TableJobModel();
 
 // All keys that a batch may have, and some that no batch has.
 const std::vector<uint64_t>& AllTableKeys();
-// A batch's keys of one table; some come several times.
-std::vector<uint64_t> TableKeysOf(uint64_t batch, uint32_t table);
+// A batch's keys of one table; some come several times. `few`: those of later steps than the first have a
+// tenth.
+std::vector<uint64_t> TableKeysOf(uint64_t batch, uint32_t table, bool few = false);
 // Their gradients; `rows`: what was read for these keys.
 std::vector<float> TableGradientOf(uint64_t batch, uint32_t table, const std::vector<float>& rows);
+
+// Of a program with "waits".
+constexpr size_t kPushesBeforeWait = 4;
 
 // The one value of all batches that a program with "nan" spoils.
 constexpr uint64_t kSpoiltBatch = 21;

@@ -1,13 +1,21 @@
 // A training program on embedding tables (table_job.h), as a process:
 //   table_worker worker|evaluator RANK CONFIG SERVER,... OUT BEHAVIOUR SET...
-// A worker trains. An evaluator reads all rows at the end, and writes them to OUT, float32. BEHAVIOUR: a
-// word, or several joined by ","; "-": none.
+// A worker trains, and joins again when the job goes back to a checkpoint. An evaluator reads all rows at the
+// end, and writes them to OUT, float32. BEHAVIOUR: a word, or several joined by ","; "-": none.
 //   count  adds one to each row of a batch, and checks that no row is torn
 //   both   pushes the last gradient of a clock together with the pull of the next rows
 //   nan    spoils one value of the job
 //   dies   kills itself with several calls under way
+//   few    batches have few keys (TableKeysOf)
+//   waits  after kPushesBeforeWait pushes, until somebody opens the pipe OUT.go
+//   slow   takes some time for each batch, so that what befalls the job befalls it on its way
+//   history  writes down what the servers answer (client/job/history.h), in OUT.TASK.history, and, of a job
+//   that
+//          counts, the rows that it reads (tests/history/history_log.h), in OUT.TASK.reads
 #include <signal.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <functional>
@@ -16,6 +24,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -25,7 +35,9 @@
 #include "client/flat_tensors.h"
 #include "common/base/status_macros.h"
 #include "common/config/job_config.h"
+#include "common/model/key_bucket.h"
 #include "tests/integration/table_job.h"
+#include "worker/memberships.h"
 
 namespace weir {
 namespace {
@@ -33,14 +45,17 @@ namespace {
 struct Program {
   ClientOptions options;
   std::string out;
-  bool counts = false, both = false, spoils = false, dies = false;
+  bool counts = false, both = false, spoils = false, dies = false, waits = false, few = false, slow = false,
+       history = false;
 };
+
+constexpr std::chrono::milliseconds kSlow{200};  // a batch
 
 // The rows of one batch, as they are read.
 struct Rows {
-  Rows(const std::vector<TableSpec>& tables, uint64_t of) : batch(of) {
+  Rows(const std::vector<TableSpec>& tables, uint64_t of, bool few) : batch(of) {
     for (uint32_t table = 0; table < tables.size(); ++table) {
-      keys.push_back(TableKeysOf(batch, table));
+      keys.push_back(TableKeysOf(batch, table, few));
       values.emplace_back(keys.back().size() * tables[table].dim);
     }
   }
@@ -89,6 +104,30 @@ absl::StatusOr<std::vector<std::vector<float>>> Gradients(const Program& program
   return gradients;
 }
 
+// Writes down the rows that a worker has read, those of each shard in a line.
+void LogRows(const Program& program, const Client& client, const Work& work, const PullResult& read,
+             const Rows& rows) {
+  const size_t shards = read.versions.size();
+  std::vector<std::string> lines(shards);
+  for (uint32_t table = 0; table < rows.keys.size(); ++table) {
+    const size_t dim = client.tables()[table].dim;
+    for (size_t i = 0; i < rows.keys[table].size(); ++i) {
+      const uint64_t key = rows.keys[table][i];
+      const auto row = rows.values[table].begin() + static_cast<ptrdiff_t>(i * dim);
+      const auto [least, most] = std::minmax_element(row, row + static_cast<ptrdiff_t>(dim));
+      std::string& line = lines[ShardOfKey(key, static_cast<uint32_t>(shards))];
+      absl::StrAppend(&line, line.empty() ? "" : ",", "[", table, ",", key, ",", *least, ",", *most, "]");
+    }
+  }
+  std::ofstream out(absl::StrCat(program.out, ".", program.options.task, ".reads"), std::ios::app);
+  for (size_t shard = 0; shard < shards; ++shard) {
+    out << "{\"op\":\"rows\",\"worker\":" << client.worker()
+        << ",\"worker_incarnation\":0,\"shard\":" << shard << ",\"clock\":" << work.clock
+        << ",\"version\":" << read.versions[shard] << ",\"incarnation\":" << read.incarnations[shard]
+        << ",\"rows\":[" << lines[shard] << "]}\n";
+  }
+}
+
 // What calls read and write, also those that are under way when training ends: outlives the client.
 struct Memory {
   const ModelSpec model = TableJobModel();
@@ -97,7 +136,7 @@ struct Memory {
   std::vector<Ahead> ahead;
 };
 
-absl::Status TrainWith(const Program& program, Memory& memory, Client& client) {
+absl::Status TrainWith(const Program& program, Memory& memory, Client& client, bool* progressed) {
   const ModelSpec& model = memory.model;
   std::vector<Ahead>& ahead = memory.ahead;
   std::vector<std::function<absl::StatusOr<PushResult>()>> pushes;
@@ -108,24 +147,30 @@ absl::Status TrainWith(const Program& program, Memory& memory, Client& client) {
     Rows* rows = nullptr;
     for (Ahead& one : ahead) {
       if (one.clock != work->clock || one.rows->batch != work->batch) continue;
-      WEIR_ASSIGN_OR_RETURN(base, one.pull());
+      absl::StatusOr<PullResult> pulled = one.pull();
+      // A server that was lost meanwhile has come back in another version.
+      if (absl::IsDataLoss(pulled.status())) continue;
+      WEIR_ASSIGN_OR_RETURN(base, std::move(pulled));
       rows = one.rows.get();
     }
     std::optional<Rows> now;
-    if (!base.has_value()) {
-      now.emplace(client.tables(), work->batch);
+    while (!base.has_value()) {
+      now.emplace(client.tables(), work->batch, program.few);
       rows = &*now;
-      WEIR_ASSIGN_OR_RETURN(
-          base,
+      absl::StatusOr<PullResult> pulled =
           client.Pull(work->clock, TensorsOf(model, absl::MakeSpan(memory.weights)), nullptr, rows->ToRead())
-              .Get());
+              .Take();
+      if (absl::IsDataLoss(pulled.status())) continue;
+      WEIR_ASSIGN_OR_RETURN(base, std::move(pulled));
     }
     if (base->past) continue;
+    if (program.history && program.counts) LogRows(program, client, *work, *base, *rows);
+    if (program.slow) std::this_thread::sleep_for(kSlow);
     // The batch that is likely next: the same part of the next step, or simply the next one. Nothing depends
     // on the guess.
     const uint64_t next = work->batch + (program.counts ? 1 : kTableParts);
     std::unique_ptr<Rows> early;
-    if (next < kTableBatches) early = std::make_unique<Rows>(client.tables(), next);
+    if (next < kTableBatches) early = std::make_unique<Rows>(client.tables(), next, program.few);
     const bool both = program.both && work->last_of_clock && early != nullptr;
     if (early != nullptr && !both) {
       const auto pull = client.PullRows(work->clock + 1, early->ToRead());
@@ -153,7 +198,12 @@ absl::Status TrainWith(const Program& program, Memory& memory, Client& client) {
       const auto push = client.Push(*work, *base, dense, nullptr, std::move(pushed));
       pushes.push_back([push] { return push.Get(); });
     }
+    *progressed = true;
     if (program.dies && pushes.size() == 4) raise(SIGKILL);
+    if (program.waits && pushes.size() == kPushesBeforeWait) {
+      for (const auto& push : pushes) WEIR_RETURN_IF_ERROR(push().status());
+      std::ifstream(program.out + ".go").get();
+    }
   }
   for (const auto& push : pushes) {
     WEIR_ASSIGN_OR_RETURN(const PushResult result, push());
@@ -162,17 +212,22 @@ absl::Status TrainWith(const Program& program, Memory& memory, Client& client) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::unique_ptr<Client>> Join(const ClientOptions& options) {
+  return Client::Join(options, TableJobModel());
+}
+
 absl::Status Train(const Program& program) {
-  Memory memory;
-  WEIR_ASSIGN_OR_RETURN(const auto client, Client::Join(program.options, memory.model));
-  const absl::Status trained = TrainWith(program, memory, *client);
-  const absl::Status left = client->Leave(trained);
-  return trained.ok() ? left : trained;
+  std::vector<std::unique_ptr<Memory>> memory;  // of each membership
+  return WorkUntilDone(program.options, Join, [&](Client* client) {
+    memory.push_back(std::make_unique<Memory>());
+    MembershipEnd end;
+    end.status = TrainWith(program, *memory.back(), *client, &end.progressed);
+    return end;
+  });
 }
 
 // All rows of all tables, in the order of AllTableKeys(). Asked for in another order, and some twice.
-absl::Status Evaluate(const Program& program) {
-  WEIR_ASSIGN_OR_RETURN(const auto client, Client::Join(program.options, TableJobModel()));
+absl::Status Evaluate(const Program& program, Client* client) {
   while (true) {
     WEIR_ASSIGN_OR_RETURN(const bool draining,
                           client->WaitDraining(std::chrono::steady_clock::now() + std::chrono::seconds(60)));
@@ -200,8 +255,7 @@ absl::Status Evaluate(const Program& program) {
     }
   }
   out.close();
-  if (!out) return absl::UnavailableError(program.out + " cannot be written");
-  return client->Leave();
+  return out ? absl::OkStatus() : absl::InternalError(program.out + " cannot be written");
 }
 
 absl::Status Main(const std::vector<std::string>& args) {
@@ -219,11 +273,21 @@ absl::Status Main(const std::vector<std::string>& args) {
     program.both |= word == "both";
     program.spoils |= word == "nan";
     program.dies |= word == "dies";
+    program.few |= word == "few";
+    program.waits |= word == "waits";
+    program.slow |= word == "slow";
+    program.history |= word == "history";
   }
   WEIR_ASSIGN_OR_RETURN(const v1::JobConfig config,
                         LoadJobConfig(args[2], std::vector<std::string>(args.begin() + 6, args.end())));
   program.options.job_config = config.SerializeAsString();
-  return program.options.reader ? Evaluate(program) : Train(program);
+  if (program.history) {
+    program.options.history_path = absl::StrCat(program.out, ".", program.options.task, ".history");
+  }
+  if (!program.options.reader) return Train(program);
+  return WorkUntilDone(program.options, Join, [&](Client* client) {
+    return MembershipEnd{Evaluate(program, client), /*progressed=*/true};
+  });
 }
 
 }  // namespace

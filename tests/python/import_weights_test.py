@@ -14,7 +14,20 @@ import weir.torch
 from torch_jobs import job
 
 WEIR = str(support.ROOT / "cli/weir")
-TYPES = {"float32": "F32", "int64": "I64", "uint64": "U64", "float16": "F16"}
+TYPES = {"float32": "F32", "int64": "I64", "uint64": "U64", "float16": "F16", "float64": "F64", "bfloat16": "BF16"}
+
+
+def write_halves(path, tensors):
+    """The same of PyTorch's tensors, since NumPy has no bfloat16."""
+    write_safetensors(path, {name: Halves(t) for name, t in tensors.items()})
+
+
+class Halves:
+    """A tensor of PyTorch as write_safetensors() takes arrays."""
+
+    def __init__(self, tensor):
+        self.dtype, self.shape, self.nbytes = str(tensor.dtype).removeprefix("torch."), tensor.shape, 2 * tensor.numel()
+        self.tobytes = tensor.contiguous().view(torch.int16).numpy().tobytes
 
 
 def write_safetensors(path, arrays):
@@ -94,13 +107,30 @@ class Import(unittest.TestCase):
         with self.assertRaisesRegex(weir.ConfigError, "expected the name '0.weight', got '4.num_batches_tracked'"):
             self.begins_with(train.make_model(norm=True), {})
 
+    def test_halves(self):
+        """bfloat16 and float16 become the float32 of the same value, subnormals too."""
+        for dtype in (torch.bfloat16, torch.float16):
+            with self.subTest(dtype):
+                state = {name: value.to(dtype) for name, value in train.make_model().state_dict().items()}
+                state["0.bias"][:3] = torch.tensor([torch.finfo(dtype).max, torch.finfo(dtype).tiny / 4, -0.0])
+                write_halves(self.file, state)
+                self.weights = self.folder / f"{dtype}"
+                self.weir("import", self.file, self.weights)
+                self.assertTrue(self.begins_with(train.make_model(), {name: value.float() for name, value in state.items()}))
+        state["0.bias"] = torch.zeros(len(state["0.bias"]), dtype=torch.bfloat16)
+        state["0.bias"][1] = torch.nan
+        write_halves(self.file, state)
+        error = self.weir("import", self.file, self.folder / "not a number", code=78)
+        self.assertIn("tensor '0.bias' (BF16): element 1 is nan", error)
+
     def test_what_is_refused(self):
         good = {"w": np.ones((2, 3), np.float32), "b": np.zeros(3, np.float32)}
         write_safetensors(self.file, good)
         self.weir("import", self.file, self.folder / "like")
         like = f"--like={self.folder / 'like'}"
         cases = [
-            ({**good, "b": np.zeros(3, np.float16)}, (), ['tensor "b"', "F32", '"F16"']),
+            ({**good, "b": np.zeros(3, np.float64)}, (), ['tensor "b"', "F32", '"F64"']),
+            ({**good, "b": np.float16([0, 0, -np.inf])}, (), ["tensor 'b' (F16): element 2 is -inf"]),
             ({**good, "b": np.float32([0, np.nan, 0])}, (), ["tensor 'b' (F32): element 1 is nan"]),
             ({**good, "n": np.int64([5, 2**24 + 1])}, (), ["tensor 'n' (I64): element 1 is 16777217", "16777216"]),
             ({**good, "n": np.int64([-2**40])}, (), ["tensor 'n' (I64): element 0 is -1099511627776"]),

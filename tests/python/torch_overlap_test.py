@@ -15,9 +15,10 @@ from torch_jobs import BATCH, RATE, job
 class Overlap(unittest.TestCase):
     """overlap=True: the same bits, or an error that says what to do."""
 
-    def train(self, backward, overlap=True, **fields):
+    def train(self, backward, overlap=True, compiled=lambda model: model, **fields):
         """The weights after a few steps, in which backward(opt, model, x, y) makes the gradients."""
-        model = train.make_model(dropout=0, hidden=train.WIDE)
+        plain = train.make_model(dropout=0, hidden=train.WIDE)
+        model = compiled(plain)
         fields = {"train": {"examples": 4 * BATCH}, "consistency": {"mode": "sync"}, "wire": {"chunk_kib": 256}, **fields}
         # With several servers it is the client that checks values, when they leave.
         opt = weir.torch.Optimizer(model, job(**fields), train.Examples(), overlap=overlap, servers=2)
@@ -26,7 +27,8 @@ class Overlap(unittest.TestCase):
             self.assertTrue(opt.client.gains_from_gate)
             backward(opt, model, x, y)
             opt.step()
-        return model.state_dict()
+            self.assertEqual([*opt.client.model.names], [*plain.state_dict()])
+        return plain.state_dict()
 
     def check_same(self, backward, **fields):
         expected, found = self.train(backward, overlap=False, **fields), self.train(backward, **fields)
@@ -89,6 +91,29 @@ class Overlap(unittest.TestCase):
             F.cross_entropy(model[1:](hidden), y).backward()
 
         self.check_same(backward)
+
+    def test_a_compiled_model(self):
+        """The job's tensors have the names of the model that was compiled, and gradients leave as its backward makes them."""
+        def backward(opt, model, x, y):
+            F.cross_entropy(model(x), y).backward()
+
+        class Compiled(torch.nn.Module):
+            """As torch.compile() wraps a model."""
+
+            def __init__(self, model):
+                super().__init__()
+                self._orig_mod = model
+
+            def forward(self, x):
+                return self._orig_mod(x)
+
+        wraps = [Compiled]
+        if hasattr(torch, "compile"):
+            wraps.append(lambda model: torch.compile(model, backend="aot_eager"))
+        else:
+            print(f"SKIPPED: torch.compile() itself: PyTorch {torch.__version__} has none, 2.0 or newer is needed")
+        for compiled in wraps:
+            self.check_same(backward, compiled=compiled)
 
     def test_a_gradient_that_is_changed(self):
         def clip(opt, model):

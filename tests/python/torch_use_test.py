@@ -25,6 +25,40 @@ class Use(unittest.TestCase):
         self.assertIsInstance(opt, torch.optim.Optimizer)
         self.assertEqual(opt.state_dict()["param_groups"][0]["lr"], RATE)
 
+    def test_a_data_set_that_makes_whole_batches(self):
+        """With __getitems__, as for PyTorch's own loaders."""
+        asked = []
+
+        class Whole(train.Examples):
+            def __getitems__(self, indices):
+                asked.append(indices)
+                return [self[i] for i in indices]
+
+        seen = []
+        for x, y, numbers, _ in (opt := self.optimizer(data=Whole())).loader():
+            seen.append(numbers.tolist())
+            opt.zero_grad()
+            opt.step()
+        self.assertEqual(asked, seen)
+        self.assertEqual(len(seen), EPOCHS * len(train.Examples()) // BATCH)
+
+    def test_a_later_batch_takes_the_memory_of_a_gradient(self):
+        """And yet a gradient that is missing counts as zeros."""
+        model = train.make_model(dropout=0)
+        opt = self.optimizer(model, optimizer={"type": "sgd", "learning_rate": RATE}, consistency={"mode": "sync"})
+        memory, before = set(), None
+        for n, (x, y, *_) in enumerate(opt.loader()):
+            if n == 4:
+                for name, value in model.state_dict().items():
+                    self.assertTrue(torch.equal(value, before[name]), name)
+            before = {name: value.clone() for name, value in model.state_dict().items()}
+            opt.zero_grad(set_to_none=True)
+            if n != 3:
+                F.cross_entropy(model(x), y).backward()
+            memory.add(opt._step.gradient.flat.ctypes.data)
+            opt.step()
+        self.assertLess(len(memory), 4)
+
     def test_frozen_and_tied_parameters_and_buffers(self):
         class Model(torch.nn.Module):
             def __init__(self):

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""The package's types: mypy finds no fault in them, and a user's program that uses them (typed_program.py) has just the errors that
-are marked there."""
+"""The package's types: mypy and pyright find no fault in them, and a user's program that uses them (typed_program.py) has
+just the errors that are marked there."""
+import json
 import os
 import pathlib
 import subprocess
@@ -8,11 +9,30 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path("WORKSPACE").resolve().parent
-MYPY, WITH_JAX = ROOT / ".venv/types/bin/mypy", ROOT / ".venv/jax/bin/python"
+PROGRAM = pathlib.Path("tests/python/typed_program.py")
+PACKAGE = {path.relative_to(ROOT) for path in (ROOT / "python/weir").rglob("*.py")}
+MYPY, PYRIGHT, WITH_JAX = ROOT / ".venv/types/bin/mypy", ROOT / ".venv/types/bin/pyright", ROOT / ".venv/jax/bin/python"
+
+
+def pyright(python, files):
+    """Whether pyright finds no fault in these, and no mark of an error that is none in typed_program.py. Its Node is a package as it
+    is; nothing is downloaded."""
+    with tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR")) as folder:
+        # It takes files from below its configuration alone. A module needs its package beside it.
+        project = pathlib.Path(folder)
+        for path in files | PACKAGE:
+            (project / path).parent.mkdir(parents=True, exist_ok=True)
+            (project / path).symlink_to(ROOT / path)
+        (project / "pyrightconfig.json").write_text(json.dumps({
+            "include": [str(path) for path in files], "extraPaths": [str(ROOT / "python")], "typeCheckingMode": "standard",
+            "reportUnnecessaryTypeIgnoreComment": "error" if PROGRAM in files else "none"}), encoding="utf-8")
+        done = subprocess.run([PYRIGHT, f"--project={project}", f"--pythonpath={python}"], check=False,
+                              env=os.environ | {"HOME": folder, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"})
+    return done.returncode == 0
 
 
 def main():
-    for program in (MYPY, WITH_JAX):
+    for program in (MYPY, PYRIGHT, WITH_JAX):
         if not program.exists():
             sys.exit(f"{program} is missing; `./dev test` makes it, with Debian's python3-venv and packages from PyPI")
     paths = (path.relative_to(ROOT / "python").with_suffix("") for path in (ROOT / "python/weir").rglob("*.py"))
@@ -25,6 +45,9 @@ def main():
                 [MYPY, "--strict", f"--python-executable={python}", f"--cache-dir={cache}", *(f"-m{name}" for name in checked)],
                 env=os.environ | {"MYPYPATH": f"{ROOT / 'python'}:{ROOT / 'tests/python'}"}, check=False)
         failed |= done.returncode != 0
+    with_jax = {pathlib.Path("python/weir/jax.py")}
+    for python, files in (("/usr/bin/python3", PACKAGE - with_jax), (WITH_JAX, with_jax), ("/usr/bin/python3", {PROGRAM})):
+        failed |= not pyright(python, files)
     sys.exit(failed)
 
 

@@ -95,31 +95,7 @@ void Checker::CheckPublications() {
     } else {
       CheckArrivals(line, *before);
     }
-    CheckRows(line);
     versions_[shard][line.to] = line.weights;
-  }
-}
-
-void Checker::CheckRows(const Published& line) {
-  const std::vector<float>& all = *line.weights;
-  auto at = static_cast<size_t>(ledger_.elements());
-  for (uint64_t key : ledger_.KeysOf(line.shard)) {
-    if (at + Ledger::kDim > all.size()) {
-      return Violate(Invariant::kRows, "ps:", line.shard, " has no rows in version ", line.to);
-    }
-    double expected[2] = {0, 0};
-    for (uint64_t batch = 0; batch < ledger_.batches(); ++batch) {
-      if (!ledger_.HasKey(batch, key)) continue;
-      expected[0] += all[batch];
-      expected[1] += all[batch] * static_cast<double>(batch + 1);
-    }
-    for (size_t column = 0; column < 2; ++column) {
-      const double excess = std::abs(all[at + column] - expected[column]);
-      if (excess <= (sync() ? 1e-4 * (1 + expected[column]) : 0)) continue;
-      Violate(Invariant::kRows, "ps:", line.shard, " has ", all[at + column], " in column ", column,
-              " of key ", key, " in version ", line.to, ", whose weights count ", expected[column]);
-    }
-    at += Ledger::kDim;
   }
 }
 

@@ -13,13 +13,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/simulation/invariants.h"
+#include "tests/simulation/row_model.h"
 
 namespace weir {
 
 constexpr size_t kExamplesOfInvariant = 3;
 
-// Checks the log of one run against the invariants: shards by themselves (check_shards.cc), the answers to
-// callers (check_answers.cc), the contents of the disk (check_disk.cc), and the end (invariants.cc).
+// Checks the log of one run against the invariants: shards by themselves (check_shards.cc), their tables
+// (check_tables.cc), the answers to callers (check_answers.cc), the contents of the disk (check_disk.cc), and
+// the end (invariants.cc).
 class Checker {
  public:
   Checker(const Plan& plan, const Ledger& ledger, const RunLog& log)
@@ -34,6 +36,7 @@ class Checker {
     CheckMemberships();
     CheckRestored();
     CheckPublications();
+    CheckTables();
     CheckJoins();
     for (const PushAnswered& push : log_.pushes) CheckPush(push);
     CheckPushesAcrossShards();
@@ -111,8 +114,23 @@ class Checker {
   void CheckLogs();
   void CheckCoordinators();
   void CheckPublications();
-  // The rows of a version against its weights.
+  // What a shard held at a version: its weights with their rows, and the models of its table that fit them.
+  // No model: what it held cannot be told.
+  struct ShardTable {
+    uint64_t incarnation = 0, version = 0;
+    Weights weights;
+    std::vector<RowModel> models;
+  };
+  void CheckTables();
+  void TakeUpTable(const Restored& line);
   void CheckRows(const Published& line);
+  void CheckSizes(const TableSeen& seen);
+  static void AddModel(const RowModel& model, std::vector<RowModel>* models);
+  // bounded, async: the orders in which the batches between the two may have been applied. None: too many.
+  std::vector<std::vector<uint64_t>> OrdersOf(const ShardTable& from, const ShardTable& to,
+                                              uint32_t shard) const;
+  // The models of `from` after the pushes up to `to` that fit the rows of `to`.
+  std::vector<RowModel> Advance(const ShardTable& from, const ShardTable& to, uint32_t shard);
   void CheckStep(const Published& line, const std::vector<float>& before);
   // The incarnation was a member when one of these versions was made.
   bool WasMember(const Published& line, uint64_t incarnation) const;
@@ -161,6 +179,7 @@ class Checker {
   std::optional<uint32_t> uploader_;
   std::map<ShardIncarnation, std::map<uint64_t, Weights>> versions_;
   std::map<ShardIncarnation, std::vector<const Installed*>> memberships_;
+  std::map<uint32_t, std::vector<ShardTable>> tables_;     // by shard, in the order of time
   std::map<uint64_t, std::vector<const PushSent*>> sent_;  // by incarnation
   // By incarnation, shard, clock.
   std::map<std::tuple<uint64_t, uint32_t, uint64_t>, const PushAnswered*> answered_;

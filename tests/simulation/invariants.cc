@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "tests/simulation/checker.h"
+#include "tests/simulation/row_model.h"
 
 namespace weir {
 
@@ -72,8 +73,10 @@ void Checker::CheckFinalWeights() {
     }
     const std::vector<float>& weights = *log_.final_weights[shard];
     if (sync()) {
-      const std::vector<float> serial =
+      std::vector<float> serial =
           ledger_.SerialWeights(shard, ledger_.InitialValues(uploader_.value_or(0), shard));
+      const std::vector<float> rows = SerialRows(ledger_, shard);
+      serial.insert(serial.end(), rows.begin(), rows.end());
       for (size_t i = 0; i < weights.size(); ++i) {
         const bool who = i >= ledger_.batches() && i < 2 * ledger_.batches();
         if (who || std::memcmp(&weights[i], &serial[i], sizeof(float)) == 0) continue;

@@ -27,7 +27,8 @@ enum class Invariant {
   kParts,
   // A read returns the weights of one version of the shard, in sync of one step on all shards.
   kTorn,
-  // Rows of the table hold the pushes that their version's weights hold, each once, and no others.
+  // Rows of the table hold the pushes that their version's weights hold, each once, in their order, and no
+  // others; which keys have rows, and which are counted, is as the table's admission, expiry and quotas say.
   kRows,
   // A gradient is computed from weights that its worker read for the gradient's clock: all the weights of the
   // version that it is pushed with. No tensor is handed over before every shard has named that version.

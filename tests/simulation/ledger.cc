@@ -1,6 +1,7 @@
 #include "tests/simulation/ledger.h"
 
 #include <algorithm>
+#include <map>
 
 #include "common/base/random.h"
 #include "common/model/key_bucket.h"
@@ -11,6 +12,26 @@ namespace {
 
 // Shards hold multiples of this many elements, so that all have equally many.
 constexpr int64_t kGrain = 64;
+
+// Keys with these buckets, three of each: some of the first, which have a larger quota, and some of the last.
+std::vector<uint64_t> FindKeys() {
+  constexpr size_t kOfBucket = 3;
+  std::map<uint32_t, size_t> wanted;
+  for (uint32_t i = 0; i < 4; ++i) wanted[i] = wanted[kKeyBuckets - 1 - i] = kOfBucket;
+  std::vector<uint64_t> keys;
+  RandomStream random(RandomKey(1, "keys"), 0);
+  uint64_t key = 0;
+  while (!wanted.empty()) {
+    const uint64_t high = random.Next();
+    key = high << 32 | random.Next();
+    const auto bucket = wanted.find(BucketOfHash(HashKey(key)));
+    if (bucket == wanted.end()) continue;
+    keys.push_back(key);
+    if (--bucket->second == 0) wanted.erase(bucket);
+  }
+  keys.push_back(key + 1);
+  return keys;
+}
 
 }  // namespace
 
@@ -23,11 +44,8 @@ Ledger::Ledger(Options options)
   const Initializer init = options_.uploaded ? Initializer::Uploaded() : Initializer::Zeros();
   model_.tensors = {{"first", {all / 2 - 5}, TensorKind::kParameter, init},
                     {"second", {all - all / 2 + 5}, TensorKind::kParameter, init}};
-  RandomStream random(RandomKey(1, "keys"), 0);
-  for (size_t i = 0; i < kKeys; ++i) {
-    const uint64_t high = random.Next();
-    keys_.push_back(high << 32 | random.Next());
-  }
+  static const std::vector<uint64_t> keys = FindKeys();
+  keys_ = keys;
 }
 
 int64_t Ledger::chunk_unit() const {
@@ -88,7 +106,9 @@ std::vector<uint64_t> Ledger::KeysOf(uint32_t shard) const {
 }
 
 bool Ledger::HasKey(uint64_t batch, uint64_t key) const {
-  return key != keys_.back() && RandomStream(RandomKey(batch, "has key"), key).Next() % 4 == 0;
+  // Each batch has some, and few: so rows expire, and most of them are the same in two checkpoints.
+  return key != keys_.back() && (key == keys_[batch % (kKeys - 1)] ||
+                                 RandomStream(RandomKey(batch, "has key"), key).Next() % 8 == 0);
 }
 
 void Ledger::RowGradient(uint64_t batch, uint64_t key, float* gradient) const {
@@ -97,6 +117,7 @@ void Ledger::RowGradient(uint64_t batch, uint64_t key, float* gradient) const {
   gradient[1] = -scale * static_cast<float>(batch + 1);
   const float noise = UniformFloat(RandomStream(RandomKey(batch, "row"), key).Next()) - 0.5f;
   gradient[2] = noise * (batch % 2 == 0 ? 1.0f : 1e4f);
+  std::fill(gradient + 3, gradient + kDim, 0.0f);
 }
 
 Ledger::RowsOfBatch Ledger::RowGradients(uint64_t batch) const {
@@ -153,34 +174,7 @@ std::vector<float> Ledger::SerialWeights(uint32_t shard, std::vector<float> weig
     }
     for (size_t j = 0; j < weights.size(); ++j) weights[j] = weights[j] - -1.0f * mean[j];
   }
-  for (uint64_t key : KeysOf(shard)) {
-    const std::vector<float> row = SerialRow(key);
-    weights.insert(weights.end(), row.begin(), row.end());
-  }
   return weights;
-}
-
-std::vector<float> Ledger::SerialRow(uint64_t key) const {
-  std::vector<float> row(kDim, 0.0f);
-  for (uint64_t step = 0; step < steps(); ++step) {
-    uint64_t total = 0;
-    const std::vector<uint64_t> parts = PartsOf(step, &total);
-    float mean[kDim];
-    bool named = false;
-    for (uint64_t part : parts) {
-      if (!HasKey(part, key)) continue;
-      float gradient[kDim];
-      RowGradient(part, key, gradient);
-      const float share = static_cast<float>(examples(part)) / static_cast<float>(total);
-      for (size_t j = 0; j < kDim; ++j) {
-        const float product = parts.size() == 1 ? gradient[j] : share * gradient[j];
-        mean[j] = named ? mean[j] + product : product;
-      }
-      named = true;
-    }
-    for (size_t j = 0; named && j < kDim; ++j) row[j] = row[j] - mean[j];
-  }
-  return row;
 }
 
 }  // namespace weir

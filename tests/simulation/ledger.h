@@ -24,14 +24,24 @@ namespace weir {
 //
 //   column 0   the count: the push of batch b adds 1 to each of the batch's keys;
 //   column 1   it adds b + 1;
-//   column 2   a value of the batch and the key, whose sums depend on the order.
+//   column 2   a value of the batch and the key, whose sums depend on the order;
+//   others     0. They make the rows a large part of a checkpoint, so that it pays to save their changes
+//   alone.
 //
-// So a shard's rows follow from the counts of its weights, of the same version. Pure.
+// So a shard's rows follow from the pushes in its weights, in their order (row_model.h). Pure.
 class Ledger {
  public:
   static constexpr int64_t kMixed = 8;
-  // Of the table. No batch has the last key.
-  static constexpr size_t kKeys = 25, kDim = 3;
+  // Of the table. No batch has the last key. Eight buckets have three keys each, so that
+  // quotas evict rows; the last key is in a bucket of its own.
+  static constexpr size_t kKeys = 25, kDim = 32;
+
+  // What decides which keys have rows, as in TableConfig.
+  struct RowRules {
+    uint32_t admit_after = 0;
+    uint64_t expire_after_steps = 0;
+    uint64_t max_rows = 0;
+  };
 
   struct Options {
     bool sync = false;
@@ -45,6 +55,7 @@ class Ledger {
     bool uploaded = false;
     // The job has a table.
     bool table = false;
+    RowRules rules;
   };
   explicit Ledger(Options options);
 
@@ -78,21 +89,21 @@ class Ledger {
     std::vector<float> gradients;
   };
   RowsOfBatch RowGradients(uint64_t batch) const;
+  // Of one of the batch's keys: kDim values.
+  void RowGradient(uint64_t batch, uint64_t key, float* gradient) const;
 
   // sync: the factor by which a step's count exceeds 1 if only these parts of it were committed.
   double Excess(uint64_t step, const std::set<uint64_t>& batches) const;
+  // sync: the parts of a step that are not refused, and their examples.
+  std::vector<uint64_t> PartsOf(uint64_t step, uint64_t* examples) const;
   // sync: the shard's weights after all steps, by a plain loop from these initial values; the incarnations
-  // (`who`) stay zero. Then the rows of KeysOf(), if the job has a table.
+  // (`who`) stay zero. Without rows.
   std::vector<float> SerialWeights(uint32_t shard, std::vector<float> weights) const;
 
  private:
   uint64_t ExamplesOfStep(uint64_t step) const;
   // sync: what scales a batch's gradient so that the mean over its step has it whole; otherwise 1.
   float Scale(uint64_t batch) const;
-  // The parts of a step that are not refused, and their examples.
-  std::vector<uint64_t> PartsOf(uint64_t step, uint64_t* examples) const;
-  void RowGradient(uint64_t batch, uint64_t key, float* gradient) const;
-  std::vector<float> SerialRow(uint64_t key) const;
 
   const Options options_;
   const uint64_t batches_;

@@ -17,17 +17,17 @@ struct Totals {
   FaultCounts faults;
 };
 
-void PrintViolations(uint64_t seed, const Plan& plan, const SimulationResult& result) {
+void PrintViolations(uint64_t seed, const Plan& plan, bool tables, const SimulationResult& result) {
   std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed), plan.ToString().c_str());
   for (const Violation& violation : result.violations) {
     std::printf("  %s: %s\n", Name(violation.invariant), violation.what.c_str());
   }
-  std::printf("  replay: ./dev chaos --sim --first-seed=%llu --seeds=1 --trace\n",
-              static_cast<unsigned long long>(seed));
+  std::printf("  replay: ./dev chaos --sim --first-seed=%llu --seeds=1%s --trace\n",
+              static_cast<unsigned long long>(seed), tables ? " --tables" : "");
 }
 
-void RunSeed(uint64_t seed, bool trace, Totals* totals) {
-  const Plan plan = MakePlan(seed);
+void RunSeed(uint64_t seed, bool tables, bool trace, Totals* totals) {
+  const Plan plan = MakePlan(seed, tables);
   if (trace) std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed), plan.ToString().c_str());
   const SimulationResult result = RunSimulation(plan, nullptr, trace);
   ++totals->seeds;
@@ -37,16 +37,17 @@ void RunSeed(uint64_t seed, bool trace, Totals* totals) {
   totals->failed += result.failed ? 1 : 0;
   totals->elapsed += result.elapsed;
   for (const auto& [kind, count] : result.faults) totals->faults[kind] += count;
-  if (!result.violations.empty()) PrintViolations(seed, plan, result);
+  if (!result.violations.empty()) PrintViolations(seed, plan, tables, result);
   if (trace) std::printf("trace hash %016llx\n", static_cast<unsigned long long>(result.trace_hash));
 }
 
 int Main(int argc, char** argv) {
   CLI::App app("Simulated clusters under faults; one seed, one run.");
   uint64_t first = 1, seeds = 1000;
-  bool trace = false;
+  bool tables = false, trace = false;
   app.add_option("--first-seed", first, "The first seed.");
   app.add_option("--seeds", seeds, "So many, one after another.");
+  app.add_flag("--tables", tables, "Every job has an embedding table; otherwise some have.");
   app.add_flag("--trace", trace, "Print every event and the servers' own log.");
   CLI11_PARSE(app, argc, argv);
   LoggingOptions logging;
@@ -55,7 +56,7 @@ int Main(int argc, char** argv) {
 
   Totals totals;
   const auto started = std::chrono::steady_clock::now();
-  for (uint64_t seed = first; seed < first + seeds; ++seed) RunSeed(seed, trace, &totals);
+  for (uint64_t seed = first; seed < first + seeds; ++seed) RunSeed(seed, tables, trace, &totals);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - started;
 
   std::printf("seeds %llu (%llu to %llu), %.1f s, %.0f seeds/s; %.0f s of virtual time, %llu messages\n",

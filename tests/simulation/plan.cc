@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
+#include "common/model/key_bucket.h"
 
 namespace weir {
 namespace {
@@ -237,11 +238,11 @@ void PlanMoves(Dice& dice, Plan* plan) {
 }
 
 // Of a stream of chance of its own, too.
-void PlanStandby(Dice& dice, Plan* plan) {
+void PlanStandby(Dice& dice, bool table, Plan* plan) {
   using Kind = FaultPlan::Kind;
   plan->config.mutable_server()->set_min_shard_kib(0);
   // The ledger's model is far below a MiB, and so has one shard.
-  if (plan->shards() > 1 || !dice.Chance(0.5)) return;
+  if (plan->shards() > 1 || !dice.Chance(0.5) || table) return;
   plan->config.mutable_server()->set_min_shard_kib(1024);
   plan->standby = dice.From(1, 2);
   for (FaultPlan& fault : plan->faults) {
@@ -289,17 +290,28 @@ void PlanUploads(Dice& dice, Plan* plan) {
 }
 
 // Likewise.
-void PlanTable(Dice& dice, Plan* plan) {
+void PlanTable(Dice& dice, bool forced, Plan* plan) {
   // With a table, all servers hold a part of the job.
-  if (!dice.Chance(0.3) || plan->standby > 0) return;
+  if ((!dice.Chance(0.3) && !forced) || plan->standby > 0) return;
   plan->ledger.table = true;
+  Ledger::RowRules& rules = plan->ledger.rules;
+  if (dice.Chance(0.4)) rules.admit_after = dice.From(1, 3);
+  if (dice.Chance(0.4)) rules.expire_after_steps = dice.From(2, 10);
+  // Quotas of one row and, in the first buckets, of two.
+  if (dice.Chance(0.4)) rules.max_rows = kKeyBuckets + dice.Below(4);
   v1::TableConfig& table = *plan->config.add_tables();
   table.set_name("rows");
   table.set_dim(Ledger::kDim);
+  table.set_admit_after(rules.admit_after);
+  table.set_expire_after_steps(rules.expire_after_steps);
+  table.set_max_rows(rules.max_rows);
   table.mutable_init()->set_type(v1::TableInit::KIND_CONSTANT);
   table.mutable_init()->set_value(0);
   table.mutable_optimizer()->set_type(v1::TableOptimizer::KIND_SGD);
   table.mutable_optimizer()->set_learning_rate(1);
+  if (plan->recoverable() && dice.Chance(0.8)) {
+    plan->config.mutable_checkpoint()->set_table_deltas(dice.From(1, 10));
+  }
 }
 
 }  // namespace
@@ -362,9 +374,19 @@ std::string Words(const std::vector<ReaderPlan>& readers) {
   return out;
 }
 
+std::string Words(const Ledger::RowRules& rules) {
+  std::string out;
+  if (rules.admit_after > 0) absl::StrAppend(&out, ", rows from push ", rules.admit_after + 1, " on");
+  if (rules.expire_after_steps > 0) {
+    absl::StrAppend(&out, ", rows expire after ", rules.expire_after_steps);
+  }
+  if (rules.max_rows > 0) absl::StrAppend(&out, ", at most ", rules.max_rows, " rows");
+  return out;
+}
+
 }  // namespace
 
-Plan MakePlan(uint64_t seed) {
+Plan MakePlan(uint64_t seed, bool with_table) {
   Dice dice(seed);
   Plan plan;
   plan.seed = seed;
@@ -380,11 +402,11 @@ Plan MakePlan(uint64_t seed) {
   Dice moves(seed, "plan: moves");
   PlanMoves(moves, &plan);
   Dice standby(seed, "plan: standby");
-  PlanStandby(standby, &plan);
+  PlanStandby(standby, with_table, &plan);
   Dice uploads(seed, "plan: uploads");
   PlanUploads(uploads, &plan);
   Dice table(seed, "plan: table");
-  PlanTable(table, &plan);
+  PlanTable(table, with_table, &plan);
   for (const FaultPlan& fault : plan.faults) plan.heal = std::max(plan.heal, fault.at + fault.duration);
   return plan;
 }
@@ -403,7 +425,7 @@ std::string Plan::ToString() const {
       " KiB", shared_memory ? ", shared memory" : "", recoverable() ? ", checkpoints" : "",
       logs() ? ", log" : "", moves > 0 ? ", servers move" : "",
       ledger.poisoned.empty() ? "" : ", poisoned batches", ledger.uploaded ? ", values uploaded" : "",
-      ledger.table ? ", a table" : "");
+      ledger.table ? ", a table" : "", Words(ledger.rules));
   for (const FaultPlan& fault : faults) {
     absl::StrAppend(&out, "; ", Name(fault.kind), " ", fault.first, " ", fault.second, " at ",
                     absl::FormatDuration(fault.at), " for ", absl::FormatDuration(fault.duration));

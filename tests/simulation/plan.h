@@ -117,6 +117,7 @@ struct Plan {
   std::string ToString() const;
 };
 
-Plan MakePlan(uint64_t seed);
+// `with_table`: the job has a table, and so no server stands by; otherwise some jobs have one.
+Plan MakePlan(uint64_t seed, bool with_table = false);
 
 }  // namespace weir

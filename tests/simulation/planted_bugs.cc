@@ -6,7 +6,7 @@ std::vector<PlantedBug> PlantedBugs() {
   std::vector<PlantedBug> all;
   for (const std::vector<PlantedBug>& some :
        {PlantedInPolicies(), PlantedInMessages(), PlantedInClients(), PlantedInChunks(), PlantedInTraining(),
-        PlantedOnDisk(), PlantedInMemory(), PlantedInRows()}) {
+        PlantedOnDisk(), PlantedInMemory(), PlantedInRows(), PlantedInTables()}) {
     all.insert(all.end(), some.begin(), some.end());
   }
   return all;

@@ -30,5 +30,6 @@ std::vector<PlantedBug> PlantedInTraining();
 std::vector<PlantedBug> PlantedOnDisk();
 std::vector<PlantedBug> PlantedInMemory();
 std::vector<PlantedBug> PlantedInRows();
+std::vector<PlantedBug> PlantedInTables();
 
 }  // namespace weir

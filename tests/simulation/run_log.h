@@ -92,6 +92,15 @@ struct Published {
   Weights weights;
 };
 
+// How many rows and counts of keys a shard's table had at a version.
+struct TableSeen {
+  absl::Duration at;
+  uint32_t shard = 0;
+  uint64_t incarnation = 0;  // the shard's
+  uint64_t version = 0;
+  uint64_t rows = 0, counters = 0;
+};
+
 // A shard received a new membership, and holds it.
 struct Installed {
   absl::Duration at;
@@ -157,6 +166,7 @@ struct RunLog {
   // By a replaced ps:0 whose successor's process already runs: its checkpoints count until the successor
   // takes the store.
   std::vector<Published> published_when_replaced;
+  std::vector<TableSeen> tables;
   std::vector<Installed> installed;
   std::vector<ToldBatches> told_batches;
   std::vector<Restored> restored;

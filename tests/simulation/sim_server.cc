@@ -200,6 +200,7 @@ void SimServer::Start() {
   model_hash_ = site_->ledger.model().Hash();
   Shard::Options options;
   options.config = site_->plan.config;
+  if (site_->seams.config) site_->seams.config(index_, &options.config);
   options.new_incarnation = [this] { return site_->next_incarnation++; };
   options.background = [this, &world](std::function<void()> work) {
     const absl::Duration wait = world.Between(absl::Milliseconds(1), absl::Milliseconds(80));
@@ -328,6 +329,12 @@ void SimServer::Tick() {
   site_->world.After(node_, kTick, [this] { Tick(); });
   shared_memory_->DropClosed();
   shard_->Tick();
+  if (installed_ && !replaced_) {
+    for (const Table::Stats& stats : shard_->table_stats()) {
+      site_->log.tables.push_back({site_->world.elapsed(), index_, incarnation_, shard_->counters().version,
+                                   stats.rows, stats.counters});
+    }
+  }
   if (over_) return;
   if (coordinator_ != nullptr) {
     // In an event of its own: its messages to the shard come after what the shard has just done.

@@ -32,6 +32,8 @@ class SimServer;
 // change nothing.
 struct Seams {
   Shard::PolicyFactory make_policy;
+  // Changes the job's config as one shard has it.
+  std::function<void(uint32_t shard, v1::JobConfig*)> config;
   const Kernels* kernels = &kPlainKernels;
   ReaderLimits reader_limits;
   // By shard.

@@ -20,7 +20,7 @@ ARROWS = {
     "bench": {"proto", "common", "client", "local", "ps_server"},
     # Servers and workers in one process; only main.cc and python's library include this folder.
     "local": {"proto", "common", "ps_server"},
-    "python": {"proto", "common", "client", "worker", "local"},
+    "python": {"proto", "common", "client", "worker", "local", "cli", "ps_server"},
 }
 
 # Baselines share only their apply with servers.
@@ -28,6 +28,9 @@ BENCH_OF_PS_SERVER = "ps_server/optimizer/"
 
 # A program of one's own brings its model, its data and its loop; the order of examples is the job's.
 PYTHON_OF_WORKER = "worker/data/example_order.h"
+
+# libweir.so has programs within it, as a whole.
+PYTHON_OF_PROGRAMS = {"cli": "cli/program.h", "ps_server": "ps_server/program.h"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 LABEL = re.compile(r'"//([a-z_]+)(?:/[^":]*)?(?::(?!__pkg__|__subpackages__)[^"]*)?"')
@@ -97,6 +100,8 @@ def faults_of_includes(root):
                 yield where + f"only main.cc and python include local ({header})"
             if folder == "python" and first == "worker" and not header.startswith(PYTHON_OF_WORKER):
                 yield where + f"python includes nothing of worker but {PYTHON_OF_WORKER} ({header})"
+            if folder == "python" and header != PYTHON_OF_PROGRAMS.get(first, header):
+                yield where + f"python includes nothing of {first} but {PYTHON_OF_PROGRAMS[first]} ({header})"
             if first == "tests" or header.startswith(("catch2/", "benchmark/")):
                 yield where + f"only tests include {header}"
             for name, pattern, allowed, names in rules:
@@ -190,6 +195,8 @@ def check_that_faults_are_found():
         "worker/loop.cc": ('#include "local/in_process_cluster.h"\n', "worker/loop.cc:1: only main.cc and python include local"),
         "python/capi/a.cc": ('#include "local/in_process_cluster.h"\n#include "worker/data/example_order.h"\n', None),
         "python/capi/b.cc": ('#include "worker/trainer.h"\n', "python/capi/b.cc:1: python includes nothing of worker but"),
+        "python/capi/c.cc": ('#include "cli/program.h"\n#include "ps_server/program.h"\n', None),
+        "python/capi/d.cc": ('#include "ps_server/shard/shard.h"\n', "python/capi/d.cc:1: python includes nothing of ps_server but"),
         "bench/a.cc": ('#include "ps_server/optimizer/kernels.h"\n', None),
         "bench/b.cc": ('#include "ps_server/shard/shard.h"\n', "bench/b.cc:1: bench includes nothing of ps_server but"),
         "worker/i.cc": ('#include "catch2/catch.hpp"\n', "worker/i.cc:1: only tests include"),

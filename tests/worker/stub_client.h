@@ -16,6 +16,10 @@ class StubClient : public Client {
   explicit StubClient(ModelSpec model = {}) : model_(std::move(model)) {}
 
   absl::StatusOr<std::optional<Work>> NextWork() override { return std::nullopt; }
+  std::optional<absl::StatusOr<std::optional<Work>>> NextWorkBy(
+      std::chrono::steady_clock::time_point) override {
+    return NextWork();
+  }
   Future<ExchangeResult> Exchange(ExchangeOrder) override { return Unused<ExchangeResult>(); }
   std::shared_ptr<float> NewGradient() override { return nullptr; }
   bool gradient_has_chunks() const override { return true; }

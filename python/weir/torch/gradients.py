@@ -9,7 +9,7 @@ import torch
 
 from ..errors import Error
 from ..steps import Step
-from .weights import ModelWeights
+from .weights import ModelWeights, as_tensors
 
 
 class Gradients:
@@ -22,6 +22,8 @@ class Gradients:
 
     def __init__(self, weights: ModelWeights, overlap: bool):
         self._parameters, self._statistics = weights.parameters, weights.statistics
+        self._all = weights.all
+        self._places = {name: place for place, name in enumerate(self._all)}
         self._step: Step | None = None
         self._accumulating = False
         # The gradients that were handed over, and their versions: an operation in place makes a new one.
@@ -41,6 +43,7 @@ class Gradients:
         finally:
             self._accumulating = before
 
+    @torch.no_grad()
     def finish(self) -> None:
         """Hands over what was not yet; a parameter without a gradient counts as zeros."""
         assert self._step is not None
@@ -49,11 +52,12 @@ class Gradients:
                 raise Error(f"the gradient of {name} was changed after backward(), when it was on its way to the servers "
                             "(overlap=True). To clip gradients set train.clip_norm of the job; for other changes give "
                             "overlap=False")
-        for name, p in self._parameters.items():
+        into = as_tensors(self._step.gradient, self._all)
+        for (name, p), to in zip(self._parameters.items(), into):
             if name not in self._sent:
-                self._copy(name, p.grad)
-        for name, statistic in self._statistics.items():
-            self._copy(name, statistic)
+                _copy(p.grad, to)
+        for statistic, to in zip(self._statistics.values(), into[len(self._parameters):]):
+            to.copy_(statistic)
         self._step = None
         self._sent.clear()
 
@@ -85,18 +89,17 @@ class Gradients:
         grad = self._parameters[name].grad
         if self._accumulating or grad is None:
             return
-        self._copy(name, grad)
+        with torch.no_grad():
+            _copy(grad, as_tensors(self._step.gradient, self._all)[self._places[name]])
         self._sent[name] = grad, grad._version
         self._step.ready(name)
 
-    @torch.no_grad()
-    def _copy(self, name: str, value: torch.Tensor | None) -> None:
-        assert self._step is not None
-        into = torch.from_numpy(self._step.gradient[name])
-        if value is None:
-            into.zero_()
-        else:
-            into.copy_(value.to_dense() if value.is_sparse else value)
+
+def _copy(gradient: torch.Tensor | None, to: torch.Tensor) -> None:
+    if gradient is None:
+        to.zero_()
+    else:
+        to.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
 
 
 class _NodeHook:
@@ -113,6 +116,5 @@ class _NodeHook:
 
 def _after_accumulation(parameter: torch.nn.Parameter, call: Callable[[], None]) -> Any:
     """Calls `call` whenever backward has added to the parameter's gradient, until remove() of the result."""
-    if hasattr(parameter, "register_post_accumulate_grad_hook"):  # PyTorch 2.1
-        return parameter.register_post_accumulate_grad_hook(lambda _: call())
-    return _NodeHook(parameter, call)
+    register = getattr(parameter, "register_post_accumulate_grad_hook", None)  # PyTorch 2.1
+    return _NodeHook(parameter, call) if register is None else register(lambda _: call())

@@ -127,7 +127,7 @@ class Optimizer(torch.optim.Optimizer):
         self._gradients = gradients = Gradients(self._weights, self._overlap)
         self._rows.bind()
         try:
-            for step in run(client, final, kept.into()):
+            for step in run(client, final, kept.into(), recycles=True):
                 self._weights.load(step.weights)
                 data = batches(step.work)
                 if prefetch_keys is not None:
@@ -248,7 +248,8 @@ def _count_examples(train_set: Any, job: Job) -> int:
         raise ConfigError("train_set is an IterableDataset, which gives out examples in its own order, but in sync a part of "
                           "a step is made of certain examples, so that any worker can compute it. Use a map-style data set "
                           "or another consistency.mode")
-    examples = len(train_set) if hasattr(train_set, "__len__") else job.get("train.examples")
+    sized: Any = train_set
+    examples = len(sized) if hasattr(sized, "__len__") else job.get("train.examples")
     if examples is None:
         raise ConfigError("train_set is an IterableDataset without __len__, so that an epoch has no length; give the job's "
                           "length as train.examples instead of train.epochs")

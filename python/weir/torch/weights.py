@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Iterator, Mapping
+from typing import Iterable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ import torch
 from .. import job as _job
 from ..client import Client, Weights
 from ..errors import ConfigError
-from ..job import Floats, Tensor
+from ..job import FlatTensors, Floats, Tensor
 from ..tables import Rows
 
 
@@ -19,11 +19,18 @@ from ..tables import Rows
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
+def original(model: torch.nn.Module) -> torch.nn.Module:
+    """The model that torch.compile() has made this one of, whose names have no "_orig_mod." in front; or else itself."""
+    found = getattr(model, "_orig_mod", model)
+    return found if isinstance(found, torch.nn.Module) else model
+
+
 class ModelWeights:
     """The parameters of a model that require a gradient, and the running statistics of its BatchNorm layers, shared ones
     once."""
 
     def __init__(self, model: torch.nn.Module):
+        model = original(model)
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not self.parameters:
             raise ConfigError("the model has no parameter that requires a gradient")
@@ -33,6 +40,8 @@ class ModelWeights:
         layers = [name for name, layer in model.named_modules() if isinstance(layer, torch.nn.modules.batchnorm._NormBase)]
         names = {f"{layer}.{name}".lstrip(".") for layer in layers for name in _STATISTICS}
         self.statistics = {name: buffer for name, buffer in model.named_buffers() if name in names}
+        #: Both, in the order of the job's tensors.
+        self.all = {**self.parameters, **self.statistics}
 
     def tensors(self) -> dict[str, Tensor]:
         """As a weir.Client takes them, with the model's values as the initial ones."""
@@ -41,7 +50,7 @@ class ModelWeights:
 
     def arrays(self) -> dict[str, Floats]:
         """The values as float32, each where the model has it if it has it so."""
-        return {name: t.detach().float().numpy() for name, t in {**self.parameters, **self.statistics}.items()}
+        return {name: t.detach().float().numpy() for name, t in self.all.items()}
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """As weir.save_weights()."""
@@ -50,8 +59,7 @@ class ModelWeights:
     @torch.no_grad()
     def load(self, values: Mapping[str, Floats]) -> None:
         """Copies the values into the model."""
-        for name, t in {**self.parameters, **self.statistics}.items():
-            value = torch.from_numpy(values[name])
+        for t, value in zip(self.all.values(), as_tensors(values, self.all)):
             # The mean of counts that are equal may not be one to the last bit.
             t.copy_(value if t.is_floating_point() else value.round())
 
@@ -68,6 +76,18 @@ class ModelWeights:
             yield weights
         finally:
             self.load(own)
+
+
+def as_tensors(arrays: Mapping[str, Floats], names: Iterable[str]) -> list[torch.Tensor]:
+    """The arrays with these names as tensors of the same memory. For memory that is used again and again they are made once;
+    `names` are those of all its tensors then."""
+    known = arrays.converted if isinstance(arrays, FlatTensors) else None
+    if known is not None:
+        return known  # type: ignore[no-any-return]
+    tensors = [torch.from_numpy(arrays[name]) for name in names]
+    if isinstance(arrays, FlatTensors):
+        arrays.converted = tensors
+    return tensors
 
 
 def save_weights(model: torch.nn.Module, directory: str | os.PathLike[str]) -> None:

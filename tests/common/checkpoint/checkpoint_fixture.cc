@@ -169,7 +169,7 @@ v1::ShardState StoredJob::State(uint32_t shard, uint32_t num_shards) const {
   state.set_shard(shard);
   state.set_num_shards(num_shards);
   state.mutable_version()->set_incarnation(7);
-  state.mutable_version()->set_count(1000 + salt);
+  state.mutable_version()->set_count(version > 0 ? version : 1000 + salt);
   state.set_epoch(12);
   for (uint32_t w : {0u, 3u}) {
     v1::WorkerState* worker = state.add_workers();
@@ -288,7 +288,7 @@ absl::Status StoredJob::LoadAll(FileSystem& fs, const std::string& folder, uint3
   v1::CheckpointManifest expected = Manifest(manifest.step());
   manifest.clear_files();
   expected.set_format(1);
-  expected.set_format_minor(3);
+  expected.set_format_minor(4);
   expected.set_num_shards(written_by);
   expected.set_block_size(Partition(model.elements(), written_by).block_size());
   for (const std::string& slot : slots) expected.add_slots(slot);

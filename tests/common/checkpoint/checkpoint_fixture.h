@@ -29,6 +29,8 @@ struct StoredJob {
   // Each has so many rows, and a third as many counters, on all shards together, in chunks of a few.
   std::vector<v1::TableConfig> tables = {};
   uint64_t rows = 37;
+  // Of each shard. 0: one that follows from `salt`.
+  uint64_t version = 0;
 
   struct Entry {
     uint64_t updated;

@@ -96,7 +96,8 @@ TEST_CASE("safetensors: headers that lie are refused, with the tensor") {
   REQUIRE(Read(WithHeader(good, data)).ok());
   // A file of another program: any order and padding.
   REQUIRE(Read(WithHeader(R"({ "b":{"shape":[1],"data_offsets":[4,8],"dtype":"F32"},
-      "a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}, "__metadata__": {}}   )",
+      "a":{"dtype":"BF16","shape":[1],"data_offsets":[0,2]}, "__metadata__": {},
+      "c":{"dtype":"F16","shape":[1,1],"data_offsets":[2,4]}}   )",
                           data))
               .ok());
 
@@ -107,7 +108,7 @@ TEST_CASE("safetensors: headers that lie are refused, with the tensor") {
       {WithHeader("{", ""), "header"},
       {WithHeader(good, data + "x"), "9 follow the header"},
       {WithHeader(good, data.substr(1)), "\"a\": data_offsets [0, 8]"},
-      {WithHeader(tensor(R"("dtype":"F16","shape":[4],"data_offsets":[0,8])"), data), "dtype"},
+      {WithHeader(tensor(R"("dtype":"F64","shape":[1],"data_offsets":[0,8])"), data), "dtype"},
       {WithHeader(tensor(R"("dtype":"F32","shape":[3],"data_offsets":[0,8])"), data), "shape [3]"},
       {WithHeader(tensor(R"("dtype":"F32","shape":[-2],"data_offsets":[0,8])"), data), "\"a\""},
       {WithHeader(tensor(R"("dtype":"F32","shape":[2.0],"data_offsets":[0,8])"), data), "\"a\""},

@@ -202,7 +202,8 @@ TEST_CASE("A table's file with fewer or more rows than announced is none") {
     const absl::Status written = writer->Write();
     const absl::Status status = writer->Finish(written).status();
     CHECK(status.code() == absl::StatusCode::kInternal);
-    CHECK(Says(status, "2 rows and 0 counters were to be written, not"));
+    CHECK(
+        Says(status, "2, 0, 0, 0 rows, counters, removed rows and removed counters were to be written, not"));
     CHECK(fs.List("/c/step-00000005")->empty());
   }
 }

@@ -78,6 +78,60 @@ TEST_CASE("A checkpoint is of one step on all shards, and complete once the stor
   CHECK(manifest.model().tensors(0).name() == "w");
 }
 
+TEST_CASE("After a base come as many checkpoints of changes as the config says, and then a base") {
+  Saved f(kSync);
+  f.config.mutable_checkpoint()->set_table_deltas(2);
+  f.StartJob();
+  const auto save = [&] {
+    f.Steps(1);
+    return f.Checkpoint()->status();
+  };
+  // What the shards were asked, and how many links the store was told of.
+  const auto follows = [&] {
+    return f.shards[0]->Sent(v1::ControlMessage::kFreeze).back().freeze().follows();
+  };
+  const auto links = [&] { return f.disk->newest->chain_size(); };
+  f.shards[1]->writes_deltas = true;  // the other one finds that it saves too little
+  for (const uint64_t expected : {0, 2, 3, 0, 5, 6, 0}) {
+    INFO("to follow " << expected);
+    REQUIRE(save().ok());
+    CHECK(follows() == expected);
+    CHECK(links() == (expected > 0 ? 1 : 0));
+    if (links() > 0) CHECK(f.disk->newest->chain(0).step() == expected - 1);
+  }
+  // No shard writes one: it is a base, from which the count begins anew.
+  REQUIRE(save().ok());
+  CHECK(follows() == 8);
+  f.shards[1]->writes_deltas = false;
+  REQUIRE(save().ok());
+  CHECK(links() == 0);
+  f.shards[1]->writes_deltas = true;
+  for (const uint64_t expected : {10, 11, 0}) {
+    REQUIRE(save().ok());
+    CHECK(follows() == expected);
+  }
+  // One that fails is not followed.
+  f.shards[0]->write_error = "the disk is full";
+  CHECK(!save().ok());
+  f.shards[0]->write_error = "";
+  REQUIRE(save().ok());
+  CHECK(follows() == 13);
+}
+
+TEST_CASE("Changes that no shard was asked for make no checkpoint") {
+  Saved f(kSync);
+  f.config.mutable_checkpoint()->set_table_deltas(1);
+  f.StartJob();
+  for (auto& shard : f.shards) shard->writes = false;
+  const auto reply = f.Checkpoint();
+  v1::ShardReport report;
+  report.mutable_checkpoint()->mutable_record()->set_num_shards(2);
+  report.mutable_checkpoint()->mutable_record()->add_tables()->set_delta_since(1);
+  for (auto& shard : f.shards) shard->events.report(report);
+  CHECK_THAT(std::string(reply->status().message()), Contains("was not asked to"));
+  CHECK(f.disk->commits == 0);
+}
+
 TEST_CASE("The same state is not saved twice") {
   Saved f(kSync);
   f.StartJob();

@@ -68,6 +68,9 @@ void FakeShard::Written(uint64_t step) {
   report.mutable_checkpoint()->mutable_record()->set_step(step);
   report.mutable_checkpoint()->mutable_record()->set_bytes(100);
   report.mutable_checkpoint()->mutable_record()->set_num_shards(num_shards);
+  if (writes_deltas && Sent(v1::ControlMessage::kFreeze).back().freeze().follows() > 0) {
+    report.mutable_checkpoint()->mutable_record()->add_tables()->set_delta_since(1);
+  }
   events.report(report);
 }
 

@@ -46,6 +46,9 @@ struct FakeShard {
   // A committed step is published at once.
   bool publishes = true;
 
+  // It has a table, and writes what has changed in it alone if it may.
+  bool writes_deltas = false;
+
   void Handle(const v1::ControlMessage& message);
   void Installed();
   void Written(uint64_t step);

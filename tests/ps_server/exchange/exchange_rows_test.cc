@@ -22,19 +22,34 @@ namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-// One segment of a client, as large as the test makes it.
+// One segment of a client, as large as the test makes it, and those that the server has made for rows.
 class Segment final : public ClientSegments, public SharedMemory {
  public:
   absl::StatusOr<const char*> At(uint32_t segment, uint64_t offset, uint64_t bytes) const override {
     if (segment != 0 || offset + bytes > memory.size()) return absl::OutOfRangeError("beyond it");
     return memory.data() + offset;
   }
-  std::optional<Place> Find(const void*) const override { return std::nullopt; }
+  std::optional<Place> Find(const void* data) const override {
+    const char* const at = static_cast<const char*>(data);
+    for (uint32_t i = 0; i < made.size(); ++i) {
+      if (at >= made[i] && at < made[i] + kMade) return Place{i, static_cast<uint64_t>(at - made[i])};
+    }
+    return std::nullopt;
+  }
   std::shared_ptr<const ClientSegments> Claim(absl::string_view) const override {
     return {std::shared_ptr<const void>(), this};
   }
   void KeepFor(absl::string_view, std::vector<std::shared_ptr<const void>>) override {}
+  // Memory for a shard's weights and rows, of which clients can read what is as large as memory for rows.
+  std::shared_ptr<float> Make(size_t values) {
+    const std::shared_ptr<float> slab = AllocateSlab(values);
+    if (values * sizeof(float) == kMade) made.push_back(reinterpret_cast<const char*>(slab.get()));
+    return slab;
+  }
+
+  static constexpr size_t kMade = 1 << 20;
   std::string memory;
+  std::vector<const char*> made;
 };
 
 // Table 0, "users", has 2 columns, SGD at rate 1 and initial values of 5; table 1, "wide", has 40 columns.
@@ -55,6 +70,7 @@ struct RowsFixture {
     Run();
   }
   void Start(uint32_t chunks_in_flight = 2) {
+    shard.weights_source = [this](size_t values) { return segment.Make(values); };
     shard.Start();
     ExchangeSession::Options options;
     options.shard = shard.shard.get();
@@ -323,6 +339,54 @@ TEST_CASE("Pieces of rows may lie in the client's shared memory") {
   f.Receive(f.Dense(1));
   CHECK(f.Send(1).push->outcome() == v1::OK);
   CHECK(f.Send(1).values() == kAfter);
+}
+
+TEST_CASE(
+    "The rows of a large answer are read where they lie; their memory is used again once they were read") {
+  RowsFixture f;
+  f.Start();
+  v1::ExchangeRequest greeting;
+  greeting.mutable_shared_memory()->set_token("token");
+  f.Receive(greeting);
+  std::vector<TestRows> pulled = {{1, {}, {}}};
+  for (uint64_t key = 0; key < 500; ++key) pulled[0].keys.push_back(key);
+  const auto pull = [&](uint64_t id, v1::Dtype dtype) {
+    v1::ExchangeRequest first = f.First(id, std::nullopt, {}, true, pulled, dtype);
+    first.MergeFrom(f.Piece(id, 0, f.Bytes({}, pulled)));
+    f.Receive(first);
+    std::vector<v1::ExchangeReply> replies;
+    OutgoingMessage message;
+    while (f.session->Send(&message)) {
+      std::string bytes = message.head;
+      for (const auto& piece : message.payload) bytes.append(piece.bytes.data(), piece.bytes.size());
+      f.session->Sent();
+      REQUIRE(replies.emplace_back().ParseFromString(bytes));
+      if (!replies.back().rows()) replies.pop_back();
+    }
+    return replies;
+  };
+  // One message says where all of them lie.
+  for (uint64_t id = 1; id <= 2; ++id) {
+    const std::vector<v1::ExchangeReply> replies = pull(id, v1::F32);
+    REQUIRE(replies.size() == 1);
+    CHECK(replies[0].weights().empty());
+    CHECK(replies[0].first() == 0);
+    const v1::SharedRange& range = replies[0].shared();
+    CHECK(range.segment() == id - 1);  // the first answer is still being read
+    REQUIRE(range.bytes() == 500 * 40 * sizeof(float));
+    std::vector<float> values(500 * 40);
+    std::memcpy(values.data(), f.segment.made[range.segment()] + range.offset(), range.bytes());
+    CHECK(values == std::vector<float>(500 * 40, 5));
+  }
+  v1::ExchangeRequest released;
+  released.set_released(2);
+  f.Receive(released);
+  for (uint64_t id = 3; id <= 4; ++id) CHECK(pull(id, v1::F32).size() == 1);
+  CHECK(f.segment.made.size() == 2);
+  // They are float32 there, so bfloat16 travels in messages, as before.
+  const std::vector<v1::ExchangeReply> rounded = pull(5, v1::BF16);
+  CHECK(rounded.size() == 500);
+  for (const v1::ExchangeReply& reply : rounded) CHECK_FALSE(reply.has_shared());
 }
 
 TEST_CASE("A push that is answered from the record takes no rows, but its pull still reads") {

@@ -344,5 +344,65 @@ TEST_CASE("The values of a row are those that its optimizer has") {
   }
 }
 
+TEST_CASE("Tools are told what a shard has of a key, and how its tables are") {
+  TablesFixture f(Mode::MODE_ASYNC);
+  f.install.set_num_shards(2);
+  f.config.mutable_tables(0)->set_admit_after(1);
+  std::vector<uint64_t> mine, others;
+  for (uint64_t key = 1; mine.size() < 3 || others.empty(); ++key) {
+    (ShardOfKey(key, 2) == 0 ? mine : others).push_back(key);
+  }
+  v1::ReadRowsRequest request;
+  request.set_table("users");
+  for (int i = 0; i < 3; ++i) request.add_keys(mine[static_cast<size_t>(i)]);
+  const auto ask = [&] {
+    absl::StatusOr<v1::ReadRowsReply> reply;
+    f.shard->ShowRows(request, [&](absl::StatusOr<v1::ReadRowsReply> answer) { reply = std::move(answer); });
+    f.shard->Quiesce();
+    return reply;
+  };
+  f.Create();
+  CHECK(absl::IsUnavailable(ask().status()));
+  f.Start();
+  REQUIRE(f.PushRows({0, 0}, {{0, {mine[0], mine[1]}, {1, 2, 3, 4}}})->reply().outcome() == v1::OK);
+  REQUIRE(f.PushRows({0, 1}, {{0, {mine[0]}, {1, 2}}, {1, {mine[0]}, {1, 1, 1}}})->reply().outcome() ==
+          v1::OK);
+  auto reply = ask();
+  REQUIRE(reply.ok());
+  REQUIRE(reply->rows_size() == 3);
+  CHECK(reply->rows(0).ShortDebugString() ==
+        "key: " + std::to_string(mine[0]) + " exists: true version: 2 updated: 2 values: 4 values: 3");
+  CHECK(reply->rows(1).ShortDebugString() ==
+        "key: " + std::to_string(mine[1]) + " version: 2 updated: 1 pushes_counted: 1 values: 5 values: 5");
+  CHECK(reply->rows(2).ShortDebugString() ==
+        "key: " + std::to_string(mine[2]) + " version: 2 values: 5 values: 5");
+
+  request.set_table("items");
+  request.set_slots(true);
+  reply = ask();
+  REQUIRE(reply.ok());
+  REQUIRE(reply->rows(0).slots_size() == 1);
+  CHECK(reply->rows(0).slots(0).ShortDebugString() == "name: \"accumulator\" values: 1");
+  CHECK(reply->rows(1).slots_size() == 0);
+
+  const v1::ShardStats stats = f.Stats();
+  REQUIRE(stats.tables_size() == 2);
+  CHECK(stats.tables(0).rows() == 1);
+  CHECK(stats.tables(0).keys_counted() == 1);
+  CHECK(stats.tables(0).admitted() == 1);
+  CHECK(stats.tables(0).bytes() > 0);
+  CHECK(stats.tables(1).rows() == 1);
+
+  request.add_keys(others[0]);
+  CHECK(absl::IsInvalidArgument(ask().status()));
+  request.clear_keys();
+  for (int i = 0; i < 1001; ++i) request.add_keys(mine[0]);
+  CHECK_THAT(std::string(ask().status().message()),
+             Catch::Contains("keys: got 1001; of table 'items' at most 1000"));
+  request.set_table("user");
+  CHECK(absl::IsNotFound(ask().status()));
+  CHECK_THAT(std::string(ask().status().message()), Catch::Contains("has no 'user'; it has users, items"));
+}
+
 }  // namespace
 }  // namespace weir

@@ -83,6 +83,32 @@ TEST_CASE("Table: a read creates nothing, and an absent key reads its initial va
   CHECK(table->version() == 1);
 }
 
+TEST_CASE("Table: what it has of a key") {
+  Table::Options options = MakeOptions();
+  options.admit_after = 1;
+  const auto table = Make(options);
+  CHECK_FALSE(table->FindRow(5).has_value());
+  CHECK_FALSE(table->FindCounter(5).has_value());
+  REQUIRE(Push(*table, {5}).ok());
+  CHECK_FALSE(table->FindRow(5).has_value());
+  REQUIRE(table->FindCounter(5).has_value());
+  CHECK(table->FindCounter(5)->pushes == 1);
+  CHECK(table->FindCounter(5)->updated == 1);
+  REQUIRE(Push(*table, {6}).ok());
+  REQUIRE(Push(*table, {5}).ok());
+  CHECK_FALSE(table->FindCounter(5).has_value());
+  REQUIRE(table->FindRow(5).has_value());
+  CHECK(table->FindRow(5)->updated == 3);
+  CHECK(table->FindRow(5)->words.size() == table->row_words());
+  CHECK(table->FindRow(5)->words[0] == -2);
+  CHECK(table->stats().admitted == 1);
+  REQUIRE(Push(*table, {5}).ok());
+  CHECK(table->stats().admitted == 1);
+  for (int push = 4; push < 32; ++push) REQUIRE(Push(*table, {5}).ok());
+  REQUIRE(table->hot_keys().Hottest(2).size() == 2);
+  CHECK(table->hot_keys().Hottest(1)[0].key == 5);
+}
+
 TEST_CASE("Table: a read takes keys in any order, and some several times") {
   const auto table = Make(MakeOptions());
   REQUIRE(Push(*table, {3}, 10).ok());

@@ -1,0 +1,98 @@
+"""Rows of an embedding table on TensorFlow's ParameterServerStrategy, for peers.py: with --task=ps:N or worker:N a server that serves
+until it is killed, with --task=chief:0 the program that hands steps to the workers and prints the result.
+
+Server s has the rows of the keys k with k mod servers = s. A step reads the rows of a batch, each to wherever its key occurs, and adds
+to the rows the updates of row-wise Adagrad for the gradients, summed by key. What keys a batch has, each once, was found before.
+"""
+import argparse
+import json
+import os
+import time
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+import tensorflow as tf  # noqa: E402, after the variables that it reads
+
+from row_batches import zipf_batches  # noqa: E402
+
+parser = argparse.ArgumentParser(description=__doc__)
+for name in ["task", "cluster"]:
+    parser.add_argument(f"--{name}", required=True)
+for name in ["steps", "warmup", "steps_a_call", "rows", "dim", "keys"]:
+    parser.add_argument(f"--{name}", type=int, required=True)
+parser.add_argument("--rate", type=float, required=True)
+args = parser.parse_args()
+cluster = tf.train.ClusterSpec(json.loads(args.cluster))
+servers = cluster.num_tasks("ps")
+job, index = args.task.split(":")
+
+
+def serve():
+    config = tf.compat.v1.ConfigProto()
+    config.intra_op_parallelism_threads = 1
+    # These start operations and wait for others; TensorFlow's guide asks for more than there are workers.
+    config.inter_op_parallelism_threads = cluster.num_tasks("worker") + 1
+    tf.distribute.Server(cluster, job_name=job, task_index=int(index), config=config, protocol="grpc").join()
+
+
+def batches():
+    """On each worker, without end: by server the rows of a batch, and for each of its keys its place among all of them."""
+    def cut(keys):
+        parts, places, before = [], tf.zeros_like(keys), tf.constant(0, tf.int64)
+        for server in range(servers):
+            where = tf.where(keys % servers == server)
+            rows, place = tf.unique(tf.gather(keys, where[:, 0]) // servers, tf.int64)
+            places = tf.tensor_scatter_nd_update(places, where, place + before)
+            before += tf.size(rows, tf.int64)
+            parts.append(rows)
+        return (*parts, places)
+
+    keys = tf.constant(zipf_batches(args.rows, args.keys, 1))
+    return tf.data.Dataset.from_tensor_slices(keys).map(cut).cache().repeat().prefetch(2)
+
+
+def lead():
+    strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.SimpleClusterResolver(
+        cluster, task_type="chief", task_id=0, rpc_layer="grpc"))
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    own = -(-args.rows // servers)
+    with strategy.scope():
+        # The strategy puts variables on the servers in turns.
+        values = [tf.Variable(tf.fill([own, args.dim], 0.01)) for _ in range(servers)]
+        squares = [tf.Variable(tf.zeros([own])) for _ in range(servers)]
+
+    def step(*batch):
+        parts, places = batch[:-1], batch[-1]
+        read = tf.gather(tf.concat([tf.gather(table, rows) for table, rows in zip(values, parts)], 0), places)
+        # What was read serves as the gradient: nothing is computed.
+        sizes = [tf.size(rows) for rows in parts]
+        sums = tf.split(tf.math.unsorted_segment_sum(read, places, tf.add_n(sizes)), tf.stack(sizes), num=servers)
+        for table, square, rows, gradients in zip(values, squares, parts, sums):
+            square.scatter_add(tf.IndexedSlices(tf.reduce_mean(tf.square(gradients), 1), rows))
+            rate = args.rate / (tf.sqrt(tf.gather(square, rows)) + 1e-10)
+            table.scatter_sub(tf.IndexedSlices(gradients * rate[:, None], rows))
+
+    @tf.function
+    def call(iterator):
+        for _ in tf.range(args.steps_a_call):
+            strategy.run(step, args=next(iterator))
+
+    data = iter(coordinator.create_per_worker_dataset(batches))
+
+    def run(steps):
+        calls = max(1, steps * cluster.num_tasks("worker") // args.steps_a_call)
+        for _ in range(calls):
+            coordinator.schedule(call, args=(data,))
+        coordinator.join()
+        return calls * args.steps_a_call
+
+    run(args.warmup)
+    start = time.monotonic()
+    steps = run(args.steps)
+    print(json.dumps({"steps": steps, "seconds": time.monotonic() - start}), flush=True)
+
+
+if job == "chief":
+    lead()
+else:
+    serve()

@@ -1,0 +1,256 @@
+#include "cli/commands/table_command.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "cli/commands/grpc_status_client.h"
+#include "cli/commands/open_checkpoint.h"
+#include "cli/report/format.h"
+#include "cli/report/message_json.h"
+#include "cli/report/table_text.h"
+#include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_reader.h"
+#include "common/checkpoint/table_layout.h"
+#include "common/config/row_slots.h"
+#include "common/model/key_bucket.h"
+#include "common/program/exit_codes.h"
+#include "common/rpc/job_token.h"
+#include "common/rpc/tls.h"
+#include "proto/coordinator.pb.h"
+#include "proto/parameter_server.pb.h"
+
+namespace weir {
+namespace {
+
+constexpr absl::Duration kDeadline = absl::Seconds(5);
+
+int Refuse(const Refusal& refusal) {
+  std::fprintf(stderr, "error: %s\n", Printable(refusal.message).c_str());
+  return refusal.exit_code;
+}
+Refusal BadConfig(absl::string_view message) { return {kExitConfig, std::string(message)}; }
+
+int Print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+  return kExitOk;
+}
+
+std::string NoTable(const std::string& wanted, const std::vector<v1::TableStatus>& tables) {
+  if (tables.empty()) return "there are no embedding tables";
+  return absl::StrCat("there is no table '", wanted, "'; there are ",
+                      absl::StrJoin(tables, ", ", [](std::string* out, const v1::TableStatus& table) {
+                        absl::StrAppend(out, table.name());
+                      }));
+}
+
+// ---- a running job
+
+struct Job {
+  std::string address;  // of ps:0
+  JobToken token;
+  std::shared_ptr<const Tls> tls;
+  v1::ClusterStatus status;
+};
+
+// True: `job` is filled.
+bool AskJob(const ClusterFlags& cluster, Job* job, Refusal* refusal) {
+  absl::StatusOr<std::string> address = CoordinatorAddress(cluster);
+  if (!address.ok()) {
+    *refusal = {absl::IsInvalidArgument(address.status()) ? kExitUsage : kExitConfig,
+                std::string(address.status().message())};
+    return false;
+  }
+  job->address = *std::move(address);
+  absl::StatusOr<JobToken> token = JobToken::ReadIfGiven(cluster.token_file);
+  absl::StatusOr<std::shared_ptr<const Tls>> tls = Tls::ReadIfGiven(cluster.tls);
+  if (!token.ok() || !tls.ok()) {
+    *refusal = BadConfig((token.ok() ? tls.status() : token.status()).message());
+    return false;
+  }
+  job->token = *std::move(token);
+  job->tls = *std::move(tls);
+  absl::StatusOr<v1::ClusterStatus> status = StatusClient(job->address, job->token, job->tls).Get(kDeadline);
+  if (!status.ok()) {
+    *refusal = ExplainNoAnswer(job->address, status.status(), job->tls.get());
+    return false;
+  }
+  job->status = *std::move(status);
+  return true;
+}
+
+std::string AddressOf(const Job& job, uint32_t server) {
+  if (server == 0) return job.address;
+  const std::string name = absl::StrCat("ps:", server);
+  for (const v1::TaskStatus& task : job.status.tasks()) {
+    if (task.task() == name) return task.address();
+  }
+  return "";
+}
+
+// The rows of these keys, in their order, from the servers that have them.
+absl::StatusOr<v1::ReadRowsReply> RowsOfJob(const Job& job, const TableOptions& options, uint32_t shards) {
+  std::map<uint32_t, v1::ReadRowsRequest> requests;  // by shard
+  for (const uint64_t key : options.keys) requests[ShardOfKey(key, shards)].add_keys(key);
+  std::map<uint64_t, v1::RowState> found;
+  for (auto& [shard, request] : requests) {
+    request.set_table(options.table);
+    request.set_slots(options.slots);
+    const std::string address = AddressOf(job, shard);
+    const auto rows = ReadRows(shard, address, job.token, job.tls, request, kDeadline);
+    if (!rows.ok()) {
+      return absl::Status(rows.status().code(),
+                          absl::StrCat("ps:", shard, " at ", address, ": ", rows.status().message()));
+    }
+    for (const v1::RowState& row : rows->rows()) found[row.key()] = row;
+  }
+  v1::ReadRowsReply reply;
+  for (const uint64_t key : options.keys) *reply.add_rows() = found[key];
+  return reply;
+}
+
+// ---- a checkpoint
+
+std::vector<v1::TableStatus> TablesOf(const CheckpointReader& reader) {
+  std::vector<v1::TableStatus> tables;
+  for (size_t i = 0; i < reader.NumTables(); ++i) {
+    v1::TableStatus& table = tables.emplace_back();
+    table.set_name(reader.TableAt(i).name());
+    table.set_dim(reader.TableAt(i).dim());
+    v1::TableStats& all = *table.mutable_all();
+    for (const v1::CheckpointFile& file : reader.manifest().files()) {
+      const v1::CheckpointTable& of_shard = file.tables(static_cast<int>(i));
+      v1::TableStats& shard = *table.add_shards();
+      shard.set_rows(RowsOfShard(of_shard));
+      shard.set_bytes(of_shard.bytes());
+      shard.set_keys_counted(CountersOfShard(of_shard));
+      all.set_rows(all.rows() + shard.rows());
+      all.set_bytes(all.bytes() + shard.bytes());
+      all.set_keys_counted(all.keys_counted() + shard.keys_counted());
+    }
+  }
+  return tables;
+}
+
+absl::StatusOr<v1::ReadRowsReply> RowsOfCheckpoint(const CheckpointReader& reader,
+                                                   const TableOptions& options) {
+  std::map<uint64_t, v1::RowState> found;
+  const uint32_t shards = reader.manifest().num_shards();
+  std::set<uint32_t> wanted;  // shards, whose files are read whole
+  for (const uint64_t key : options.keys) {
+    found[key].set_key(key);
+    wanted.insert(ShardOfKey(key, shards));
+  }
+  size_t index = 0;
+  while (reader.TableAt(index).name() != options.table) ++index;
+  const v1::TableConfig& config = reader.TableAt(index);
+  const size_t dim = config.dim();
+  CheckpointReader::TableTarget target;
+  target.rows = [&](const TableEntries& entries) {
+    const size_t slots = entries.keys.empty() ? 0 : entries.slots.size() / entries.keys.size();
+    for (size_t i = 0; i < entries.keys.size(); ++i) {
+      const auto row = found.find(entries.keys[i]);
+      if (row == found.end()) continue;
+      row->second.set_exists(true);
+      row->second.set_updated(entries.updated[i]);
+      const float* const values = entries.values.data() + i * dim;
+      row->second.mutable_values()->Add(values, values + dim);
+      if (options.slots && slots > 0) {
+        AddRowSlots(config, {entries.slots.data() + i * slots, slots}, &row->second);
+      }
+    }
+    return absl::OkStatus();
+  };
+  target.counters = [&](const TableEntries& entries) {
+    for (size_t i = 0; i < entries.keys.size(); ++i) {
+      const auto row = found.find(entries.keys[i]);
+      if (row == found.end()) continue;
+      row->second.set_updated(entries.updated[i]);
+      row->second.set_pushes_counted(entries.pushes[i]);
+    }
+    return absl::OkStatus();
+  };
+  for (const uint32_t shard : wanted) {
+    WEIR_RETURN_IF_ERROR(reader.LoadTable(options.table, shard, shards, target));
+  }
+  v1::ReadRowsReply reply;
+  for (const uint64_t key : options.keys) *reply.add_rows() = found[key];
+  return reply;
+}
+
+// ---- both
+
+// The tables that a command is about. False: `refusal` says why there are none.
+bool Select(const std::string& wanted, std::vector<v1::TableStatus>* tables, Refusal* refusal) {
+  const auto other = [&](const v1::TableStatus& table) { return !wanted.empty() && table.name() != wanted; };
+  if (!tables->empty() && !std::all_of(tables->begin(), tables->end(), other)) {
+    tables->erase(std::remove_if(tables->begin(), tables->end(), other), tables->end());
+    return true;
+  }
+  *refusal = BadConfig(NoTable(wanted, *tables));
+  return false;
+}
+
+// The job or the checkpoint of a command, and its tables.
+struct Source {
+  Job job;
+  absl::StatusOr<CheckpointReader> checkpoint = absl::UnknownError("");
+  std::vector<v1::TableStatus> tables;
+};
+bool Open(const TableOptions& options, Source* source, Refusal* refusal) {
+  if (options.checkpoint.empty()) {
+    if (!AskJob(options.cluster, &source->job, refusal)) return false;
+    source->tables.assign(source->job.status.tables().begin(), source->job.status.tables().end());
+  } else {
+    std::string folder;
+    source->checkpoint = OpenCheckpoint(options.checkpoint, &folder);
+    if (const absl::Status& status = source->checkpoint.status(); !status.ok()) {
+      *refusal = {CheckpointExitCode(status), std::string(status.message())};
+      return false;
+    }
+    source->tables = TablesOf(*source->checkpoint);
+  }
+  return Select(options.table, &source->tables, refusal);
+}
+
+}  // namespace
+
+int RunTableStats(const TableOptions& options) {
+  Source source;
+  Refusal refusal;
+  if (!Open(options, &source, &refusal)) return Refuse(refusal);
+  if (!options.json) return Print(TableStatsReport(source.tables));
+  std::string json = "[\n";
+  for (size_t i = 0; i < source.tables.size(); ++i) {
+    absl::StrAppend(&json, i > 0 ? ",\n" : "", MessageJson(source.tables[i]));
+  }
+  return Print(absl::StrCat(json, "]\n"));
+}
+
+int RunTableGet(const TableOptions& options) {
+  Source source;
+  Refusal refusal;
+  if (!Open(options, &source, &refusal)) return Refuse(refusal);
+  absl::StatusOr<v1::ReadRowsReply> rows;
+  if (!options.checkpoint.empty()) {
+    rows = RowsOfCheckpoint(*source.checkpoint, options);
+    if (!rows.ok()) return Refuse({CheckpointExitCode(rows.status()), std::string(rows.status().message())});
+  } else {
+    const int shards = source.tables[0].shards_size();
+    if (shards == 0) return Refuse({kExitPeerLost, "the job has not begun: no server holds its tables yet"});
+    rows = RowsOfJob(source.job, options, static_cast<uint32_t>(shards));
+    const bool lost = absl::IsUnavailable(rows.status()) || absl::IsDeadlineExceeded(rows.status());
+    if (!rows.ok()) return Refuse({lost ? kExitPeerLost : kExitConfig, std::string(rows.status().message())});
+  }
+  return Print(options.json ? MessageJson(*rows) : RowsReport(*rows));
+}
+
+}  // namespace weir

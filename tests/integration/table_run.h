@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "proto/job_config.pb.h"
+#include "tests/history/history_checker.h"
+#include "tests/integration/processes.h"
+#include "tests/integration/table_job.h"
+
+// Jobs of table_job.h as real processes, and what their rows must be at the end.
+namespace weir {
+
+using AllRows = std::vector<float>;  // of all tables and keys
+
+struct TableRun {
+  uint32_t servers = 2, workers = 2;
+  // Beside the transport under test.
+  std::vector<std::string> set;
+  // By worker.
+  std::vector<std::string> behaviours;
+};
+
+// Such a job, with its files.
+class JobOfTables {
+ public:
+  explicit JobOfTables(const TableRun& run);
+
+  void StartAll();
+  void StartProgram(const std::string& role, uint32_t rank, const std::string& behaviour);
+  // SIGKILL, and a new process.
+  void KillAndRestart(const std::string& server);
+  // Waits until the job has committed this step (bounded, async: batches / workers) and is not done.
+  void WaitForStep(uint64_t step);
+  // What the evaluator read.
+  AllRows Rows() const;
+  std::string WorkerLogs();
+  // What all workers with the behaviour "history" have seen, in the order of each one's log.
+  std::vector<HistoryEvent> Histories() const;
+
+  const TableRun run;
+  const TestFolder folder;
+  TestJob job;
+};
+
+v1::JobConfig TableConfigWith(const std::vector<std::string>& set);
+
+// The rows that a reader finds after a sync job, in one loop. `without`: batches that do not count.
+// `few`: as the programs' word.
+AllRows TrainTablesSerially(const std::vector<std::string>& set, const std::set<uint64_t>& without = {},
+                            bool few = false);
+// The rows of a job that counts, and what one batch adds to them.
+AllRows CountKeys();
+std::vector<HistoryRow> CountsOfBatch(uint64_t batch);
+
+}  // namespace weir

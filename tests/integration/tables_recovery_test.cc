@@ -1,0 +1,104 @@
+// Jobs with embedding tables whose servers are killed with SIGKILL and come back from the checkpoint, and
+// jobs whose steps go without late parts: what all rows are at the end, and what workers read meanwhile.
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "catch2/catch.hpp"
+#include "tests/integration/table_run.h"
+
+namespace weir {
+namespace {
+
+std::vector<std::string> Saved(const TestFolder& folder, const std::string& more) {
+  return {absl::StrCat("checkpoint={\"directory\": \"", folder.path("runs"), "\"", more, "}"),
+          "cluster.server_wait_seconds=30"};
+}
+
+void Finish(JobOfTables& t, const std::vector<std::string>& victims) {
+  t.StartAll();
+  for (size_t kill = 0; kill < victims.size(); ++kill) {
+    t.WaitForStep(2 + 3 * kill);
+    t.KillAndRestart(victims[kill]);
+  }
+  t.job.ExpectAllExit(0);
+}
+
+TEST_CASE("sync: after kills of the servers all rows have the bits of a serial loop") {
+  const TestFolder folder;
+  JobOfTables t({2, 2, Saved(folder, ", \"every_steps\": 1"), {"slow,both", "slow"}});
+  Finish(t, {"ps:1", "ps:0", "ps:1"});
+  CHECK(t.job.Summary()["recoveries"] >= 1);
+  CHECK((t.Rows() == TrainTablesSerially({})));
+}
+
+// Batches whose push was committed, as the workers were told.
+std::set<uint64_t> Committed(const std::vector<HistoryEvent>& events) {
+  std::set<uint64_t> committed;
+  for (const HistoryEvent& event : events) {
+    if (event.is_push && event.outcome == "OK") committed.insert(event.batch);
+  }
+  return committed;
+}
+
+TEST_CASE(
+    "sync with backup_workers: the rows of late parts do not count, and those of a step's parts all do") {
+  JobOfTables t({2, 2, {"consistency.backup_workers=1"}, {"history", "history,slow"}});
+  t.StartAll();
+  t.job.ExpectAllExit(0);
+  const std::set<uint64_t> committed = Committed(t.Histories());
+  std::set<uint64_t> late;
+  std::map<uint64_t, int> parts;
+  for (uint64_t batch = 0; batch < kTableBatches; ++batch) {
+    parts[batch / kTableParts] += committed.count(batch) > 0;
+    if (committed.count(batch) == 0) late.insert(batch);
+  }
+  CHECK(!late.empty());
+  for (const auto& [step, count] : parts) CHECK(count >= static_cast<int>(kTableParts) - 1);
+  CHECK((t.Rows() == TrainTablesSerially({}, late)));
+}
+
+// ---- what workers see meanwhile
+
+void CheckHistoryOf(const std::string& consistency, HistoryRules rules) {
+  JobOfTables t({2,
+                 3,
+                 {"consistency=" + consistency, CountingTables()},
+                 {"count,history", "count,history,slow", "count,history"}});
+  t.StartAll();
+  t.job.ExpectAllExit(0);
+  std::vector<HistoryEvent> events = t.Histories();
+  // Each worker has one incarnation here, which the reads do not know.
+  std::map<uint32_t, uint64_t> incarnations;
+  for (const HistoryEvent& event : events) {
+    if (!event.is_rows) incarnations[event.worker] = event.worker_incarnation;
+  }
+  for (HistoryEvent& event : events) event.worker_incarnation = incarnations[event.worker];
+  rules.rows_of_batch = CountsOfBatch;
+  const HistoryReport report = CheckHistory(events, rules);
+  INFO(report.ToString());
+  // Which versions a pull of rows alone reads is not in the client's history.
+  CHECK(report.count(HistoryRule::kRows) == 0);
+  CHECK(report.count(HistoryRule::kFreshness) == 0);
+  CHECK(report.count(HistoryRule::kOwnPushes) == 0);
+  CHECK(report.rows > 1000);
+}
+
+TEST_CASE(
+    "bounded: every read of a row has the pushes up to its version, and is as fresh as the bound wants") {
+  HistoryRules rules;
+  rules.mode = HistoryRules::Mode::kBounded;
+  rules.staleness = 1;
+  CheckHistoryOf(R"({"mode": "bounded", "staleness": 1})", rules);
+}
+
+TEST_CASE("async: every read of a row has the pushes up to its version") {
+  HistoryRules rules;
+  rules.mode = HistoryRules::Mode::kAsync;
+  CheckHistoryOf(R"({"mode": "async"})", rules);
+}
+
+}  // namespace
+}  // namespace weir
