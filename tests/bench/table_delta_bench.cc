@@ -8,7 +8,6 @@
 // turn    the longest of 99% of these turns, since others use the machine
 // files   the time from the first turn until the file is durable, and the same for the base
 // load    reading a chain of ten deltas over reading the base, in CPU time
-#include <time.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -31,35 +30,16 @@
 #include "nlohmann/json.hpp"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/shard/table_files.h"
+#include "tests/bench/timed.h"
 #include "tests/common/checkpoint/checkpoint_fixture.h"
 
 namespace weir {
 namespace {
 
+using bench::Require;
+using bench::Seconds;
+
 constexpr size_t kPush = 65536;
-
-void Require(const absl::Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "table_delta_bench: %s\n", std::string(status.message()).c_str());
-  std::exit(1);
-}
-
-template <typename T>
-T Require(absl::StatusOr<T> value) {
-  Require(value.status());
-  return *std::move(value);
-}
-
-double Seconds(clockid_t clock, const std::function<void()>& work) {
-  const auto now = [clock] {
-    timespec t;
-    clock_gettime(clock, &t);
-    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
-  };
-  const double begun = now();
-  work();
-  return now() - begun;
-}
 
 class Bench {
  public:

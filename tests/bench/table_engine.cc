@@ -1,7 +1,6 @@
 #include "tests/bench/table_engine.h"
 
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,28 +21,12 @@
 #include "common/system/huge_pages.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/table/table.h"
+#include "tests/bench/timed.h"
 
 namespace weir::bench {
 namespace {
 
 constexpr size_t kPush = 4096;
-
-void Require(const absl::Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "tables_bench: %s\n", std::string(status.message()).c_str());
-  std::exit(1);
-}
-
-double Seconds(clockid_t clock, const std::function<void()>& work) {
-  const auto now = [clock] {
-    timespec t;
-    clock_gettime(clock, &t);
-    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
-  };
-  const double begun = now();
-  work();
-  return now() - begun;
-}
 
 // What this thread has spent in the kernel, and its page faults.
 struct PageFaults {

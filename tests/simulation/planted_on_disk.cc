@@ -4,35 +4,18 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "tests/common/forwarding_file_system.h"
 #include "tests/simulation/planted_bugs.h"
 
 namespace weir {
 namespace {
 
 // A disk with one fault: a subclass overrides the faulty function.
-class WrappedFiles : public FileSystem {
+class WrappedFiles : public ForwardingFileSystem {
  public:
-  explicit WrappedFiles(FileSystem* inner) : inner_(inner) {}
-  explicit WrappedFiles(std::unique_ptr<FileSystem> inner) : owned_(std::move(inner)), inner_(owned_.get()) {}
-  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path, Existing existing) override {
-    return inner_->Create(path, existing);
-  }
-  absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override {
-    return inner_->Open(path);
-  }
-  absl::Status Rename(const std::string& from, const std::string& to) override {
-    return inner_->Rename(from, to);
-  }
-  absl::Status RenameNew(const std::string& from, const std::string& to) override {
-    return inner_->RenameNew(from, to);
-  }
-  absl::Status Remove(const std::string& path) override { return inner_->Remove(path); }
-  absl::Status MakeFolder(const std::string& path) override { return inner_->MakeFolder(path); }
-  absl::Status RemoveFolder(const std::string& path) override { return inner_->RemoveFolder(path); }
-  absl::StatusOr<std::vector<std::string>> List(const std::string& folder) override {
-    return inner_->List(folder);
-  }
-  absl::Status SyncFolder(const std::string& folder) override { return inner_->SyncFolder(folder); }
+  using ForwardingFileSystem::ForwardingFileSystem;
+  explicit WrappedFiles(std::unique_ptr<FileSystem> inner)
+      : ForwardingFileSystem(inner.get()), owned_(std::move(inner)) {}
 
  protected:
   // A held folder has the same fault.
@@ -45,9 +28,6 @@ class WrappedFiles : public FileSystem {
 
  private:
   const std::unique_ptr<FileSystem> owned_;
-
- protected:
-  FileSystem* const inner_;
 };
 
 // A file whose Sync() does nothing and returns OK.

@@ -25,6 +25,7 @@
 #include "common/model/key_bucket.h"
 #include "tests/common/checkpoint/checkpoint_fixture.h"
 #include "tests/common/faulty_file_system.h"
+#include "tests/common/forwarding_file_system.h"
 
 namespace weir {
 namespace {
@@ -199,35 +200,10 @@ class PlainJob {
 };
 
 // Folders cannot be held, as in object storage.
-class LikeObjects final : public FileSystem {
+class LikeObjects final : public ForwardingFileSystem {
  public:
-  explicit LikeObjects(FileSystem* inner) : inner_(inner) {}
+  using ForwardingFileSystem::ForwardingFileSystem;
   bool HoldsFolders(const std::string&) const override { return false; }
-  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path, Existing existing) override {
-    return inner_->Create(path, existing);
-  }
-  absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override {
-    return inner_->Open(path);
-  }
-  absl::StatusOr<std::unique_ptr<FileSystem>> OpenFolder(const std::string& path) override {
-    return inner_->OpenFolder(path);
-  }
-  absl::Status Rename(const std::string& from, const std::string& to) override {
-    return inner_->Rename(from, to);
-  }
-  absl::Status RenameNew(const std::string& from, const std::string& to) override {
-    return inner_->RenameNew(from, to);
-  }
-  absl::Status Remove(const std::string& path) override { return inner_->Remove(path); }
-  absl::Status MakeFolder(const std::string& path) override { return inner_->MakeFolder(path); }
-  absl::Status RemoveFolder(const std::string& path) override { return inner_->RemoveFolder(path); }
-  absl::StatusOr<std::vector<std::string>> List(const std::string& folder) override {
-    return inner_->List(folder);
-  }
-  absl::Status SyncFolder(const std::string& folder) override { return inner_->SyncFolder(folder); }
-
- private:
-  FileSystem* const inner_;
 };
 
 std::string Folder(uint64_t step) { return CheckpointFolder(kDir, step); }
