@@ -49,16 +49,18 @@ def main():
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = ResNet()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = ResNet().to(device)
 
     train = data_set(args.data, "train", args.most)
     opt = weir.torch.Optimizer(model, JOB, train)
     for x, y in opt.loader():
         opt.zero_grad()
-        loss = F.cross_entropy(model(x), y)
+        loss = F.cross_entropy(model(x.to(device)), y.to(device))
         loss.backward()
         opt.step(loss=loss)
 
+    model.to("cpu")
     # BatchNorm's running statistics are of batches that older weights have seen: take them anew.
     for layer in model.modules():
         if isinstance(layer, nn.BatchNorm2d):

@@ -41,7 +41,7 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH), nn.Dropout(0.1))
 
     def forward(self, x):
-        future = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        future = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
         h = self.norm1(x)
         x = x + self.attention(h, h, h, attn_mask=future, need_weights=False)[0]
         return x + self.mlp(self.norm2(x))
@@ -71,16 +71,17 @@ def main():
     alphabet = sorted(set(text))
     numbers = torch.tensor([alphabet.index(c) for c in text])
     train, test = numbers[:len(text) * 9 // 10], numbers[len(text) * 9 // 10:]
-    model = Transformer(len(alphabet))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = Transformer(len(alphabet)).to(device)
 
     opt = weir.torch.Optimizer(model, HERE / "transformer.json", Windows(train))
     for x, y in opt.loader():
         opt.zero_grad()
-        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        loss = F.cross_entropy(model(x.to(device)).flatten(0, 1), y.to(device).flatten())
         loss.backward()
         opt.step(loss=loss)
 
-    model.eval()
+    model.to("cpu").eval()
     with torch.no_grad():
         x, y = next(iter(torch.utils.data.DataLoader(Windows(test), 1000)))
         print(f"next characters guessed right: {(model(x).argmax(-1) == y).float().mean():.3f}")

@@ -163,19 +163,26 @@ def pytorch_ddp(python, steps, limit):
     return summed(processes.run(group, limit), WORKERS)
 
 
-def weir_torch(python, steps, limit):
+def weir_torch(mode):
     """Not among contestants(): the others measure Weir's own worker, and `./dev bench python` this."""
+    def run(python, steps, limit):
+        return _weir_torch(mode, python, steps, limit)
+    return run
+
+
+def _weir_torch(mode, python, steps, limit):
+    consistency = {"mode": "sync", "parts": WORKERS} if mode == "sync" else {"mode": "async"}
     with tempfile.TemporaryDirectory() as folder:
         job, out = pathlib.Path(folder) / "job.json", pathlib.Path(folder) / "out"
         job.write_text(json.dumps({
             "name": "weir_torch", "data": {"batch_size": BATCH}, "train": {"examples": (WARMUP + steps) * WORKERS * BATCH},
-            "consistency": {"mode": "sync", "parts": WORKERS}, "optimizer": {"type": "sgd", "learning_rate": LEARNING_RATE}}),
+            "consistency": consistency, "optimizer": {"type": "sgd", "learning_rate": LEARNING_RATE}}),
             encoding="utf-8")
         out.mkdir()
         command = [str(environments.BIN / "cli/weir"), "up", f"--ps={SERVERS}", f"--workers={WORKERS}", str(job), "--", python,
-                   str(HERE / "weir_torch.py"), f"--job={job}", f"--data={data()}", f"--out={out}", f"--steps={steps}",
-                   f"--warmup={WARMUP}"]
+                   str(HERE / "weir_torch.py"), f"--job={job}", f"--data={data()}", f"--out={out}", f"--warmup={WARMUP}"]
         processes.run([Process("weir up", command, environments.weir_package())], limit)
+        # In async a worker's steps are as many as it gets done until the job ends.
         return summed([json.loads(file.read_text(encoding="utf-8")) for file in out.iterdir()], WORKERS)
 
 

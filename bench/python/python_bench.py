@@ -2,6 +2,7 @@
 """Weir's Python package beside its C++ client, and beside plain PyTorch. In each row the contestants take turns; its targets are for
 ratios. See docs/benchmarks/README.md."""
 import argparse
+import itertools
 import json
 import pathlib
 import re
@@ -25,7 +26,8 @@ ENDLESS = 10**12  # examples of a job that is ended from outside
 IN_PLACE, COPIED = "C++ client, in place", "C++ client, copied"
 NUMPY, TENSORS, OPTIMIZER = "NumPy, in place", "tensors, Client.push_pull()", "weir.torch.Optimizer"
 TORCH, WEIR = "plain PyTorch", "weir.torch.Optimizer, 1 server"
-WEIR_MLP, DDP, RPC, TENSORFLOW = "weir.torch.Optimizer, sync", "PyTorch DDP, gloo", "PyTorch RPC, sync", "TensorFlow"
+WEIR_SYNC, WEIR_ASYNC = "weir.torch.Optimizer, sync", "weir.torch.Optimizer, async"
+DDP, RPC, TENSORFLOW = "PyTorch DDP, gloo", "PyTorch RPC", "TensorFlow"
 
 
 @dataclass
@@ -43,10 +45,10 @@ TARGETS = {
                  Target("push and pull from NumPy, in place / the C++ client's, in place", NUMPY, IN_PLACE, 1.05)],
     "transformer": [Target("step of examples/transformer.py, 1 worker / plain PyTorch", WEIR, TORCH, 1.10)],
     "resnet": [Target("step of examples/resnet.py, 1 worker / plain PyTorch", WEIR, TORCH, 1.10)],
-    "mlp": [Target("steps a second, 2 servers, 2 workers, sync / PyTorch DDP", WEIR_MLP, DDP, 1.5, at_least=True),
-            Target("steps a second, 2 servers, 2 workers, sync / a parameter server on PyTorch's RPC", WEIR_MLP, RPC, 3,
-                   at_least=True),
-            Target("steps a second, 2 servers, 2 workers, sync / TensorFlow's parameter servers", WEIR_MLP, TENSORFLOW, 3,
+    "mlp": [Target("steps a second, 2 servers, 2 workers, sync / PyTorch DDP", WEIR_SYNC, DDP, 1.5, at_least=True),
+            Target("steps a second, 2 servers, 2 workers, async / a parameter server on PyTorch's RPC, the better of sync and async",
+                   WEIR_ASYNC, RPC, 3, at_least=True),
+            Target("steps a second, 2 servers, 2 workers, async / TensorFlow's parameter servers, async", WEIR_ASYNC, TENSORFLOW, 8,
                    at_least=True)],
 }
 
@@ -58,6 +60,8 @@ def parse(arguments):
     parser.add_argument("--seconds", type=float, default=0.5, help="rough length of a turn (%(default)s); ten times that in mlp")
     parser.add_argument("--elements", type=int, default=25_000_000, help="of the model in exchange (%(default)s)")
     parser.add_argument("--images", type=int, default=60_000, help="of Fashion-MNIST in resnet (%(default)s)")
+    parser.add_argument("--device", default="cpu", help="of PyTorch, for the models in transformer and resnet (%(default)s)")
+    parser.add_argument("--data", type=pathlib.Path, default=environments.FASHION_MNIST, help="the folder of Fashion-MNIST (%(default)s)")
     parser.add_argument("--pytorch", metavar="PYTHON", default="/usr/bin/python3", help="a Python that has PyTorch (%(default)s)")
     parser.add_argument("--tensorflow", metavar="PYTHON", help="a Python that has TensorFlow, instead of the one that "
                         "./dev bench peers --install=tensorflow has made")
@@ -108,7 +112,7 @@ def training(example):
         del job["train"]["epochs"]
         job["consistency"]["parts"] = 1
         with tempfile.TemporaryDirectory() as folder:
-            arguments = [f"--data={environments.FASHION_MNIST}", f"--most={options.images}"]
+            arguments = [f"--data={options.data}", f"--most={options.images}", f"--device={options.device}"]
             ours = worker(WEIR, options, folder, job, "training.py", example, "weir", *arguments)
             plain = Contestant(TORCH, [options.pytorch, str(HERE / "training.py"), example, "torch", *arguments, ours.command[-1]],
                                environment=environments.weir_package())
@@ -119,9 +123,10 @@ def training(example):
 def mlp(options):
     """Runs, each of fresh processes, in turns; the seconds of a step are those for all workers' steps, so that of two workers each
     has half of them."""
-    racers = {WEIR_MLP: (field.weir_torch, options.pytorch), DDP: (field.pytorch_ddp, options.pytorch)}
-    for transport in ["shm", "tcp"]:
-        racers[f"{RPC}, {transport}"] = (field.pytorch_rpc("sync", transport), options.pytorch)
+    racers = {WEIR_SYNC: (field.weir_torch("sync"), options.pytorch), WEIR_ASYNC: (field.weir_torch("async"), options.pytorch),
+              DDP: (field.pytorch_ddp, options.pytorch)}
+    for mode, transport in itertools.product(field.COLUMNS, ["shm", "tcp"]):
+        racers[f"{RPC}, {mode}, {transport}"] = (field.pytorch_rpc(mode, transport), options.pytorch)
     try:
         python = environments.python_for("tensorflow", options.tensorflow, install=False)
         for call, steps in [("a step a call", 1), ("20 steps a call", 20)]:

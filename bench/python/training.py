@@ -33,6 +33,7 @@ parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("example", choices=["transformer", "resnet"])
 parser.add_argument("way", choices=["weir", "torch"])
 parser.add_argument("--most", type=int, required=True, help="images to use")
+parser.add_argument("--device", default="cpu")
 for name in ["data", "job", "turns"]:
     parser.add_argument(f"--{name}", required=True)
 args = parser.parse_args()
@@ -42,6 +43,7 @@ sys.path.insert(0, str(EXAMPLES))
 torch.manual_seed(0)
 torch.set_num_threads(1)
 model, train, loss_of = {"transformer": transformer, "resnet": resnet}[args.example]()
+model.to(args.device)
 
 
 def weir_loop():
@@ -50,7 +52,7 @@ def weir_loop():
     for x, y in opt.loader():
         turns.step()
         opt.zero_grad()
-        loss = loss_of(model, x, y)
+        loss = loss_of(model, x.to(args.device), y.to(args.device))
         loss.backward()
         opt.step(loss=loss)
 
@@ -76,7 +78,7 @@ def torch_loop():
         for x, y in torch.utils.data.DataLoader(train, job["data"]["batch_size"], shuffle=True):
             turns.step()
             opt.zero_grad()
-            loss = loss_of(model, x, y)
+            loss = loss_of(model, x.to(args.device), y.to(args.device))
             loss.backward()
             if clip_norm:
                 torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)

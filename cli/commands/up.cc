@@ -54,7 +54,8 @@ constexpr absl::Duration kSaveDeadline = absl::Seconds(60);
 constexpr absl::Duration kLinger = absl::Seconds(30);
 // By then ps:0 has said whether it waits for a task, even on a busy machine.
 constexpr absl::Duration kTellsStart = absl::Seconds(10);
-// When the job is done, how long a task that has not noticed may still take.
+// When the job is done, how long a task that has not noticed may still take. After that long `weir up` says
+// which of the user's programs go on.
 constexpr absl::Duration kStragglers = absl::Seconds(5);
 
 struct Failure {
@@ -98,6 +99,7 @@ class Job {
   void Warn();
   void CheckStart();
   void CheckWorkers();
+  void EndStragglers();
   void CheckLinger();
   void ReportFailureWhenSettled();
   void PollStatus();
@@ -130,6 +132,7 @@ class Job {
   std::vector<std::string> warnings_;  // of tasks that the job does without, if it has begun
   bool some_worker_done_ = false;
   bool coordinator_done_ = false;
+  bool told_of_stragglers_ = false;
   std::vector<TaskExit> exits_;
   std::map<std::string, int> restarts_;  // by task
   absl::Time last_exit_ = start_;
@@ -394,6 +397,27 @@ void Job::CheckWorkers() {
   if (Clock::Real().Now() - last_exit_ >= kSettle) Fail({});
 }
 
+// Of programs that run on after the job. One that was started again may have come when the job was done, and
+// would wait for its servers; the others may evaluate what they have trained.
+void Job::EndStragglers() {
+  std::vector<std::string> late, others;
+  for (const std::string& task : cluster_->running()) {
+    if (absl::StartsWith(task, "ps:")) continue;
+    (restarts_.count(task) > 0 ? late : others).push_back(task);
+  }
+  if (!late.empty()) {
+    console_.Line("warning: ", Console::Color::kYellow,
+                  absl::StrCat(Names(late), late.size() == 1 ? " was" : " were", " started again, and still ",
+                               late.size() == 1 ? "runs " : "run ", absl::FormatDuration(kStragglers),
+                               " after the job's end; ended"));
+  }
+  for (const std::string& task : late) cluster_->EndFrom(task, SIGTERM);
+  if (!others.empty()) {
+    console_.Line(absl::StrCat("the job is done; ", Names(others), others.size() == 1 ? " goes on" : " go on",
+                               "; Ctrl-C ends ", others.size() == 1 ? "it" : "them"));
+  }
+}
+
 void Job::CheckLinger() {
   if (!workers_started_ || failure_.has_value() || ending_since_.has_value()) return;
   const auto running = cluster_->running();
@@ -403,13 +427,17 @@ void Job::CheckLinger() {
                         absl::FormatDuration(limit), " after ", after);
   };
   const absl::Duration quiet = Clock::Real().Now() - last_exit_;
+  const bool servers_run = cluster_->Runs("ps");
+  const bool others_run = cluster_->Runs("worker") || cluster_->Runs("evaluator");
+  if (coordinator_done_ && others_run && !options_.program.empty()) {
+    if (quiet >= kStragglers && !std::exchange(told_of_stragglers_, true)) EndStragglers();
+    return;
+  }
   if (coordinator_done_ && quiet >= kStragglers) {
     // A worker that was away when the others were told of the end, say.
     console_.Line("warning: ", Console::Color::kYellow, still_run(kStragglers, "the job's end; ended"));
     return End();
   }
-  const bool servers_run = cluster_->Runs("ps");
-  const bool others_run = cluster_->Runs("worker") || cluster_->Runs("evaluator");
   const absl::Duration limit = servers_run ? kLinger + lease_ : kLinger;
   if (servers_run == others_run || quiet < limit) return;
   Fail({still_run(limit, servers_run ? "all workers have ended" : "all servers have ended"), kExitInternal,

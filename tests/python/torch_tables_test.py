@@ -219,7 +219,7 @@ class Misuse(unittest.TestCase):
         self.error("no table 'words': it has none; its config lists them in `tables`",
                    lambda: train(Small(), None, tables=[]))
         self.error("no table 'visits': it has words, items", lambda: train(Small("visits"), None))
-        self.error("keys must be a tensor of int64 on the CPU, got torch.int32", lambda: train(Small(), lambda m: m(keys.int())))
+        self.error("keys must be a tensor of int64, got torch.int32", lambda: train(Small(), lambda m: m(keys.int())))
         self.error("got list", lambda: Small()([1]))
         self.error("mode must be \"sum\" or \"mean\", got 'max'", lambda: Small(mode="max"))
         self.error("keys must be a tensor of int64", lambda: weir.torch.Optimizer(Small(), job(), Clicks()).loader(

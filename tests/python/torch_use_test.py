@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """weir.torch as its users meet it: what works as with torch, what is refused, and streams of data."""
 import collections
+import subprocess
 import textwrap
 import unittest
 
@@ -207,6 +208,8 @@ class Use(unittest.TestCase):
             ("data.batch_size", lambda: self.optimizer().loader(batch_size=4)),
             ("GradScaler", lambda: getattr(self.optimizer(), "_step_supports_amp_scaling")),
             ("float32", lambda: self.optimizer(torch.nn.Linear(2, 2).double())),
+            ("weight is on meta", lambda: self.optimizer(torch.nn.Linear(2, 2, device="meta"))),
+            ("num_workers", lambda: self.optimizer().loader(pin_memory=True)),
             ("no parameter that requires", lambda: self.optimizer(torch.nn.ReLU())),
             ("map-style", lambda: self.optimizer(data=iter([]))),
             ("train.micro_batches", lambda: self.optimizer(train={"micro_batches": 2})),
@@ -337,6 +340,19 @@ class Up(unittest.TestCase):
         done = support.run([support.ROOT / "cli/weir", "config", "check", run.job])
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("of the program that the job is for", done.stdout)
+
+    def test_a_program_that_goes_on_after_the_job(self):
+        """`weir up` says so, and waits for it."""
+        run = Run(self)
+        with subprocess.Popen(run.up("--workers=2", "--ps=2", program=["--go_on"]), stderr=subprocess.PIPE, text=True) as process:
+            said = []
+            for line in process.stderr:
+                said.append(line)
+                if "the job is done; worker:0, worker:1 go on" in line:
+                    (run.folder / "go").touch()
+            self.assertEqual(process.wait(support.LIMIT_SECONDS), 0, "".join(said))
+        self.assertIn("the job is done; worker:0, worker:1 go on; Ctrl-C ends them", "".join(said))
+        self.assertEqual(len(run.models()), 2)
 
     def test_init_from(self):
         """A folder of initial weights comes before those that the workers have."""

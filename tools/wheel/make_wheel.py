@@ -52,9 +52,9 @@ def launcher(program, library, folder):
 
 
 def licences(binaries, environment, own):
-    """name -> text, for our own and each library that is packed, from its Debian package. own: those that were linked anew, which
-    are of the package that has the library of this name."""
-    found = {"LICENSE": (ROOT / "LICENSE").read_text()}
+    """name -> text, for our own and each library that is packed, from its Debian package; packages of one text share it, and the
+    name. own: the libraries that were linked anew, which are of the package that has the library of this name."""
+    packages = {}
     paths = {line.split()[2] for binary in binaries
              for line in run("ldd", binary, stdout=subprocess.PIPE, env=environment).stdout.splitlines() if "=> /" in line}
     for path in sorted(paths):
@@ -64,8 +64,9 @@ def licences(binaries, environment, own):
         if package is None:
             sys.exit(f"wheel: {path} belongs to no Debian package, so its licence is not known")
         if package != "libc6":
-            found[package] = pathlib.Path(f"/usr/share/doc/{package}/copyright").read_text(errors="replace")
-    return found
+            text = pathlib.Path(f"/usr/share/doc/{package}/copyright").read_text(errors="replace")
+            packages.setdefault(text, set()).add(package)
+    return {"LICENSE": (ROOT / "LICENSE").read_text(), **{"+".join(sorted(names)): text for text, names in packages.items()}}
 
 
 def metadata():
@@ -130,6 +131,8 @@ def main():
         (repaired,) = (folder / "repaired").glob("*.whl")
         target = ROOT / "dist" / repaired.name
         target.write_bytes(repaired.read_bytes())
+        # Deflate as before, by a better compressor than Python's: 4 % less.
+        run("advzip", "--recompress", "--shrink-normal", "--quiet", target)
     check_wheel.check(target)
     print(f"{target.relative_to(ROOT)}: {target.stat().st_size / 1e6:.1f} MB")
 

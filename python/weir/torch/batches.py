@@ -61,6 +61,8 @@ class Batches:
         self._begun: deque[int] = deque()
         # The position of its first example, and the batch.
         self._peeked: tuple[int, Any] | None = None
+        # Of the batch that follows, and whether the last guess was right.
+        self._guess, self._guesses = -1, False
         if num_workers > 0:
             loader = torch.utils.data.DataLoader(dataset, batch_sampler=_Endless(self._indices), collate_fn=collate,
                                                  num_workers=num_workers, **options)
@@ -68,6 +70,7 @@ class Batches:
 
     def __call__(self, work: Work) -> Any:
         self._predictor.saw(work)
+        self._guesses = self._guess == work.first_example
         peeked, self._peeked = self._peeked, None
         if peeked is not None and peeked[0] == work.first_example and work.examples == self._batch:
             return peeked[1]
@@ -94,6 +97,19 @@ class Batches:
             self._peeked = first, self._make(first, self._batch)
         return self._peeked[1]
 
+    def prepare(self, work: Work) -> None:
+        """This work's gradient is on its way. While it and new weights travel, makes the batch that probably follows, unless
+        processes do that, or the last guess was wrong."""
+        if self._ahead is not None or work.examples_left <= work.examples:
+            return
+        if self._peeked is None:
+            self._predictor.restart(work)
+            self._guess = self._predictor.next()
+            if self._guesses:
+                self._peeked = self._guess, self._make(self._guess, self._batch)
+        else:
+            self._guess = self._peeked[0]
+
     def _make(self, first: int, examples: int) -> Any:
         indices = self._order(first, examples).tolist()
         # As PyTorch's own loaders, from 2.0 on.
@@ -117,6 +133,7 @@ class StreamBatches:
         self._loader = torch.utils.data.DataLoader(dataset, batch_size=batch, collate_fn=collate, num_workers=num_workers,
                                                    persistent_workers=num_workers > 0, **options)
         self._pass = iter(self._loader)
+        self._makes_ahead = num_workers > 0
         self._peeked: list[Any] = []
 
     def __call__(self, work: Work) -> Any:
@@ -126,6 +143,11 @@ class StreamBatches:
         """The batch of the work that follows on this one."""
         self._peeked = [self._next()]
         return self._peeked[0]
+
+    def prepare(self, work: Work) -> None:
+        """As of Batches."""
+        if not self._makes_ahead and not self._peeked and work.examples_left > work.examples:
+            self.peek(work)
 
     def _next(self) -> Any:
         for _ in range(2):

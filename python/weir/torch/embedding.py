@@ -8,16 +8,15 @@ import torch.nn.functional as F
 
 from ..errors import ConfigError, Error
 
-# The rows of keys, which are unique, in the table: float32 [n, dim].
+# The rows of keys, which are unique, in the table: float32 [n, dim], on the device of the keys.
 ReadRows = Callable[[str, torch.Tensor], torch.Tensor]
 
 
 def check_keys(table: str, keys: Any) -> None:
     """ConfigError: the keys are not as a table's must be."""
-    if not isinstance(keys, torch.Tensor) or keys.dtype != torch.int64 or keys.device.type != "cpu":
-        seen = f"{keys.dtype} on {keys.device}" if isinstance(keys, torch.Tensor) else type(keys).__name__
-        raise ConfigError(f"table {table}: keys must be a tensor of int64 on the CPU, got {seen}; convert them with "
-                          ".long().cpu()")
+    if not isinstance(keys, torch.Tensor) or keys.dtype != torch.int64:
+        seen = keys.dtype if isinstance(keys, torch.Tensor) else type(keys).__name__
+        raise ConfigError(f"table {table}: keys must be a tensor of int64, got {seen}; convert them with .long()")
 
 
 class TableModule(torch.nn.Module):

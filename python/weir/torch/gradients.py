@@ -9,7 +9,8 @@ import torch
 
 from ..errors import Error
 from ..steps import Step
-from .weights import ModelWeights, as_tensors
+from .device import Indexed
+from .weights import ModelWeights
 
 
 class Gradients:
@@ -22,8 +23,8 @@ class Gradients:
 
     def __init__(self, weights: ModelWeights, overlap: bool):
         self._parameters, self._statistics = weights.parameters, weights.statistics
-        self._all = weights.all
-        self._places = {name: place for place, name in enumerate(self._all)}
+        self._place = weights.place
+        self._indices = {name: index for index, name in enumerate(weights.all)}
         self._step: Step | None = None
         self._accumulating = False
         # The gradients that were handed over, and their versions: an operation in place makes a new one.
@@ -52,12 +53,10 @@ class Gradients:
                 raise Error(f"the gradient of {name} was changed after backward(), when it was on its way to the servers "
                             "(overlap=True). To clip gradients set train.clip_norm of the job; for other changes give "
                             "overlap=False")
-        into = as_tensors(self._step.gradient, self._all)
-        for (name, p), to in zip(self._parameters.items(), into):
-            if name not in self._sent:
-                _copy(p.grad, to)
-        for statistic, to in zip(self._statistics.values(), into[len(self._parameters):]):
-            to.copy_(statistic)
+        rest: list[Indexed] = [(index, None if p.grad is None else _dense(p.grad))
+                               for index, (name, p) in enumerate(self._parameters.items()) if name not in self._sent]
+        rest += enumerate(self._statistics.values(), len(self._parameters))
+        self._place.finish(self._step, rest)
         self._step = None
         self._sent.clear()
 
@@ -90,16 +89,12 @@ class Gradients:
         if self._accumulating or grad is None:
             return
         with torch.no_grad():
-            _copy(grad, as_tensors(self._step.gradient, self._all)[self._places[name]])
+            self._place.send(self._step, self._indices[name], _dense(grad))
         self._sent[name] = grad, grad._version
-        self._step.ready(name)
 
 
-def _copy(gradient: torch.Tensor | None, to: torch.Tensor) -> None:
-    if gradient is None:
-        to.zero_()
-    else:
-        to.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
+def _dense(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 class _NodeHook:

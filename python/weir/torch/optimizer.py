@@ -23,8 +23,8 @@ from .weights import ModelWeights
 class Optimizer(torch.optim.Optimizer):
     """Trains a model as a worker of a job.
 
-    model: its parameters that require a gradient are trained, on the CPU. bfloat16 ones are rounded from the float32
-        values that the servers have. The running statistics of BatchNorm go with them: each batch begins with those of
+    model: its parameters that require a gradient are trained, on the CPU or on one GPU. bfloat16 ones are rounded from the
+        float32 values that the servers have. The running statistics of BatchNorm go with them: each batch begins with those of
         the job. A step of sync makes them the mean of what its parts have left; otherwise they are those of the newest
         push. Other parameters and buffers stay this process's own. Its modules weir.torch.EmbeddingBag and Embedding look
         rows up in the job's tables, which are trained, too.
@@ -74,7 +74,7 @@ class Optimizer(torch.optim.Optimizer):
     # ---- the loop
 
     def loader(self, *, num_workers: int = 0, collate_fn: Callable[[list[Any]], Any] | None = None,
-               prefetch_factor: int = 2, worker_init_fn: Callable[[int], None] | None = None,
+               pin_memory: bool = False, prefetch_factor: int = 2, worker_init_fn: Callable[[int], None] | None = None,
                multiprocessing_context: Any = None, final_keys: KeysOfTables | None = None,
                prefetch_keys: Callable[[Any], KeysOfTables] | None = None, **refused: Any) -> Iterator[Any]:
         """Yields the batches that this worker has to compute, until the job is done; call step() once for each.
@@ -85,7 +85,8 @@ class Optimizer(torch.optim.Optimizer):
         weights. In sync torch's random numbers are seeded for each batch, so that dropout does not depend on which
         worker computes it.
 
-        num_workers, collate_fn, prefetch_factor, worker_init_fn, multiprocessing_context: as of DataLoader.
+        num_workers, collate_fn, pin_memory, prefetch_factor, worker_init_fn, multiprocessing_context: as of DataLoader;
+            batches are pinned where they are made ahead, by num_workers.
         final_keys: {"table": keys}, int64 of any shape, whose trained rows the model's modules have when the loop has ended.
         prefetch_keys: returns the keys of a batch, {"table": keys}. The batch that probably comes next is then made before this
             one is yielded, and its rows travel while this one is computed (weir.Step.prefetch_rows()).
@@ -95,22 +96,25 @@ class Optimizer(torch.optim.Optimizer):
                               "data.batch_size and shuffled by its seed")
         if self._begun:
             raise Error("loader() was called already; one loop trains the whole job, all its epochs")
+        self._weights.check_place()
         kept = KeptRows(final_keys or {}, self._tables)
         self._begun = True
-        return self._loop(num_workers, collate_fn, prefetch_factor, worker_init_fn, multiprocessing_context, kept,
-                          prefetch_keys)
+        options: dict[str, Any] = {}
+        if num_workers > 0:
+            options = dict(pin_memory=pin_memory, prefetch_factor=prefetch_factor, worker_init_fn=worker_init_fn,
+                           multiprocessing_context=multiprocessing_context)
+        elif pin_memory:
+            raise ConfigError("pin_memory is for batches that num_workers make ahead; with num_workers=0 a batch goes to the GPU "
+                              "as soon as it is made; take it out")
+        return self._loop(num_workers, collate_fn, options, kept, prefetch_keys)
 
-    def _loop(self, num_workers: int, collate_fn: Any, prefetch_factor: int, worker_init_fn: Any,
-              context: Any, kept: KeptRows, prefetch_keys: Callable[[Any], KeysOfTables] | None) -> Iterator[Any]:
+    def _loop(self, num_workers: int, collate_fn: Any, options: Mapping[str, Any], kept: KeptRows,
+              prefetch_keys: Callable[[Any], KeysOfTables] | None) -> Iterator[Any]:
         job, examples = self.job, self._train_set
         sync = job.get("consistency.mode") == "sync"
         parts = int(job.get("consistency.parts") or job.get("cluster.workers") or 1) if sync else 1
         batch = int(job.get("data.batch_size", 32))
         seed = int(job.config["seed"])
-        options: dict[str, Any] = {}
-        if num_workers > 0:
-            options = dict(prefetch_factor=prefetch_factor, worker_init_fn=worker_init_fn,
-                           multiprocessing_context=context)
         # Before the client: a fork would share its connections.
         batches: Batches | StreamBatches
         if isinstance(examples, torch.utils.data.IterableDataset):
@@ -133,8 +137,7 @@ class Optimizer(torch.optim.Optimizer):
                 if prefetch_keys is not None:
                     step.prefetch_rows(as_arrays(prefetch_keys(batches.peek(step.work))))
                 if seed is not None:
-                    # Of the CPU: torch.manual_seed() takes as long as a small step, for devices that are not used.
-                    torch.default_generator.manual_seed((seed + 0x9E3779B97F4A7C15 * (step.work.batch + 1)) % 2**63)
+                    self._weights.place.seed((seed + 0x9E3779B97F4A7C15 * (step.work.batch + 1)) % 2**63)
                 self._step = step
                 gradients.begin(step)
                 self._rows.begin(step)
@@ -144,6 +147,7 @@ class Optimizer(torch.optim.Optimizer):
                 if not step.pushed:
                     raise Error("step() was not called for the last batch; call it once for each batch of the loader. "
                                 "For larger batches raise data.batch_size; to leave early, break out of the loop")
+                batches.prepare(step.work)
             self._weights.load(final)
             self._rows.keep(kept)
         except GeneratorExit:

@@ -57,7 +57,7 @@ class TableRows:
         found: dict[str, list[tuple[Keys, Floats]]] = {}
         for table, keys, leaf in self._leaves:
             if leaf.grad is not None:
-                found.setdefault(table, []).append((keys, leaf.grad.contiguous().numpy()))
+                found.setdefault(table, []).append((keys, leaf.grad.contiguous().cpu().numpy()))
         return {table: (np.concatenate([keys for keys, _ in parts]), np.concatenate([values for _, values in parts]))
                 if len(parts) > 1 else parts[0] for table, parts in found.items()}
 
@@ -87,14 +87,15 @@ class TableRows:
         self._elsewhere = kept.read
 
     def _read(self, table: str, unique: torch.Tensor) -> torch.Tensor:
-        keys = unique.numpy()
+        keys = unique.cpu().numpy()
         if self._elsewhere is not None:
-            return torch.from_numpy(self._elsewhere(table, keys))
+            found: torch.Tensor = torch.from_numpy(self._elsewhere(table, keys)).to(unique.device)
+            return found
         step = self._step
         if step is None:
             raise Error(f"table {table}: a model's rows are on the servers. They are there for each batch of loader(), within "
                         "opt.snapshot(), and after the loop if loader(final_keys=...) names their keys")
-        rows = torch.from_numpy(step.rows(table, keys))
+        rows: torch.Tensor = torch.from_numpy(step.rows(table, keys)).to(unique.device)
         if torch.is_grad_enabled() and len(keys) > 0:
             rows.requires_grad_()
             rows.register_hook(lambda _: self._check(step))  # type: ignore[no-untyped-call]
@@ -129,4 +130,4 @@ def as_arrays(keys: KeysOfTables) -> dict[str, Keys]:
     """The keys as weir.Client takes them."""
     for table, of in keys.items():
         check_keys(table, of)
-    return {table: of.detach().reshape(-1).numpy() for table, of in keys.items()}
+    return {table: of.detach().reshape(-1).cpu().numpy() for table, of in keys.items()}

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Iterable, Iterator, Mapping
+from typing import Iterator, Mapping
 
 import numpy as np
 import torch
@@ -11,8 +11,9 @@ import torch
 from .. import job as _job
 from ..client import Client, Weights
 from ..errors import ConfigError
-from ..job import FlatTensors, Floats, Tensor
+from ..job import Floats, Tensor
 from ..tables import Rows
+from .device import place_of
 
 
 # What BatchNorm layers keep; a job has the count of batches as float32 too.
@@ -35,13 +36,22 @@ class ModelWeights:
         if not self.parameters:
             raise ConfigError("the model has no parameter that requires a gradient")
         for name, p in self.parameters.items():
-            if p.dtype not in (torch.float32, torch.bfloat16) or p.device.type != "cpu":
-                raise ConfigError(f"{name} is {p.dtype} on {p.device}; Weir trains float32 and bfloat16 parameters on the CPU")
+            if p.dtype not in (torch.float32, torch.bfloat16):
+                raise ConfigError(f"{name} is {p.dtype}; Weir trains float32 and bfloat16 parameters")
         layers = [name for name, layer in model.named_modules() if isinstance(layer, torch.nn.modules.batchnorm._NormBase)]
         names = {f"{layer}.{name}".lstrip(".") for layer in layers for name in _STATISTICS}
         self.statistics = {name: buffer for name, buffer in model.named_buffers() if name in names}
         #: Both, in the order of the job's tensors.
         self.all = {**self.parameters, **self.statistics}
+        #: Where they are.
+        self.place = place_of(self.all)
+
+    def check_place(self) -> None:
+        """ConfigError: the model is no more where it was."""
+        for name, p in self.parameters.items():
+            if p.device != self.place.device:
+                raise ConfigError(f"{name} is on {p.device}, and was on {self.place.device} when the optimizer was made; move the "
+                                  "model before that")
 
     def tensors(self) -> dict[str, Tensor]:
         """As a weir.Client takes them, with the model's values as the initial ones."""
@@ -50,7 +60,7 @@ class ModelWeights:
 
     def arrays(self) -> dict[str, Floats]:
         """The values as float32, each where the model has it if it has it so."""
-        return {name: t.detach().float().numpy() for name, t in self.all.items()}
+        return {name: t.detach().float().cpu().numpy() for name, t in self.all.items()}
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """As weir.save_weights()."""
@@ -59,9 +69,7 @@ class ModelWeights:
     @torch.no_grad()
     def load(self, values: Mapping[str, Floats]) -> None:
         """Copies the values into the model."""
-        for t, value in zip(self.all.values(), as_tensors(values, self.all)):
-            # The mean of counts that are equal may not be one to the last bit.
-            t.copy_(value if t.is_floating_point() else value.round())
+        self.place.load(values)
 
     @contextlib.contextmanager
     def snapshot(self, client: Client, memory: Floats | None = None, rows: Rows | None = None) -> Iterator[Weights]:
@@ -71,23 +79,11 @@ class ModelWeights:
         new = client.model.split(np.empty(client.model.elements, dtype=np.float32) if memory is None else memory)
         weights = client.snapshot(new, rows).result()
         own = {name: array.copy() for name, array in self.arrays().items()}
-        self.load(new)
+        self.load(dict(new))  # one by one, since a batch's gradients may be where all of them would travel through
         try:
             yield weights
         finally:
             self.load(own)
-
-
-def as_tensors(arrays: Mapping[str, Floats], names: Iterable[str]) -> list[torch.Tensor]:
-    """The arrays with these names as tensors of the same memory. For memory that is used again and again they are made once;
-    `names` are those of all its tensors then."""
-    known = arrays.converted if isinstance(arrays, FlatTensors) else None
-    if known is not None:
-        return known  # type: ignore[no-any-return]
-    tensors = [torch.from_numpy(arrays[name]) for name in names]
-    if isinstance(arrays, FlatTensors):
-        arrays.converted = tensors
-    return tensors
 
 
 def save_weights(model: torch.nn.Module, directory: str | os.PathLike[str]) -> None:
