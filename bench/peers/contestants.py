@@ -163,6 +163,11 @@ def pytorch_ddp(python, steps, limit):
     return summed(processes.run(group, limit), WORKERS)
 
 
+def pytorch_alone(python, steps, limit):
+    """Not among contestants(), either (weir_torch)."""
+    return summed(processes.run(pytorch_processes(python, "pytorch_alone.py", "none", WORKERS * ["worker"], steps), limit), WORKERS)
+
+
 def weir_torch(mode):
     """Not among contestants(): the others measure Weir's own worker, and `./dev bench python` this."""
     def run(python, steps, limit):

@@ -27,7 +27,7 @@ IN_PLACE, COPIED = "C++ client, in place", "C++ client, copied"
 NUMPY, TENSORS, OPTIMIZER = "NumPy, in place", "tensors, Client.push_pull()", "weir.torch.Optimizer"
 TORCH, WEIR = "plain PyTorch", "weir.torch.Optimizer, 1 server"
 WEIR_SYNC, WEIR_ASYNC = "weir.torch.Optimizer, sync", "weir.torch.Optimizer, async"
-DDP, RPC, TENSORFLOW = "PyTorch DDP, gloo", "PyTorch RPC", "TensorFlow"
+ALONE, DDP, RPC, TENSORFLOW = "PyTorch without any exchange", "PyTorch DDP, gloo", "PyTorch RPC", "TensorFlow"
 
 
 @dataclass
@@ -124,7 +124,7 @@ def mlp(options):
     """Runs, each of fresh processes, in turns; the seconds of a step are those for all workers' steps, so that of two workers each
     has half of them."""
     racers = {WEIR_SYNC: (field.weir_torch("sync"), options.pytorch), WEIR_ASYNC: (field.weir_torch("async"), options.pytorch),
-              DDP: (field.pytorch_ddp, options.pytorch)}
+              ALONE: (field.pytorch_alone, options.pytorch), DDP: (field.pytorch_ddp, options.pytorch)}
     for mode, transport in itertools.product(field.COLUMNS, ["shm", "tcp"]):
         racers[f"{RPC}, {mode}, {transport}"] = (field.pytorch_rpc(mode, transport), options.pytorch)
     try:

@@ -49,7 +49,7 @@ class Rows(unittest.TestCase):
     def test_mlp(self):
         rpc = [f"{python_bench.RPC}, {mode}, {transport}" for mode in ["async", "sync"] for transport in ["shm", "tcp"]]
         # Without TensorFlow.
-        self.assertEqual(len(self.measure("mlp", dict.fromkeys([python_bench.WEIR_SYNC, python_bench.WEIR_ASYNC, python_bench.DDP, *rpc], 1))), 2)
+        self.assertEqual(len(self.measure("mlp", dict.fromkeys([python_bench.WEIR_SYNC, python_bench.WEIR_ASYNC, python_bench.ALONE, python_bench.DDP, *rpc], 1))), 2)
 
     def test_a_contestant_that_ends_is_named_with_its_last_words(self):
         for connects in [False, True]:
