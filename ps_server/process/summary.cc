@@ -78,6 +78,7 @@ std::string SummaryJson(const v1::ClusterStatus& status, const v1::JobConfig& co
   out["bytes_pushed"] = status.bytes_pushed();
   out["bytes_pulled"] = status.bytes_pulled();
   out["weights_sha256"] = IfKnown(!evaluation.weights_sha256().empty(), evaluation.weights_sha256());
+  out["tables_sha256"] = IfKnown(!status.tables_sha256().empty(), status.tables_sha256());
   out["checkpoint"] = status.checkpoint();
   out["recoveries"] = status.recoveries();
   out["lost_pushes"] = status.lost_pushes();

@@ -218,9 +218,26 @@ void Shard::HandlePin(const v1::PinVersion& pin) {
 }
 
 void Shard::HandlePing(const v1::Ping& ping) {
+  last_ping_ = ping.sequence();
+  if (ping.with_table_digests() && tables_ != nullptr &&
+      (digests_ == nullptr || digests_->version() != tables_->version())) {
+    digests_ = std::make_unique<TableDigests>(tables_);
+    queue_.Post([this, incarnation = incarnation_] { GoOnWithDigests(incarnation); });
+  }
+  ReportStats();
+}
+
+void Shard::GoOnWithDigests(uint64_t incarnation) {
+  if (digests_ == nullptr || incarnation != incarnation_ || digests_->done()) return;
+  digests_->Step();
+  if (digests_->done()) return ReportStats();
+  queue_.Post([this, incarnation] { GoOnWithDigests(incarnation); });
+}
+
+void Shard::ReportStats() {
   v1::ShardReport report;
   v1::ShardStats& stats = *report.mutable_stats();
-  stats.set_sequence(ping.sequence());
+  stats.set_sequence(last_ping_);
   stats.mutable_version()->set_incarnation(incarnation_);
   stats.mutable_version()->set_count(counters_.version);
   stats.set_pushes_applied(counters_.pushes_applied);
@@ -241,6 +258,9 @@ void Shard::HandlePing(const v1::Ping& ping) {
   for (v1::Wait& wait : Waits()) *stats.add_waits() = std::move(wait);
   stats.set_seconds_since_update(absl::ToDoubleSeconds(options_.clock->Now() - progress_.last()));
   if (tables_ != nullptr) DescribeTables(*tables_, &stats);
+  if (digests_ != nullptr && digests_->done() && digests_->version() == tables_->version()) {
+    for (const std::string& digest : digests_->digests()) stats.add_table_digests(digest);
+  }
   Report(std::move(report));
 }
 

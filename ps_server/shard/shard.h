@@ -39,6 +39,7 @@
 #include "ps_server/shard/shard_members.h"
 #include "ps_server/shard/shard_tables.h"
 #include "ps_server/shard/staged_parts.h"
+#include "ps_server/shard/table_digests.h"
 #include "ps_server/shard/waiting_calls.h"
 
 namespace weir {
@@ -198,6 +199,10 @@ class Shard {
   void HandleCommit(const v1::CommitStep& commit);
   void HandlePin(const v1::PinVersion& pin);
   void HandlePing(const v1::Ping& ping);
+  // Answers the last ping.
+  void ReportStats();
+  // One turn of digests_; after the last one the stats are sent again.
+  void GoOnWithDigests(uint64_t incarnation);
   void HandleFreeze(const v1::FreezeCheckpoint& freeze);
   void HandleCheckpoint(const v1::TakeCheckpoint& take);
   // Keeps the newest version for a checkpoint of this step.
@@ -335,6 +340,9 @@ class Shard {
   std::shared_ptr<BlockStore> store_;
   // Null: the job has no embedding tables. Their version is the store's.
   std::shared_ptr<ShardTables> tables_;
+  // Made at the job's end. Null: nobody has asked for them.
+  std::unique_ptr<TableDigests> digests_;
+  uint64_t last_ping_ = 0;
   RowBudget row_budget_;
   // What the tables take, as of the last Tick().
   uint64_t table_bytes_ = 0;

@@ -100,6 +100,7 @@ void Shard::Drop(const std::string& reason) {
   log_.End();
   store_->Retire();
   store_ = nullptr;
+  digests_ = nullptr;
   tables_ = nullptr;
 }
 

@@ -182,6 +182,23 @@ absl::StatusOr<std::vector<v1::CheckpointTable>> WriteTables(const PinnedTables&
   return records;
 }
 
+absl::StatusOr<std::shared_ptr<ShardTables>> NewTables(const v1::JobConfig& config,
+                                                       const BlockStore::Options& shard) {
+  if (config.tables().empty()) return std::shared_ptr<ShardTables>();
+  const v1::CheckpointConfig& checkpoint = config.checkpoint();
+  ShardTables::Options options;
+  options.tables = config.tables();
+  options.seed = shard.seed;
+  options.shard = shard.shard;
+  options.num_shards = shard.num_shards;
+  options.total_steps = shard.total_steps;
+  options.pushes_per_step = shard.pushes_per_step;
+  options.notes_changes = checkpoint.has_directory() && checkpoint.table_deltas() > 0;
+  options.kernels = shard.kernels;
+  options.threads = shard.threads;
+  return ShardTables::Create(options);
+}
+
 absl::Status LoadTables(const CheckpointReader& reader, bool weights_only, uint32_t shard,
                         uint32_t num_shards, uint64_t version, ShardTables* tables) {
   std::vector<v1::TableConfig> configs;

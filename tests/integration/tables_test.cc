@@ -28,6 +28,8 @@ void CheckSync(const TableRun& run) {
   t.StartAll();
   t.job.ExpectAllExit(0);
   CHECK((t.Rows() == TrainTablesSerially(run.set)));
+  // Of rows and values, whatever the number of servers.
+  CHECK(t.job.Summary()["tables_sha256"] == SerialTablesSha256(run.set));
 }
 
 TEST_CASE("sync: all rows have the bits of a serial loop: 1 server, 1 worker") { CheckSync({1, 1, {}, {}}); }
@@ -101,6 +103,7 @@ TEST_CASE(
   second.StartAll();
   second.job.ExpectAllExit(0);
   CHECK((second.Rows() == TrainTablesSerially({}, {}, /*few=*/true)));
+  CHECK(second.job.Summary()["tables_sha256"] == SerialTablesSha256({}, {}, /*few=*/true));
 }
 
 // ---- every update counts once
