@@ -107,8 +107,9 @@ std::vector<uint64_t> Ledger::KeysOf(uint32_t shard) const {
 
 bool Ledger::HasKey(uint64_t batch, uint64_t key) const {
   // Each batch has some, and few: so rows expire, and most of them are the same in two checkpoints.
-  return key != keys_.back() && (key == keys_[batch % (kKeys - 1)] ||
-                                 RandomStream(RandomKey(batch, "has key"), key).Next() % 8 == 0);
+  return key != keys_.back() &&
+         (key == keys_[batch % (kKeys - 1)] ||
+          RandomStream(RandomKey(batch, "has key"), key).Next() % options_.rarity == 0);
 }
 
 void Ledger::RowGradient(uint64_t batch, uint64_t key, float* gradient) const {

@@ -34,7 +34,7 @@ class Ledger {
   static constexpr int64_t kMixed = 8;
   // Of the table. No batch has the last key. Eight buckets have three keys each, so that
   // quotas evict rows; the last key is in a bucket of its own.
-  static constexpr size_t kKeys = 25, kDim = 32;
+  static constexpr size_t kKeys = 25, kDim = 64;
 
   // What decides which keys have rows, as in TableConfig.
   struct RowRules {
@@ -56,6 +56,8 @@ class Ledger {
     // The job has a table.
     bool table = false;
     RowRules rules;
+    // Besides its first, a batch has each key with a probability of 1 / this.
+    uint32_t rarity = 8;
   };
   explicit Ledger(Options options);
 

@@ -314,6 +314,45 @@ void PlanTable(Dice& dice, bool forced, Plan* plan) {
   }
 }
 
+// Of a stream of chance of its own, too: jobs whose rows come and go, which save what has changed all the
+// time and lose servers meanwhile. So a checkpoint that has the removal of rows alone is restored now and
+// then.
+void PlanChurn(Dice& dice, Plan* plan) {
+  const auto workers = static_cast<uint32_t>(plan->workers.size());
+  if (!plan->ledger.table || !plan->recoverable() || workers > 5 || plan->ledger.parts > 5 ||
+      !dice.Chance(0.5)) {
+    return;
+  }
+  Ledger::Options& ledger = plan->ledger;
+  const uint32_t of_version = ledger.sync ? ledger.parts : 1;  // batches
+  ledger.rarity = 40;
+  ledger.rules.admit_after = 0;
+  ledger.rules.expire_after_steps = std::max<uint32_t>(2, dice.From(8, 16) / of_version);
+  ledger.total_examples = std::max(ledger.total_examples, ledger.batch_size * std::max(40u, 12 * of_version));
+  v1::JobConfig& config = plan->config;
+  config.mutable_train()->set_examples(ledger.total_examples);
+  config.mutable_tables(0)->set_admit_after(ledger.rules.admit_after);
+  config.mutable_tables(0)->set_expire_after_steps(ledger.rules.expire_after_steps);
+  v1::CheckpointConfig& checkpoint = *config.mutable_checkpoint();
+  checkpoint.clear_every_seconds();
+  checkpoint.set_every_steps(1);
+  checkpoint.set_table_deltas(dice.From(3, 10));
+  // A checkpoint takes as long as a few batches, which leave most rows as they are.
+  for (WorkerPlan& worker : plan->workers) {
+    worker.compute_least = absl::Milliseconds(40) * workers;
+    worker.compute_most = absl::Milliseconds(80) * workers;
+  }
+  // Such a job takes some seconds.
+  for (uint32_t i = dice.From(2, 4); i > 0; --i) {
+    FaultPlan fault;
+    fault.kind = FaultPlan::Kind::kServerCrash;
+    fault.at = dice.Time(absl::Seconds(1), absl::Seconds(5));
+    fault.duration = dice.Time(absl::Milliseconds(10), absl::Milliseconds(400));
+    fault.first = dice.Below(plan->shards());
+    plan->faults.push_back(fault);
+  }
+}
+
 }  // namespace
 
 const char* Name(FaultPlan::Kind kind) {
@@ -407,6 +446,8 @@ Plan MakePlan(uint64_t seed, bool with_table) {
   PlanUploads(uploads, &plan);
   Dice table(seed, "plan: table");
   PlanTable(table, with_table, &plan);
+  Dice churn(seed, "plan: churn");
+  PlanChurn(churn, &plan);
   for (const FaultPlan& fault : plan.faults) plan.heal = std::max(plan.heal, fault.at + fault.duration);
   return plan;
 }
