@@ -72,7 +72,8 @@ absl::StatusOr<ShardLoader::Loaded> ShardLoader::MakeParts(const Task& task, uin
     tables.shard = task.store.shard;
     tables.num_shards = task.store.num_shards;
     tables.total_steps = task.store.total_steps;
-    tables.pushes_per_step = task.store.pushes_per_step;
+    tables.pushes_per_step = TablesCountParts(*options_.config) ? std::max<uint32_t>(1, install.parts())
+                                                                : task.store.pushes_per_step;
     tables.notes_changes = checkpoint.has_directory() && checkpoint.table_deltas() > 0;
     tables.kernels = task.store.kernels;
     tables.threads = task.store.threads;
@@ -85,8 +86,7 @@ absl::StatusOr<ShardLoader::Loaded> ShardLoader::MakeParts(const Task& task, uin
     const bool weights_only = install.restore().weights_only();
     WEIR_RETURN_IF_ERROR(LoadCheckpoint(reader, weights_only, install.shard(), install.num_shards(), store,
                                         version, &loaded.state, &position));
-    return LoadTables(reader, weights_only, install.shard(), install.num_shards(), version.count,
-                      loaded.tables.get());
+    return LoadTables(reader, weights_only, install.shard(), install.num_shards(), loaded.tables.get());
   };
   WEIR_ASSIGN_OR_RETURN(
       loaded.store,

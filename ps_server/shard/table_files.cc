@@ -115,6 +115,7 @@ v1::CheckpointTable WholeRecord(const ShardTables& tables, size_t index) {
   record.set_counters(table.counters());
   record.set_slot_words(table.row_words() - table.dim());
   record.set_chunk_bytes(kTableChunkBytes);
+  record.set_version(table.version());
   return record;
 }
 
@@ -183,13 +184,14 @@ absl::StatusOr<std::vector<v1::CheckpointTable>> WriteTables(const PinnedTables&
 }
 
 absl::Status LoadTables(const CheckpointReader& reader, bool weights_only, uint32_t shard,
-                        uint32_t num_shards, uint64_t version, ShardTables* tables) {
+                        uint32_t num_shards, ShardTables* tables) {
   std::vector<v1::TableConfig> configs;
   for (size_t i = 0; tables != nullptr && i < tables->size(); ++i) configs.push_back(tables->config(i));
   WEIR_RETURN_IF_ERROR(reader.CheckTables(configs, weights_only));
   for (size_t i = 0; i < configs.size(); ++i) {
     Table& table = tables->table(i);
-    WEIR_RETURN_IF_ERROR(table.RestoreVersion(weights_only ? 0 : version));
+    const uint64_t version = weights_only ? 0 : reader.VersionOfTable(configs[i].name(), shard, num_shards);
+    WEIR_RETURN_IF_ERROR(table.RestoreVersion(version));
     const size_t dim = table.dim(), words_of_row = table.row_words(), slots = words_of_row - dim;
     std::vector<float> words;
     std::vector<Table::Row> rows;

@@ -55,12 +55,12 @@ struct TableFiles {
 absl::StatusOr<std::vector<v1::CheckpointTable>> WriteTables(const PinnedTables& from, const TableFiles& to);
 
 // Fills new tables, which no update has changed. To go on (`weights_only` false) they become those of the
-// checkpoint at `version`, in which the dense weights are. With weights alone, each row has the values that
+// checkpoint, at their version there. With weights alone, each row has the values that
 // it had, slots like a new row's, and is as old as version 0; no key is counted. From then on the tables note
 // what changes (ShardTables::Saved), if the next checkpoint may build on this one: to go on, and on as many
 // shards. FailedPrecondition: the
 // tables differ (CheckpointReader::CheckTables). `tables` null: the job has none.
 absl::Status LoadTables(const CheckpointReader& reader, bool weights_only, uint32_t shard,
-                        uint32_t num_shards, uint64_t version, ShardTables* tables);
+                        uint32_t num_shards, ShardTables* tables);
 
 }  // namespace weir

@@ -314,6 +314,21 @@ void PlanTable(Dice& dice, bool forced, Plan* plan) {
   }
 }
 
+// Likewise.
+void PlanEarlyRows(Dice& dice, bool forced, Plan* plan) {
+  if (!plan->ledger.table || !dice.Chance(forced ? 0.5 : 0.25)) return;
+  if (plan->config.consistency().mode() == v1::ConsistencyConfig::MODE_ASYNC) return;
+  plan->config.mutable_consistency()->set_tables(v1::ConsistencyConfig::TABLES_ASYNC);
+  if (!plan->sync()) return;
+  plan->ledger.early_rows = true;
+  // All pushes of a key show in its row.
+  plan->ledger.rules = {};
+  v1::TableConfig& table = *plan->config.mutable_tables(0);
+  table.set_admit_after(0);
+  table.set_expire_after_steps(0);
+  table.set_max_rows(0);
+}
+
 }  // namespace
 
 const char* Name(FaultPlan::Kind kind) {
@@ -407,6 +422,8 @@ Plan MakePlan(uint64_t seed, bool with_table) {
   PlanUploads(uploads, &plan);
   Dice table(seed, "plan: table");
   PlanTable(table, with_table, &plan);
+  Dice early(seed, "plan: early rows");
+  PlanEarlyRows(early, with_table, &plan);
   for (const FaultPlan& fault : plan.faults) plan.heal = std::max(plan.heal, fault.at + fault.duration);
   return plan;
 }
@@ -425,7 +442,8 @@ std::string Plan::ToString() const {
       " KiB", shared_memory ? ", shared memory" : "", recoverable() ? ", checkpoints" : "",
       logs() ? ", log" : "", moves > 0 ? ", servers move" : "",
       ledger.poisoned.empty() ? "" : ", poisoned batches", ledger.uploaded ? ", values uploaded" : "",
-      ledger.table ? ", a table" : "", Words(ledger.rules));
+      ledger.table ? ", a table" : "", Words(ledger.rules),
+      consistency.tables() == v1::ConsistencyConfig::TABLES_ASYNC ? ", rows on arrival" : "");
   for (const FaultPlan& fault : faults) {
     absl::StrAppend(&out, "; ", Name(fault.kind), " ", fault.first, " ", fault.second, " at ",
                     absl::FormatDuration(fault.at), " for ", absl::FormatDuration(fault.duration));

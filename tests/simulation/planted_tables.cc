@@ -209,6 +209,7 @@ class ChangedTables : public JobStore {
     table.set_rows(rows.keys.size());
     table.set_counters(counters.keys.size());
     table.set_chunk_bytes(file->tables(0).chunk_bytes());
+    table.set_version(file->tables(0).version());
     WEIR_RETURN_IF_ERROR(fs.Remove(absl::StrCat(folder, "/", file->tables(0).name())));
     WEIR_ASSIGN_OR_RETURN(
         const std::unique_ptr<TableWriter> writer,
