@@ -316,7 +316,7 @@ void PlanTable(Dice& dice, bool forced, Plan* plan) {
 
 // Likewise.
 void PlanEarlyRows(Dice& dice, bool forced, Plan* plan) {
-  if (!plan->ledger.table || !dice.Chance(forced ? 0.5 : 0.25)) return;
+  if (!plan->ledger.table || !dice.Chance(forced ? 0.5 : 0.4)) return;
   if (plan->config.consistency().mode() == v1::ConsistencyConfig::MODE_ASYNC) return;
   plan->config.mutable_consistency()->set_tables(v1::ConsistencyConfig::TABLES_ASYNC);
   if (!plan->sync()) return;
@@ -327,6 +327,16 @@ void PlanEarlyRows(Dice& dice, bool forced, Plan* plan) {
   table.set_admit_after(0);
   table.set_expire_after_steps(0);
   table.set_max_rows(0);
+  if (!plan->recoverable() || !dice.Chance(0.8)) return;
+  // Checkpoints in the midst of steps, and a need for them.
+  plan->config.mutable_checkpoint()->clear_every_steps();
+  plan->config.mutable_checkpoint()->set_every_seconds(0.01 * dice.From(2, 8));
+  FaultPlan crash;
+  crash.kind = FaultPlan::Kind::kServerCrash;
+  crash.at = dice.Time(absl::Milliseconds(150), absl::Milliseconds(900));
+  crash.duration = dice.Time(absl::Milliseconds(10), absl::Milliseconds(500));
+  crash.first = dice.Below(plan->shards());
+  plan->faults.push_back(crash);
 }
 
 }  // namespace
