@@ -38,12 +38,12 @@ TEST_CASE("sync: after kills of the servers all rows have the bits of a serial l
 TEST_CASE(
     "sync, tables async: after kills of servers and of a worker every update of every row counts once") {
   const TestFolder folder;
-  std::vector<std::string> set = Saved(folder, ", \"every_seconds\": 0.1");
+  std::vector<std::string> set = Saved(folder, ", \"every_seconds\": 0.3");
   for (const std::string& more :
        {std::string("consistency.tables=async"), CountingTables(), std::string("cluster.min_workers=1"),
         std::string("cluster.lease_seconds=3")})
     set.push_back(more);
-  // Parts of a step come 0.2 s apart, so most checkpoints have the rows of some and not of others.
+  // Parts of a step come 0.2 s apart, so a checkpoint may have the rows of some and not of others.
   JobOfTables t({2, 2, set, {"slow,count", "slow,count,dies"}});
   t.StartAll();
   t.job.WaitForStatus("rows on arrival", [](const auto& now) { return now.tables_async(); });
