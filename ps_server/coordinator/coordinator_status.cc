@@ -120,6 +120,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   status.set_mode(EnumWord(
       *v1::ConsistencyConfig::Mode_descriptor()->FindValueByNumber(options_.config.consistency().mode())));
   status.set_staleness_bound(options_.config.consistency().staleness());
+  status.set_tables_async(RowsOnArrival(options_.config));
   status.set_tls(options_.tls);
   status.set_num_shards(shards_.known_servers());
   status.set_configured_workers(options_.workers);

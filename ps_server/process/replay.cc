@@ -81,15 +81,15 @@ absl::StatusOr<ReplayResult> ReplayFrom(FileSystem& files, const std::string& di
   std::vector<float> weights(static_cast<size_t>(options.model.elements()));
   std::map<std::string, std::string> digests;  // by table
   for (; options.shard < options.num_shards; ++options.shard) {
-    WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<ShardTables> tables, NewTables(config, options));
+    WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<ShardTables> tables,
+                          NewTables(config, options, newest.job().parts()));
     LogPosition position;
     v1::ShardState state;
     const auto restore = [&](const BlockStore& store, ShardVersion& version) {
       WEIR_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(files, beginning.folder));
       WEIR_RETURN_IF_ERROR(LoadCheckpoint(reader, beginning.weights_only, options.shard, options.num_shards,
                                           store, version, &state, &position));
-      return LoadTables(reader, beginning.weights_only, options.shard, options.num_shards, version.count,
-                        tables.get());
+      return LoadTables(reader, beginning.weights_only, options.shard, options.num_shards, tables.get());
     };
     WEIR_ASSIGN_OR_RETURN(
         const std::shared_ptr<BlockStore> store,

@@ -51,6 +51,7 @@ std::string SummaryJson(const v1::ClusterStatus& status, const v1::JobConfig& co
   const v1::ConsistencyConfig& consistency = config.consistency();
   out["parts"] = IfKnown(consistency.mode() == v1::ConsistencyConfig::MODE_SYNC,
                          consistency.has_parts() ? consistency.parts() : status.configured_workers());
+  out["tables"] = IfKnown(config.tables_size() > 0, status.tables_async() ? "async" : status.mode());
   out["ps"] = status.num_shards();
   out["workers"] = status.configured_workers();
   out["steps"] = status.step();

@@ -29,6 +29,7 @@ std::unique_ptr<ConsistencyPolicy> Shard::PolicyFromConfig(const v1::JobConfig& 
 Shard::Shard(Options options)
     : options_(std::move(options)),
       mode_(TraitsOf(options_.config)),
+      rows_early_(TablesCountParts(options_.config)),
       reporter_([](v1::ShardReport) {}),
       loader_({&options_.config, options_.files, options_.background,
                [this](std::function<void()> function) { queue_.Post(std::move(function)); }}),
@@ -180,7 +181,13 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
     return;
   }
   store_->Update(gradients->dense);
-  if (tables_ != nullptr) tables_->Update(gradients->rows);
+  if (rows_early_) {
+    // Versions of tables count as many parts on every shard, whatever has come in time.
+    for (size_t part = early_rows_.taken(); part < install_.parts(); ++part) tables_->Update({});
+    early_rows_.Commit();
+  } else if (tables_ != nullptr) {
+    tables_->Update(gradients->rows);
+  }
   policy_->Commit();
   counters_.version = commit.step() + 1;
   progress_.Mark(options_.clock->Now());

@@ -65,7 +65,7 @@ absl::StatusOr<ShardLoader::Loaded> ShardLoader::MakeParts(const Task& task, uin
   const v1::Install& install = task.install;
   const v1::CheckpointConfig& checkpoint = options_.config->checkpoint();
   Loaded loaded;
-  WEIR_ASSIGN_OR_RETURN(loaded.tables, NewTables(*options_.config, task.store));
+  WEIR_ASSIGN_OR_RETURN(loaded.tables, NewTables(*options_.config, task.store, install.parts()));
   LogPosition position;
   const auto restore = [&](const BlockStore& store, ShardVersion& version) {
     WEIR_ASSIGN_OR_RETURN(const CheckpointReader reader,
@@ -73,8 +73,7 @@ absl::StatusOr<ShardLoader::Loaded> ShardLoader::MakeParts(const Task& task, uin
     const bool weights_only = install.restore().weights_only();
     WEIR_RETURN_IF_ERROR(LoadCheckpoint(reader, weights_only, install.shard(), install.num_shards(), store,
                                         version, &loaded.state, &position));
-    return LoadTables(reader, weights_only, install.shard(), install.num_shards(), version.count,
-                      loaded.tables.get());
+    return LoadTables(reader, weights_only, install.shard(), install.num_shards(), loaded.tables.get());
   };
   WEIR_ASSIGN_OR_RETURN(
       loaded.store,

@@ -113,7 +113,8 @@ bool Ledger::HasKey(uint64_t batch, uint64_t key) const {
 }
 
 void Ledger::RowGradient(uint64_t batch, uint64_t key, float* gradient) const {
-  const float scale = Scale(batch);
+  // An early part has its rows whole.
+  const float scale = options_.early_rows ? 1 : Scale(batch);
   gradient[0] = -scale;
   gradient[1] = -scale * static_cast<float>(batch + 1);
   const float noise = UniformFloat(RandomStream(RandomKey(batch, "row"), key).Next()) - 0.5f;

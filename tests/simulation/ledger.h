@@ -28,7 +28,8 @@ namespace weir {
 //   others     0. They make the rows a large part of a checkpoint, so that it pays to save their changes
 //   alone.
 //
-// So a shard's rows follow from the pushes in its weights, in their order (row_model.h). Pure.
+// So a shard's rows follow from the pushes in its weights, in their order (row_model.h), unless they are
+// early: then they also have some of the parts whose dense values are not there. Pure.
 class Ledger {
  public:
   static constexpr int64_t kMixed = 8;
@@ -58,6 +59,8 @@ class Ledger {
     RowRules rules;
     // Besides its first, a batch has each key with a probability of 1 / this.
     uint32_t rarity = 8;
+    // sync: rows take effect as the parts of a step arrive (consistency.tables "async").
+    bool early_rows = false;
   };
   explicit Ledger(Options options);
 

@@ -353,6 +353,31 @@ void PlanChurn(Dice& dice, Plan* plan) {
   }
 }
 
+// Likewise.
+void PlanEarlyRows(Dice& dice, bool forced, Plan* plan) {
+  if (!plan->ledger.table || !dice.Chance(forced ? 0.5 : 0.4)) return;
+  if (plan->config.consistency().mode() == v1::ConsistencyConfig::MODE_ASYNC) return;
+  plan->config.mutable_consistency()->set_tables(v1::ConsistencyConfig::TABLES_ASYNC);
+  if (!plan->sync()) return;
+  plan->ledger.early_rows = true;
+  // All pushes of a key show in its row.
+  plan->ledger.rules = {};
+  v1::TableConfig& table = *plan->config.mutable_tables(0);
+  table.set_admit_after(0);
+  table.set_expire_after_steps(0);
+  table.set_max_rows(0);
+  if (!plan->recoverable() || !dice.Chance(0.8)) return;
+  // Checkpoints in the midst of steps, and a need for them.
+  plan->config.mutable_checkpoint()->clear_every_steps();
+  plan->config.mutable_checkpoint()->set_every_seconds(0.01 * dice.From(2, 8));
+  FaultPlan crash;
+  crash.kind = FaultPlan::Kind::kServerCrash;
+  crash.at = dice.Time(absl::Milliseconds(150), absl::Milliseconds(900));
+  crash.duration = dice.Time(absl::Milliseconds(10), absl::Milliseconds(500));
+  crash.first = dice.Below(plan->shards());
+  plan->faults.push_back(crash);
+}
+
 }  // namespace
 
 const char* Name(FaultPlan::Kind kind) {
@@ -448,6 +473,8 @@ Plan MakePlan(uint64_t seed, bool with_table) {
   PlanTable(table, with_table, &plan);
   Dice churn(seed, "plan: churn");
   PlanChurn(churn, &plan);
+  Dice early(seed, "plan: early rows");
+  PlanEarlyRows(early, with_table, &plan);
   for (const FaultPlan& fault : plan.faults) plan.heal = std::max(plan.heal, fault.at + fault.duration);
   return plan;
 }
@@ -466,7 +493,8 @@ std::string Plan::ToString() const {
       " KiB", shared_memory ? ", shared memory" : "", recoverable() ? ", checkpoints" : "",
       logs() ? ", log" : "", moves > 0 ? ", servers move" : "",
       ledger.poisoned.empty() ? "" : ", poisoned batches", ledger.uploaded ? ", values uploaded" : "",
-      ledger.table ? ", a table" : "", Words(ledger.rules));
+      ledger.table ? ", a table" : "", Words(ledger.rules),
+      consistency.tables() == v1::ConsistencyConfig::TABLES_ASYNC ? ", rows on arrival" : "");
   for (const FaultPlan& fault : faults) {
     absl::StrAppend(&out, "; ", Name(fault.kind), " ", fault.first, " ", fault.second, " at ",
                     absl::FormatDuration(fault.at), " for ", absl::FormatDuration(fault.duration));

@@ -219,6 +219,7 @@ class ChangedTables : public JobStore {
     table.set_rows(rows.keys.size());
     table.set_counters(counters.keys.size());
     table.set_chunk_bytes(written.chunk_bytes());
+    table.set_version(written.version());
     if (content.delta) {
       table.set_delta_since(written.delta_since());
       table.set_removed_rows(content.removed_rows.keys.size());
