@@ -80,7 +80,8 @@ namespace weir {
 // its gradients are summed, and it is read to each place. NaN and Inf in a row are found before anything of
 // the push is sent. Where a batch's keys are known before its weights are wanted, ask early: PullRows() for
 // the next clock, while this clock's gradient is computed, waits on the servers and comes with the step. Any
-// number of calls may be outstanding.
+// number of calls may be outstanding. With consistency.tables "async" PullRows() waits for nobody and brings
+// the newest rows; its result is no base of a push.
 //
 // Thread-safe. Tensors that are handed to Pull() and Push() belong to the caller. They must live until the
 // Future is ready, and the tensors of Push() must stay unchanged until then. If the Future holds an error,

@@ -108,10 +108,15 @@ struct Work {
 };
 
 struct PullResult {
-  // By shard: the version that was read, counted in updates. In sync all are the step's number.
+  // By shard: the version that was read, counted in updates. In sync all are the step's number, except of a
+  // pull of rows alone where consistency.tables is "async": then each is that of the shard at that moment,
+  // and a gradient needs the result of a pull of weights as its base.
   std::vector<uint64_t> versions;
   // By shard: the incarnation that counted them.
   std::vector<uint64_t> incarnations;
+  // By shard: the version of its tables that the rows are of (docs/tables.md). Only where consistency.tables
+  // is "async"; otherwise empty, and the rows are of `versions`.
+  std::vector<uint64_t> table_versions;
   // sync: the step of this pull is past (it was made without this worker), and the tensors hold no usable
   // weights. NextWork() returns work of the open step.
   bool past = false;

@@ -61,6 +61,7 @@ int Replay(const std::string& directory) {
     std::printf("shard %zu: version %llu\n", shard, static_cast<unsigned long long>(result->versions[shard]));
   }
   std::printf("weights_sha256: %s\n", result->weights_sha256.c_str());
+  if (!result->tables_sha256.empty()) std::printf("tables_sha256: %s\n", result->tables_sha256.c_str());
   return kExitOk;
 }
 

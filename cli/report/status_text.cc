@@ -155,6 +155,10 @@ std::string StatusReport(const v1::ClusterStatus& status) {
                     status.pushes_refused() > 0
                         ? absl::StrCat(", ", FormatCount(status.pushes_refused()), " refused")
                         : ""));
+  if (status.tables_async()) {
+    line("tables", absl::StrCat("rows take effect on arrival",
+                                status.mode() == "sync" ? ", so the run does not repeat bit for bit" : ""));
+  }
   for (const v1::TableStatus& table : status.tables()) {
     line("table", absl::StrCat(Printable(table.name()), ": ", FormatCount(table.all().rows()), " rows, ",
                                FormatBytes(table.all().bytes())));

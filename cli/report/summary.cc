@@ -159,6 +159,7 @@ absl::StatusOr<JobSummary> ParseSummary(const std::string& server_json) {
   reader.Read("/bytes_pushed", &s.bytes_pushed);
   reader.Read("/bytes_pulled", &s.bytes_pulled);
   reader.ReadIfKnown("/weights_sha256", &s.weights_sha256);
+  if (root.contains("tables_sha256")) reader.ReadIfKnown("/tables_sha256", &s.tables_sha256);
   reader.Read("/checkpoint", &s.checkpoint);
   reader.Read("/recoveries", &s.recoveries);
   reader.Read("/lost_pushes", &s.lost_pushes);
@@ -224,6 +225,7 @@ std::string SummaryText(const std::string& name, const JobSummary& s) {
   if (!s.checkpoint.empty()) line("checkpoint", Printable(s.checkpoint));
   line("weights",
        s.weights_sha256.empty() ? "not evaluated" : absl::StrCat("sha256 ", Printable(s.weights_sha256)));
+  if (!s.tables_sha256.empty()) line("tables", absl::StrCat("sha256 ", Printable(s.tables_sha256)));
   return out;
 }
 

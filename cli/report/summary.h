@@ -45,6 +45,7 @@ struct JobSummary {
   uint64_t bytes_pushed = 0;
   uint64_t bytes_pulled = 0;
   std::string weights_sha256;  // "": not known, the weights were not read at the end
+  std::string tables_sha256;   // "": not known, or the job has no embedding tables
   std::string checkpoint;      // the last one's folder; "": the job takes none
   uint64_t recoveries = 0;     // a server was lost and came back
   uint64_t lost_pushes = 0;

@@ -79,6 +79,7 @@ PullResult MergePull(const std::vector<ShardAnswer>& answers) {
   for (const ShardAnswer& answer : answers) {
     result.versions.push_back(answer.pull.version().count());
     result.incarnations.push_back(answer.pull.version().incarnation());
+    if (answer.pull.has_table_version()) result.table_versions.push_back(answer.pull.table_version());
     result.past |= answer.pull.outcome() == v1::STEP_PAST;
   }
   return result;

@@ -62,6 +62,8 @@ absl::StatusOr<ShardSet::Pull> ClientImpl::MakePull(ExchangeOrder::Pull order) {
           "a pull of rows alone brings no tensors, so it takes no on_weights; give `tensors`, or none");
     }
     pull.request.set_header_only(true);
+    pull.request.set_rows_alone(true);
+    if (rows_on_arrival_) pull.want.clear();
     return pull;
   }
   WEIR_ASSIGN_OR_RETURN(pull.tensors, tensors_.Match(order.tensors));

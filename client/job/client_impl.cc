@@ -60,6 +60,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
       start_clock_(reply.start_clock()),
       wire_(WireOptions::From(config.wire(), channels.chunk_unit)),
       backup_workers_(config.consistency().backup_workers() > 0),
+      rows_on_arrival_(RowsOnArrival(config)),
       rejects_(config.consistency().on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_REJECT),
       shard_checks_(reply.num_shards() == 1 && !backup_workers_ &&
                     config.consistency().on_nonfinite() != v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER),

@@ -188,6 +188,8 @@ class ClientImpl final : public Client {
   const uint64_t start_clock_;
   const WireOptions wire_;
   const bool backup_workers_;
+  // Pulls of rows alone wait for nobody, at whatever version the weights are.
+  const bool rows_on_arrival_;
   // consistency.on_nonfinite is "reject".
   const bool rejects_;
   // OutgoingGradient::Options::shard_checks. False if the answer may be that of a part that came late, or if

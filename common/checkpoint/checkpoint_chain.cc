@@ -7,6 +7,7 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/manifest.h"
+#include "common/checkpoint/table_layout.h"
 
 namespace weir {
 namespace {
@@ -44,8 +45,8 @@ std::string Misfit(const TableFile& delta, const v1::CheckpointFile& file, const
   if (table->slot_words() != delta.table->slot_words()) {
     return differs("slot_words", delta.table->slot_words(), table->slot_words());
   }
-  if (file.version().count() != delta.table->delta_since()) {
-    return differs("the shard's version", delta.table->delta_since(), file.version().count());
+  if (VersionOfTable(file, *table) != delta.table->delta_since()) {
+    return differs("the table's version", delta.table->delta_since(), VersionOfTable(file, *table));
   }
   return "";
 }

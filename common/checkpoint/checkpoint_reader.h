@@ -63,6 +63,10 @@ class CheckpointReader {
   // dim of each that is here, and a job may have others, which begin without rows.
   absl::Status CheckTables(const std::vector<v1::TableConfig>& tables, bool weights_only) const;
 
+  // The version that such a table has for shard `shard` of `num_shards`: that of the same shard here, or else
+  // the highest of all. 0: it is not here.
+  uint64_t VersionOfTable(const std::string& table, uint32_t shard, uint32_t num_shards) const;
+
   // Where a shard's rows of one table go: chunks, in no set order of keys. An error of a function is the
   // result.
   struct TableTarget {

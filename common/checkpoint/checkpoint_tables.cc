@@ -113,6 +113,17 @@ absl::Status CheckpointReader::CheckTables(const std::vector<v1::TableConfig>& t
   return absl::OkStatus();
 }
 
+uint64_t CheckpointReader::VersionOfTable(const std::string& table, uint32_t shard,
+                                          uint32_t num_shards) const {
+  const size_t index = FindTable(table);
+  uint64_t version = 0;
+  for (const v1::CheckpointFile& file : manifest_.files()) {
+    if (index == NumTables() || (num_shards == manifest_.num_shards() && file.shard() != shard)) continue;
+    version = std::max(version, weir::VersionOfTable(file, file.tables(static_cast<int>(index))));
+  }
+  return version;
+}
+
 absl::Status CheckpointReader::LoadTable(const std::string& table, uint32_t shard, uint32_t num_shards,
                                          const TableTarget& target) const {
   const size_t index = FindTable(table);

@@ -67,9 +67,10 @@ absl::Status CheckTable(const v1::CheckpointFile& file, size_t index, const v1::
       Expect("name", table.name(),
              TableFileName(file.shard(), file.num_shards(), index, /*delta=*/table.has_delta_since())));
   WEIR_RETURN_IF_ERROR(CheckTableSizes(table));
-  if (table.has_delta_since() && table.delta_since() > file.version().count()) {
-    return absl::InvalidArgumentError(absl::StrCat("delta_since: must be at most the shard's version, ",
-                                                   file.version().count(), ", got ", table.delta_since()));
+  if (const uint64_t version = VersionOfTable(file, table);
+      table.has_delta_since() && table.delta_since() > version) {
+    return absl::InvalidArgumentError(absl::StrCat("delta_since: must be at most the table's version, ",
+                                                   version, ", got ", table.delta_since()));
   }
   // Of all shards; the config says more than a reader needs, but it is one table.
   WEIR_RETURN_IF_ERROR(Expect("table", table.table().ShortDebugString(), first.table().ShortDebugString()));

@@ -73,6 +73,13 @@ absl::Status CheckShardState(const v1::ShardState& state) {
     WEIR_RETURN_IF_ERROR(CheckIntervals(absl::StrCat(field, ".lost"), worker.lost()));
     WEIR_RETURN_IF_ERROR(CheckIntervals(absl::StrCat(field, ".passed"), worker.passed()));
   }
+  for (int i = 0; i < state.applied_rows_size(); ++i) {
+    const v1::AppliedRows& rows = state.applied_rows(i);
+    if (rows.shard() >= rows.num_shards()) {
+      return absl::InvalidArgumentError(absl::StrCat("applied_rows[", i, "]: shard ", rows.shard(), " of ",
+                                                     rows.num_shards(), " shards is not possible"));
+    }
+  }
   WEIR_RETURN_IF_ERROR(CheckIntervals("batches", state.batches()));
   return CheckIntervals("stale_batches", state.stale_batches());
 }
@@ -104,12 +111,14 @@ v1::ShardState MergeShardStates(const std::vector<v1::ShardState>& old, uint32_t
   merged.set_shard(shard);
   merged.set_num_shards(num_shards);
   merged.clear_workers();
+  merged.clear_applied_rows();
   std::map<uint32_t, v1::WorkerState> workers;
   IntervalSet batches, stale;
   for (const v1::ShardState& state : old) {
     merged.set_epoch(std::max(merged.epoch(), state.epoch()));
     batches.Insert(state.batches());
     stale.Insert(state.stale_batches());
+    merged.mutable_applied_rows()->MergeFrom(state.applied_rows());
     for (const v1::WorkerState& worker : state.workers()) {
       if (workers.count(worker.worker()) == 0) workers[worker.worker()] = MergeWorker(old, worker.worker());
     }

@@ -145,6 +145,10 @@ uint64_t TableBytes(const v1::CheckpointTable& table) {
   return bytes;
 }
 
+uint64_t VersionOfTable(const v1::CheckpointFile& file, const v1::CheckpointTable& table) {
+  return table.has_version() ? table.version() : file.version().count();
+}
+
 uint64_t RowsOfShard(const v1::CheckpointTable& table) {
   return table.has_delta_since() ? table.total_rows() : table.rows();
 }

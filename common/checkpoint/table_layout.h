@@ -52,6 +52,8 @@ uint64_t CountTensors(const v1::CheckpointTable& table);
 std::vector<StoredTensor> TensorsOfTable(const v1::CheckpointTable& table);
 // What the tensors of such a file take.
 uint64_t TableBytes(const v1::CheckpointTable& table);
+// The version of a table in a shard's file.
+uint64_t VersionOfTable(const v1::CheckpointFile& file, const v1::CheckpointTable& table);
 // What the shard has at the version of the file, whether or not the file has all of it.
 uint64_t RowsOfShard(const v1::CheckpointTable& table);
 uint64_t CountersOfShard(const v1::CheckpointTable& table);

@@ -72,8 +72,8 @@ absl::Status TableReader::CheckKeys(const std::string& tensor, Position& at,
     at.last_key = key;
     if (entries.updated.empty()) continue;
     const uint64_t updated = entries.updated[i];
-    if (updated > shard_->version().count()) {
-      return wrong(key, " is of version ", updated, ", after that of the shard, ", shard_->version().count());
+    if (const uint64_t version = VersionOfTable(*shard_, *table_); updated > version) {
+      return wrong(key, " is of version ", updated, ", after that of the table, ", version);
     }
     if (table_->has_delta_since() && updated <= table_->delta_since()) {
       return wrong(key, " is of version ", updated, ", which a delta since ", table_->delta_since(),

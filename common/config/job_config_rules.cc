@@ -58,6 +58,7 @@ const std::vector<FieldUse>& FieldUses() {
       {v1::ConsistencyConfig::descriptor(), "mode", "prefetch", {"bounded"}},
       {v1::ConsistencyConfig::descriptor(), "mode", "parts", {"sync"}},
       {v1::ConsistencyConfig::descriptor(), "mode", "backup_workers", {"sync"}},
+      {v1::ConsistencyConfig::descriptor(), "mode", "tables", {"sync", "bounded"}},
       {v1::OptimizerConfig::descriptor(), "type", "momentum", {"momentum", "nesterov"}},
       {v1::OptimizerConfig::descriptor(), "type", "decay", {"rmsprop"}},
       {v1::OptimizerConfig::descriptor(), "type", "beta1", {"adam", "adamw"}},
@@ -284,6 +285,9 @@ void CheckConsistency(const v1::JobConfig& config, ConfigProblems* problems) {
         "consistency.prefetch",
         "needs a consistency.staleness of at least 1: with 0 a worker's next pull must hold its last "
         "push, and cannot be answered before it");
+  }
+  if (RowsOnArrival(config) && config.tables_size() == 0) {
+    problems->Add("consistency.tables", "is \"async\", but the job has no `tables`; take it out");
   }
   // With neither parts nor workers given, the number of parts is not known yet.
   const bool has_parts = consistency.has_parts();

@@ -39,6 +39,17 @@ inline const ModeTraits& TraitsOf(const v1::JobConfig& config) {
   return TraitsOf(config.consistency().mode());
 }
 
+// Whether the rows of embedding tables go their own way: those of a push take effect when it has arrived
+// whole, whatever its dense values wait for, and pulls of rows alone wait for nobody (docs/tables.md).
+inline bool RowsOnArrival(const v1::JobConfig& config) {
+  return config.consistency().tables() == v1::ConsistencyConfig::TABLES_ASYNC;
+}
+// As RowsOnArrival(), in a mode in which the dense values wait: the versions of tables count the parts of
+// steps then, and not steps.
+inline bool TablesCountParts(const v1::JobConfig& config) {
+  return TraitsOf(config).commits_steps && RowsOnArrival(config);
+}
+
 // Whether a push that takes long to arrive is overtaken by those of other workers, and then sent again. If
 // so, nothing is gained by beginning a push before its gradient is whole.
 inline bool OvertakesSlowPushes(const v1::JobConfig& config) {

@@ -313,6 +313,8 @@ class Coordinator {
   // No effect if `heartbeat` is empty.
   void AnswerHeartbeat(ParkedHeartbeat& heartbeat, bool fenced, const std::string& why = "");
   v1::ClusterStatus MakeStatus() const;
+  // ClusterStatus.tables_sha256.
+  std::string TablesHash() const;
   std::vector<std::string> WaitingFor() const;
   std::string WorkerName(uint32_t rank) const;
   uint32_t needed_workers() const;

@@ -132,7 +132,7 @@ void Coordinator::MaybeFinish() {
     return;
   }
   if (end_.ends_again()) return End();
-  shards_.SendFinalPing();
+  shards_.SendFinalPing(options_.config.tables_size());
 }
 
 std::vector<std::string> Coordinator::MayCome() const {

@@ -1,8 +1,11 @@
 // The part of Coordinator that tells people what is going on.
 #include <algorithm>
+#include <map>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/config/proto_json.h"
+#include "common/model/table_digest.h"
 #include "common/protocol/job_failure.h"
 #include "common/protocol/part_assignment.h"
 #include "ps_server/coordinator/coordinator.h"
@@ -97,6 +100,19 @@ bool Coordinator::AllDone() const {
                              : ranges_.has_value() && ranges_->done();
 }
 
+std::string Coordinator::TablesHash() const {
+  std::map<std::string, std::string> digests;
+  for (int i = 0; i < options_.config.tables_size(); ++i) {
+    std::string& sum = digests[options_.config.tables(i).name()];
+    sum.resize(TableDigest::kBytes);
+    for (const ShardFleet::Shard& shard : shards_) {
+      if (!shards_.AnsweredFinalPing(shard) || !TableDigest::Add(shard.stats.table_digests(i), sum))
+        return "";
+    }
+  }
+  return digests.empty() || shards_.empty() ? "" : TablesSha256(digests);
+}
+
 v1::ClusterStatus Coordinator::MakeStatus() const {
   v1::ClusterStatus status;
   status.set_state(state_);
@@ -104,6 +120,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   status.set_mode(EnumWord(
       *v1::ConsistencyConfig::Mode_descriptor()->FindValueByNumber(options_.config.consistency().mode())));
   status.set_staleness_bound(options_.config.consistency().staleness());
+  status.set_tables_async(RowsOnArrival(options_.config));
   status.set_tls(options_.tls);
   status.set_num_shards(shards_.known_servers());
   status.set_configured_workers(options_.workers);
@@ -171,6 +188,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   status.set_recoveries(shards_.recoveries());
   status.set_lost_pushes(lost);
   status.set_pushes_refused(refused);
+  status.set_tables_sha256(TablesHash());
 
   for (uint32_t i = 0; i < shards_.servers().size(); ++i) {
     const ShardFleet::Shard& server = shards_[i];

@@ -60,6 +60,9 @@ absl::Status CanGoOn(const v1::JobConfig& config, const v1::CheckpointManifest& 
              config.consistency().parts() != from.job().parts()) {
     difference = absl::StrCat("consistency.parts is ", config.consistency().parts(), ", the checkpoint's is ",
                               from.job().parts());
+  } else if (TablesCountParts(config) != TablesCountParts(saved) && !saved.tables().empty()) {
+    difference = absl::StrCat("consistency.tables is ", RowsOnArrival(config) ? "async" : "not async",
+                              ", the checkpoint's ", RowsOnArrival(saved) ? "is" : "is not");
   }
   if (difference.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(

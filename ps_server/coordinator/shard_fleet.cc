@@ -127,6 +127,7 @@ void ShardFleet::SendTo(absl::Span<Shard> servers, const v1::ControlMessage& mes
 uint64_t ShardFleet::Ping() {
   v1::ControlMessage message;
   message.mutable_ping()->set_sequence(++last_ping_);
+  message.mutable_ping()->set_with_table_digests(digests_ > 0);
   BroadcastToServers(message);
   return last_ping_;
 }
@@ -174,6 +175,7 @@ void ShardFleet::GoBack() {
     shard.stats.Clear();
   }
   final_ping_ = 0;
+  digests_ = 0;
 }
 
 std::optional<absl::Duration> ShardFleet::OnBack(uint32_t index) {

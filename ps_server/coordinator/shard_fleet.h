@@ -146,11 +146,16 @@ class ShardFleet {
   void PingIfDue(absl::Time time);
   // The next PingIfDue() sends one, so that it is soon known what shards have applied.
   void PingSoon() { next_ping_ = absl::InfinitePast(); }
-  // The job is done, and all members are gone: the answers to this ping complete the summary.
-  void SendFinalPing() { final_ping_ = Ping(); }
+  // The job is done, and all members are gone: the answers to this ping complete the summary, with the
+  // digests of this many embedding tables.
+  void SendFinalPing(int tables = 0) {
+    digests_ = tables;
+    final_ping_ = Ping();
+  }
   bool final_ping_sent() const { return final_ping_ > 0; }
   bool AnsweredFinalPing(const Shard& shard) const {
-    return final_ping_sent() && shard.stats.sequence() >= final_ping_;
+    return final_ping_sent() && shard.stats.sequence() >= final_ping_ &&
+           shard.stats.table_digests_size() == digests_;
   }
   // Gives all links away, to be destroyed outside of the queue.
   std::vector<std::unique_ptr<ShardLink>> Close();
@@ -217,6 +222,8 @@ class ShardFleet {
   absl::Time next_ping_ = absl::InfinitePast();
   // 0: it was not sent yet.
   uint64_t final_ping_ = 0;
+  // How many each ping asks for.
+  int digests_ = 0;
   bool begun_ = false;
   // Install messages sent so far.
   uint64_t installs_ = 0;

@@ -1,6 +1,7 @@
 #include "ps_server/process/replay.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -10,11 +11,14 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/model/partition.h"
+#include "common/model/table_digest.h"
 #include "common/model/wire_model.h"
 #include "common/protocol/mode_traits.h"
 #include "common/sync/thread_pool.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/shard/restore.h"
+#include "ps_server/shard/table_digests.h"
+#include "ps_server/shard/table_files.h"
 
 namespace weir {
 namespace {
@@ -46,6 +50,17 @@ absl::StatusOr<std::vector<Beginning>> Beginnings(FileSystem& files, const std::
   return out;
 }
 
+// Of one shard's rows.
+void AddDigests(const std::shared_ptr<ShardTables>& tables, std::map<std::string, std::string>& sums) {
+  TableDigests of(tables);
+  while (!of.done()) of.Step();
+  for (size_t i = 0; i < tables->size(); ++i) {
+    std::string& sum = sums[tables->config(i).name()];
+    sum.resize(TableDigest::kBytes);
+    TableDigest::Add(of.digests()[i], sum);
+  }
+}
+
 absl::StatusOr<ReplayResult> ReplayFrom(FileSystem& files, const std::string& directory,
                                         const v1::CheckpointManifest& newest, const Beginning& beginning) {
   const v1::JobConfig& config = newest.job().config();
@@ -64,20 +79,24 @@ absl::StatusOr<ReplayResult> ReplayFrom(FileSystem& files, const std::string& di
   result.start = beginning.name;
   const Partition partition(options.model.elements(), options.num_shards);
   std::vector<float> weights(static_cast<size_t>(options.model.elements()));
+  std::map<std::string, std::string> digests;  // by table
   for (; options.shard < options.num_shards; ++options.shard) {
+    WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<ShardTables> tables,
+                          NewTables(config, options, newest.job().parts()));
     LogPosition position;
     v1::ShardState state;
     const auto restore = [&](const BlockStore& store, ShardVersion& version) {
       WEIR_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(files, beginning.folder));
-      return LoadCheckpoint(reader, beginning.weights_only, options.shard, options.num_shards, store, version,
-                            &state, &position);
+      WEIR_RETURN_IF_ERROR(LoadCheckpoint(reader, beginning.weights_only, options.shard, options.num_shards,
+                                          store, version, &state, &position));
+      return LoadTables(reader, beginning.weights_only, options.shard, options.num_shards, tables.get());
     };
     WEIR_ASSIGN_OR_RETURN(
         const std::shared_ptr<BlockStore> store,
         BlockStore::Create(options, beginning.folder.empty() ? nullptr : BlockStore::Restore(restore)));
-    WEIR_ASSIGN_OR_RETURN(const Replayed replayed,
-                          ReplayLog(files, directory, options.shard, options.num_shards, position, *store,
-                                    /*tables=*/nullptr));
+    WEIR_ASSIGN_OR_RETURN(
+        const Replayed replayed,
+        ReplayLog(files, directory, options.shard, options.num_shards, position, *store, tables.get()));
     result.records += replayed.records.size();
     result.versions.push_back(store->count());
     const std::shared_ptr<const LentVersion> last = store->Lend();
@@ -87,10 +106,12 @@ absl::StatusOr<ReplayResult> ReplayFrom(FileSystem& files, const std::string& di
       std::copy_n(local, length, &weights[partition.block_start(options.shard, block)]);
       local += length;
     }
+    if (tables != nullptr) AddDigests(tables, digests);
   }
   Sha256 hash;
   hash.Update(weights.data(), weights.size() * sizeof(float));
   result.weights_sha256 = hash.Hex();
+  if (!digests.empty()) result.tables_sha256 = TablesSha256(digests);
   return result;
 }
 

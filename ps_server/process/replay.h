@@ -17,6 +17,7 @@ struct ReplayResult {
   uint64_t records = 0;
   std::vector<uint64_t> versions;  // by shard
   std::string weights_sha256;
+  std::string tables_sha256;  // "": the job has no embedding tables
 };
 
 // Recomputes the last weights of a bounded or async job from the logs in its folder of checkpoints. Starts

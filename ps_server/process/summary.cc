@@ -51,6 +51,7 @@ std::string SummaryJson(const v1::ClusterStatus& status, const v1::JobConfig& co
   const v1::ConsistencyConfig& consistency = config.consistency();
   out["parts"] = IfKnown(consistency.mode() == v1::ConsistencyConfig::MODE_SYNC,
                          consistency.has_parts() ? consistency.parts() : status.configured_workers());
+  out["tables"] = IfKnown(config.tables_size() > 0, status.tables_async() ? "async" : status.mode());
   out["ps"] = status.num_shards();
   out["workers"] = status.configured_workers();
   out["steps"] = status.step();
@@ -78,6 +79,7 @@ std::string SummaryJson(const v1::ClusterStatus& status, const v1::JobConfig& co
   out["bytes_pushed"] = status.bytes_pushed();
   out["bytes_pulled"] = status.bytes_pulled();
   out["weights_sha256"] = IfKnown(!evaluation.weights_sha256().empty(), evaluation.weights_sha256());
+  out["tables_sha256"] = IfKnown(!status.tables_sha256().empty(), status.tables_sha256());
   out["checkpoint"] = status.checkpoint();
   out["recoveries"] = status.recoveries();
   out["lost_pushes"] = status.lost_pushes();

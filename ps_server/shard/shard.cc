@@ -29,6 +29,7 @@ std::unique_ptr<ConsistencyPolicy> Shard::PolicyFromConfig(const v1::JobConfig& 
 Shard::Shard(Options options)
     : options_(std::move(options)),
       mode_(TraitsOf(options_.config)),
+      rows_early_(TablesCountParts(options_.config)),
       reporter_([](v1::ShardReport) {}),
       loader_({&options_.config, options_.files, options_.background,
                [this](std::function<void()> function) { queue_.Post(std::move(function)); }}),
@@ -180,7 +181,13 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
     return;
   }
   store_->Update(gradients->dense);
-  if (tables_ != nullptr) tables_->Update(gradients->rows);
+  if (rows_early_) {
+    // Versions of tables count as many parts on every shard, whatever has come in time.
+    for (size_t part = early_rows_.taken(); part < install_.parts(); ++part) tables_->Update({});
+    early_rows_.Commit();
+  } else if (tables_ != nullptr) {
+    tables_->Update(gradients->rows);
+  }
   policy_->Commit();
   counters_.version = commit.step() + 1;
   progress_.Mark(options_.clock->Now());
@@ -218,9 +225,26 @@ void Shard::HandlePin(const v1::PinVersion& pin) {
 }
 
 void Shard::HandlePing(const v1::Ping& ping) {
+  last_ping_ = ping.sequence();
+  if (ping.with_table_digests() && tables_ != nullptr &&
+      (digests_ == nullptr || digests_->version() != tables_->version())) {
+    digests_ = std::make_unique<TableDigests>(tables_);
+    queue_.Post([this, incarnation = incarnation_] { GoOnWithDigests(incarnation); });
+  }
+  ReportStats();
+}
+
+void Shard::GoOnWithDigests(uint64_t incarnation) {
+  if (digests_ == nullptr || incarnation != incarnation_ || digests_->done()) return;
+  digests_->Step();
+  if (digests_->done()) return ReportStats();
+  queue_.Post([this, incarnation] { GoOnWithDigests(incarnation); });
+}
+
+void Shard::ReportStats() {
   v1::ShardReport report;
   v1::ShardStats& stats = *report.mutable_stats();
-  stats.set_sequence(ping.sequence());
+  stats.set_sequence(last_ping_);
   stats.mutable_version()->set_incarnation(incarnation_);
   stats.mutable_version()->set_count(counters_.version);
   stats.set_pushes_applied(counters_.pushes_applied);
@@ -241,6 +265,9 @@ void Shard::HandlePing(const v1::Ping& ping) {
   for (v1::Wait& wait : Waits()) *stats.add_waits() = std::move(wait);
   stats.set_seconds_since_update(absl::ToDoubleSeconds(options_.clock->Now() - progress_.last()));
   if (tables_ != nullptr) DescribeTables(*tables_, &stats);
+  if (digests_ != nullptr && digests_->done() && digests_->version() == tables_->version()) {
+    for (const std::string& digest : digests_->digests()) stats.add_table_digests(digest);
+  }
   Report(std::move(report));
 }
 

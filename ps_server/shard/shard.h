@@ -28,6 +28,7 @@
 #include "ps_server/shard/block_store.h"
 #include "ps_server/shard/calls.h"
 #include "ps_server/shard/decision_log.h"
+#include "ps_server/shard/early_rows.h"
 #include "ps_server/shard/initial_values.h"
 #include "ps_server/shard/progress_watch.h"
 #include "ps_server/shard/push_arrival.h"
@@ -39,6 +40,7 @@
 #include "ps_server/shard/shard_members.h"
 #include "ps_server/shard/shard_tables.h"
 #include "ps_server/shard/staged_parts.h"
+#include "ps_server/shard/table_digests.h"
 #include "ps_server/shard/waiting_calls.h"
 
 namespace weir {
@@ -198,6 +200,10 @@ class Shard {
   void HandleCommit(const v1::CommitStep& commit);
   void HandlePin(const v1::PinVersion& pin);
   void HandlePing(const v1::Ping& ping);
+  // Answers the last ping.
+  void ReportStats();
+  // One turn of digests_; after the last one the stats are sent again.
+  void GoOnWithDigests(uint64_t incarnation);
   void HandleFreeze(const v1::FreezeCheckpoint& freeze);
   void HandleCheckpoint(const v1::TakeCheckpoint& take);
   // Keeps the newest version for a checkpoint of this step.
@@ -265,6 +271,8 @@ class Shard {
   // sync. `refusal`: empty, or why no step may contain the part; a refused part needs no gradient.
   void StagePush(const v1::PushRequest& header, Slab gradient, PushedRows rows, std::string refusal,
                  Session session, PushDone done);
+  // The rows of a part that is about to be staged.
+  void TakeRowsEarly(const v1::PushRequest& header, PushedRows rows);
   void RepeatPush(Session session, const v1::PushRequest& header, PushDone done);
   void FailLog(const absl::Status& status);
   void ReportFailed();
@@ -311,6 +319,8 @@ class Shard {
 
   const Options options_;
   const ModeTraits& mode_;
+  // The rows of a staged part take effect as it arrives.
+  const bool rows_early_;
   Counters counters_;
   std::function<void(v1::ShardReport)> reporter_;
   // Set by Install; readable on any thread.
@@ -333,8 +343,12 @@ class Shard {
   v1::Install install_;
   uint64_t incarnation_ = 0;
   std::shared_ptr<BlockStore> store_;
-  // Null: the job has no embedding tables. Their version is the store's.
+  // Null: the job has no embedding tables. Their version is the store's, or, with rows_early_, counts the
+  // parts of the steps, also those that a step is committed without.
   std::shared_ptr<ShardTables> tables_;
+  // Made at the job's end. Null: nobody has asked for them.
+  std::unique_ptr<TableDigests> digests_;
+  uint64_t last_ping_ = 0;
   RowBudget row_budget_;
   // What the tables take, as of the last Tick().
   uint64_t table_bytes_ = 0;
@@ -345,6 +359,7 @@ class Shard {
   WaitingCalls calls_;
   DecisionLog log_;
   StagedParts staged_;
+  EarlyRows early_rows_;
   InitialValues initial_;
   PushTally tally_;
   struct Pin {

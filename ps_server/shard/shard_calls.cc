@@ -54,6 +54,9 @@ bool Shard::TryAnswerPull(const ParkedPull& pull) {
       }
     }
     if (version != nullptr) {
+      if (RowsOnArrival(options_.config)) {
+        out.header.set_table_version(at == nullptr ? tables_->version() : at->version());
+      }
       out.header.mutable_version()->set_count(version->count);
       if (!request.header_only()) {
         CountPulled(static_cast<uint64_t>(store_->elements()), request.dtype());
@@ -95,6 +98,10 @@ bool Shard::TryAnswerPull(const ParkedPull& pull) {
       return answer(v1::FENCED, Fenced(request.caller()), nullptr);
     case ShardMembers::Standing::kLive:
       break;
+  }
+  // The rows are the newest, whatever the weights are.
+  if (request.header_only() && request.rows_alone() && RowsOnArrival(options_.config)) {
+    return answer(v1::OK, "", store_->Lend(holder()));
   }
   switch (policy_->OnPull(request.caller().worker(), request.clock())) {
     case PullDecision::kWait:

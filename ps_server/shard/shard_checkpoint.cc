@@ -175,6 +175,7 @@ v1::ShardState Shard::StateNow() const {
   *state.mutable_batches() = tally_.batches.ToProto();
   *state.mutable_stale_batches() = tally_.stale_batches.ToProto();
   staged_.Save(state);
+  early_rows_.Save(state);
   state.set_pushes_applied(counters_.pushes_applied);
   state.set_pushes_refused(counters_.pushes_refused);
   state.set_pushes_lost(counters_.pushes_lost);

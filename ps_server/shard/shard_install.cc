@@ -86,6 +86,7 @@ void Shard::Drop(const std::string& reason) {
   LogInfo("incarnation ", incarnation_, " of the shard ends at version ", store_->count(), ": ", reason);
   FailAll(v1::FENCED, reason);
   staged_ = StagedParts();
+  early_rows_ = EarlyRows();
   initial_ = InitialValues();
   late_commit_.reset();
   short_of_memory_ = false;
@@ -100,6 +101,7 @@ void Shard::Drop(const std::string& reason) {
   log_.End();
   store_->Retire();
   store_ = nullptr;
+  digests_ = nullptr;
   tables_ = nullptr;
 }
 
@@ -140,6 +142,7 @@ void Shard::RestoreState(const v1::ShardState& state) {
   tally_.batches.Insert(state.batches());
   tally_.stale_batches.Insert(state.stale_batches());
   staged_.Restore(state);
+  early_rows_.Begin(install_.shard(), install_.num_shards(), state);
   uint64_t lost = 0;
   std::vector<WorkerRecord> records;
   for (const v1::WorkerState& worker : state.workers()) {

@@ -65,19 +65,7 @@ absl::StatusOr<ShardLoader::Loaded> ShardLoader::MakeParts(const Task& task, uin
   const v1::Install& install = task.install;
   const v1::CheckpointConfig& checkpoint = options_.config->checkpoint();
   Loaded loaded;
-  if (options_.config->tables_size() > 0) {
-    ShardTables::Options tables;
-    tables.tables = options_.config->tables();
-    tables.seed = task.store.seed;
-    tables.shard = task.store.shard;
-    tables.num_shards = task.store.num_shards;
-    tables.total_steps = task.store.total_steps;
-    tables.pushes_per_step = task.store.pushes_per_step;
-    tables.notes_changes = checkpoint.has_directory() && checkpoint.table_deltas() > 0;
-    tables.kernels = task.store.kernels;
-    tables.threads = task.store.threads;
-    WEIR_ASSIGN_OR_RETURN(loaded.tables, ShardTables::Create(tables));
-  }
+  WEIR_ASSIGN_OR_RETURN(loaded.tables, NewTables(*options_.config, task.store, install.parts()));
   LogPosition position;
   const auto restore = [&](const BlockStore& store, ShardVersion& version) {
     WEIR_ASSIGN_OR_RETURN(const CheckpointReader reader,
@@ -85,8 +73,7 @@ absl::StatusOr<ShardLoader::Loaded> ShardLoader::MakeParts(const Task& task, uin
     const bool weights_only = install.restore().weights_only();
     WEIR_RETURN_IF_ERROR(LoadCheckpoint(reader, weights_only, install.shard(), install.num_shards(), store,
                                         version, &loaded.state, &position));
-    return LoadTables(reader, weights_only, install.shard(), install.num_shards(), version.count,
-                      loaded.tables.get());
+    return LoadTables(reader, weights_only, install.shard(), install.num_shards(), loaded.tables.get());
   };
   WEIR_ASSIGN_OR_RETURN(
       loaded.store,

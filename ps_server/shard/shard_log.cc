@@ -11,6 +11,8 @@
 namespace weir {
 
 bool Shard::CanDecide(const v1::PushRequest& header) {
+  // The dense values need no room before the commit.
+  if (mode_.commits_steps) return MakeRoomForRows();
   return log_.kept() ? log_.HasTurn(header) : MakeRoom();
 }
 

@@ -150,7 +150,9 @@ void Shard::HandleBegin(HeldPush push) {
 }
 
 absl::Status Shard::CheckStepRows(const v1::PushRequest& header) const {
-  if (tables_ == nullptr || !row_budget_.limited() || header.rows().empty()) return absl::OkStatus();
+  if (tables_ == nullptr || rows_early_ || !row_budget_.limited() || header.rows().empty()) {
+    return absl::OkStatus();
+  }
   // Other workers' copies of the same part do not count: one of them will be the step's.
   uint64_t bytes = BytesOfRows(options_.config, header) + staged_.row_bytes();
   for (const auto& [part, of_part] : arrivals_.RowBytesOf(header.clock())) {
@@ -234,17 +236,12 @@ void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, Pu
     done(verdict.status());
     return Wake();
   }
-  if (decision == PushDecision::kStage) {
-    arrivals_.Remove(KeyOf(header));
-    std::string refusal = arrival->finite() ? "" : NonFinite(*arrival);
-    return StagePush(header, arrival->TakeGradient(), arrival->TakeRows(), std::move(refusal), session,
-                     std::move(done));
-  }
   if (verdict->outcome == v1::OK && arrival->overtaken()) {
     return done(PushAnswer{NewReply(v1::SEND_AGAIN), {}});
   }
   // Without the log, a push that makes no version needs no turn.
-  const bool takes_turn = log_.kept() || verdict->outcome == v1::OK;
+  const bool takes_turn = decision == PushDecision::kStage ? rows_early_ && arrival->finite()
+                                                           : log_.kept() || verdict->outcome == v1::OK;
   if (takes_turn && !waited && (!calls_.ready.empty() || !CanDecide(header))) {
     if (absl::Status full = CheckRoomToWait(header.caller().worker()); !full.ok()) return done(full);
     calls_.ready.push_back({session, std::move(arrival), std::move(done), options_.clock->Now()});
@@ -252,6 +249,11 @@ void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, Pu
     return;
   }
   arrivals_.Remove(KeyOf(header));
+  if (decision == PushDecision::kStage) {
+    std::string refusal = arrival->finite() ? "" : NonFinite(*arrival);
+    return StagePush(header, arrival->TakeGradient(), arrival->TakeRows(), std::move(refusal), session,
+                     std::move(done));
+  }
   if (verdict->outcome == v1::OK && !arrival->finite()) {
     verdict = Verdict{v1::REFUSED, NonFinite(*arrival)};
   }
@@ -322,6 +324,10 @@ void Shard::Account(const v1::PushRequest& header, v1::PushReply* reply) {
 
 void Shard::StagePush(const v1::PushRequest& header, Slab gradient, PushedRows rows, std::string refusal,
                       Session session, PushDone done) {
+  if (rows_early_) {
+    if (refusal.empty()) TakeRowsEarly(header, std::move(rows));
+    rows = {};
+  }
   staged_.Stage(header, std::move(gradient), std::move(rows), std::move(refusal),
                 {session, std::move(done), options_.clock->Now()});
   policy_->Complete(KeyOf(header));
@@ -331,6 +337,12 @@ void Shard::StagePush(const v1::PushRequest& header, Slab gradient, PushedRows r
   v1::ShardReport report;
   *report.mutable_staged() = staged_.Report(*complete);
   Report(std::move(report));
+}
+
+void Shard::TakeRowsEarly(const v1::PushRequest& header, PushedRows rows) {
+  if (!early_rows_.Take(header.part(), rows)) return;
+  const WeightedRows weighted{&rows, header.examples()};
+  tables_->Update(absl::MakeConstSpan(&weighted, 1));
 }
 
 void Shard::RepeatPush(Session session, const v1::PushRequest& header, PushDone done) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/model/key_bucket.h"
+#include "common/protocol/mode_traits.h"
 
 namespace weir {
 namespace {
@@ -115,6 +116,7 @@ v1::CheckpointTable WholeRecord(const ShardTables& tables, size_t index) {
   record.set_counters(table.counters());
   record.set_slot_words(table.row_words() - table.dim());
   record.set_chunk_bytes(kTableChunkBytes);
+  record.set_version(table.version());
   return record;
 }
 
@@ -182,14 +184,32 @@ absl::StatusOr<std::vector<v1::CheckpointTable>> WriteTables(const PinnedTables&
   return records;
 }
 
+absl::StatusOr<std::shared_ptr<ShardTables>> NewTables(const v1::JobConfig& config,
+                                                       const BlockStore::Options& shard, uint32_t parts) {
+  if (config.tables().empty()) return std::shared_ptr<ShardTables>();
+  const v1::CheckpointConfig& checkpoint = config.checkpoint();
+  ShardTables::Options options;
+  options.tables = config.tables();
+  options.seed = shard.seed;
+  options.shard = shard.shard;
+  options.num_shards = shard.num_shards;
+  options.total_steps = shard.total_steps;
+  options.pushes_per_step = TablesCountParts(config) ? std::max<uint32_t>(1, parts) : shard.pushes_per_step;
+  options.notes_changes = checkpoint.has_directory() && checkpoint.table_deltas() > 0;
+  options.kernels = shard.kernels;
+  options.threads = shard.threads;
+  return ShardTables::Create(options);
+}
+
 absl::Status LoadTables(const CheckpointReader& reader, bool weights_only, uint32_t shard,
-                        uint32_t num_shards, uint64_t version, ShardTables* tables) {
+                        uint32_t num_shards, ShardTables* tables) {
   std::vector<v1::TableConfig> configs;
   for (size_t i = 0; tables != nullptr && i < tables->size(); ++i) configs.push_back(tables->config(i));
   WEIR_RETURN_IF_ERROR(reader.CheckTables(configs, weights_only));
   for (size_t i = 0; i < configs.size(); ++i) {
     Table& table = tables->table(i);
-    WEIR_RETURN_IF_ERROR(table.RestoreVersion(weights_only ? 0 : version));
+    const uint64_t version = weights_only ? 0 : reader.VersionOfTable(configs[i].name(), shard, num_shards);
+    WEIR_RETURN_IF_ERROR(table.RestoreVersion(version));
     const size_t dim = table.dim(), words_of_row = table.row_words(), slots = words_of_row - dim;
     std::vector<float> words;
     std::vector<Table::Row> rows;

@@ -14,6 +14,8 @@
 #include "common/checkpoint/table_writer.h"
 #include "common/system/file_system.h"
 #include "proto/checkpoint_file.pb.h"
+#include "proto/job_config.pb.h"
+#include "ps_server/shard/block_store.h"
 #include "ps_server/shard/shard_tables.h"
 
 namespace weir {
@@ -54,13 +56,17 @@ struct TableFiles {
 // Writes a file for each table, durably, while updates go on; blocks meanwhile. Not in the shard's order.
 absl::StatusOr<std::vector<v1::CheckpointTable>> WriteTables(const PinnedTables& from, const TableFiles& to);
 
+// The tables of a job's shard, at version 0. parts: of a step, in sync. Null: the job has none.
+absl::StatusOr<std::shared_ptr<ShardTables>> NewTables(const v1::JobConfig& config,
+                                                       const BlockStore::Options& shard, uint32_t parts);
+
 // Fills new tables, which no update has changed. To go on (`weights_only` false) they become those of the
-// checkpoint at `version`, in which the dense weights are. With weights alone, each row has the values that
+// checkpoint, at their version there. With weights alone, each row has the values that
 // it had, slots like a new row's, and is as old as version 0; no key is counted. From then on the tables note
 // what changes (ShardTables::Saved), if the next checkpoint may build on this one: to go on, and on as many
-// shards. FailedPrecondition: the
-// tables differ (CheckpointReader::CheckTables). `tables` null: the job has none.
+// shards. FailedPrecondition: the tables differ (CheckpointReader::CheckTables). `tables` null: the job has
+// none.
 absl::Status LoadTables(const CheckpointReader& reader, bool weights_only, uint32_t shard,
-                        uint32_t num_shards, uint64_t version, ShardTables* tables);
+                        uint32_t num_shards, ShardTables* tables);
 
 }  // namespace weir

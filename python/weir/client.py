@@ -358,7 +358,8 @@ class Client:
     def pull_rows(self, clock: int, rows: Rows) -> "Future[Weights]":
         """Reads rows for `clock`, as pull() does, and no tensors: the values get the row of each key, and must stay untouched
         until the future is done. A key without a row reads its initial values. Any number of calls may be made for a clock;
-        in bounded and async each may read a newer version."""
+        in bounded and async each may read a newer version. With consistency.tables "async" it waits for no step and no
+        worker, and the result is no base of a push."""
         return self._exchange(clock=clock, read=rows).then_weights()
 
     def view(self, clock: int) -> "Future[View]":

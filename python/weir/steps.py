@@ -56,8 +56,8 @@ class Step:
 
     def rows(self, table: str, keys: Keys) -> Floats:
         """The rows of these keys in an embedding table of the job, float32 [n, dim]; keys is int64 or uint64 [n], in any order
-        and perhaps several times. Waits for them. In sync they are of the step's weights; in bounded and async they may be
-        newer than the weights, and newer from call to call.
+        and perhaps several times. Waits for them. In sync they are of the step's weights; in bounded and async, and with consistency.tables
+        "async", they may be newer than the weights, and newer from call to call.
 
         Where the step turns out to be past, or this worker to be out of the job, they are zeros: push() then sends nothing,
         and the loop goes on, or joins again.
@@ -79,8 +79,8 @@ class Step:
 
     def prefetch_rows(self, keys: Mapping[str, Keys]) -> None:
         """Asks for rows that the loop's next step reads, {"table": keys}, so that they travel while this step is computed.
-        rows() of that step then finds them, and asks for all where one is missing. In sync they are the same; in async, and
-        in bounded with consistency.prefetch, they are without the update of this step."""
+        rows() of that step then finds them, and asks for all where one is missing. In sync they are the same; in async, in
+        bounded with consistency.prefetch, and with consistency.tables "async", they are without the update of this step."""
         self._loop.prefetch_rows(self.work, keys)
 
     def ready(self, name: str) -> None:

@@ -25,6 +25,8 @@ struct ChaosPlan {
   bool log = false;
   // Checkpoints go to a small disk, which fills up.
   bool small_disk = false;
+  // The job has embedding tables (table_jobs.h).
+  bool tables = false;
 
   // As text, for people.
   std::string ToString() const;
@@ -48,12 +50,17 @@ struct ChaosResult {
   double longest_standstill = 0;
 };
 
-// The weights_sha256 of a sync job under any plan, from a run without faults.
-absl::StatusOr<std::string> FaultFreeSha256(const ChaosPrograms& programs, const std::string& folder);
+// What a sync job ends with; "none": it does not say.
+struct ChaosBits {
+  std::string weights_sha256, tables_sha256;
+};
+// Under any plan, from a run without faults.
+absl::StatusOr<ChaosBits> FaultFreeBits(const ChaosPrograms& programs, const std::string& folder,
+                                        bool tables);
 
-// Runs one job to its end. `folder` exists and is empty, and holds the logs afterwards. `sync_sha256`: the
-// weights that a sync job must end with.
+// Runs one job to its end. `folder` exists and is empty, and holds the logs afterwards. `bits`: what a sync
+// job must end with.
 ChaosResult RunChaosJob(const ChaosPlan& plan, const ChaosPrograms& programs, const std::string& folder,
-                        const std::string& sync_sha256);
+                        const ChaosBits& bits);
 
 }  // namespace weir

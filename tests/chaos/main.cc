@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,16 +19,17 @@ namespace weir {
 namespace {
 
 struct Totals {
-  uint64_t jobs = 0, kills = 0, operations = 0, violations = 0;
+  uint64_t jobs = 0, with_tables = 0, kills = 0, operations = 0, violations = 0;
   double longest_standstill = 0;
   std::map<std::string, uint64_t> faults;
 };
 
 void RunJob(const ChaosPlan& plan, const ChaosPrograms& programs, const std::string& folder,
-            const std::string& sync_sha256, uint32_t workers, Totals* totals) {
+            const ChaosBits& bits, uint32_t workers, Totals* totals) {
   std::filesystem::create_directory(folder);
-  const ChaosResult result = RunChaosJob(plan, programs, folder, sync_sha256);
+  const ChaosResult result = RunChaosJob(plan, programs, folder, bits);
   ++totals->jobs;
+  totals->with_tables += plan.tables ? 1 : 0;
   totals->kills += result.kills;
   totals->operations += result.operations;
   totals->violations += result.violations.size();
@@ -85,21 +87,27 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "error: no folder can be made\n");
     return 1;
   }
-  std::filesystem::create_directory(folder + "/fault-free");
-  const auto sync_sha256 = FaultFreeSha256(programs, folder + "/fault-free");
-  if (!sync_sha256.ok()) {
-    std::fprintf(stderr, "error: the run without faults: %s; logs: %s\n",
-                 std::string(sync_sha256.status().message()).c_str(), folder.c_str());
-    return 1;
-  }
-
   Totals totals;
+  std::map<bool, ChaosBits> fault_free;  // of jobs in sync, with and without tables
   for (; jobs > 0 ? totals.jobs < jobs : elapsed() < 60 * minutes; ++seed) {
-    RunJob(MakeChaosPlan(seed, mode, workers, disk.ok()), programs, absl::StrCat(folder, "/seed-", seed),
-           *sync_sha256, workers, &totals);
+    const ChaosPlan plan = MakeChaosPlan(seed, mode, workers, disk.ok());
+    if (plan.mode == "sync" && fault_free.count(plan.tables) == 0) {
+      const std::string alone = absl::StrCat(folder, "/fault-free", plan.tables ? "-tables" : "");
+      std::filesystem::create_directory(alone);
+      const auto bits = FaultFreeBits(programs, alone, plan.tables);
+      if (!bits.ok()) {
+        std::fprintf(stderr, "error: the run without faults: %s; logs: %s\n",
+                     std::string(bits.status().message()).c_str(), alone.c_str());
+        return 1;
+      }
+      fault_free[plan.tables] = *bits;
+    }
+    RunJob(plan, programs, absl::StrCat(folder, "/seed-", seed),
+           plan.mode == "sync" ? fault_free.at(plan.tables) : ChaosBits(), workers, &totals);
   }
-  std::printf("jobs %llu, %.0f s\nfaults injected:\n", static_cast<unsigned long long>(totals.jobs),
-              elapsed());
+  std::printf("jobs %llu, %llu with embedding tables, %.0f s\nfaults injected:\n",
+              static_cast<unsigned long long>(totals.jobs),
+              static_cast<unsigned long long>(totals.with_tables), elapsed());
   for (const auto& [fault, count] : totals.faults) {
     std::printf("  %-28s %llu\n", fault.c_str(), static_cast<unsigned long long>(count));
   }

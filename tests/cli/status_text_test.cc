@@ -159,6 +159,18 @@ TEST_CASE("the report") {
         "worker:3  waiting       -        -           -\n");
 }
 
+TEST_CASE("The report of a job whose rows do not wait says so, and what that costs in sync") {
+  v1::ClusterStatus status;
+  status.set_mode("sync");
+  CHECK_THAT(StatusReport(status), !Catch::Contains("rows take effect"));
+  status.set_tables_async(true);
+  CHECK_THAT(StatusReport(status),
+             Catch::Contains(
+                 "tables            rows take effect on arrival, so the run does not repeat bit for bit\n"));
+  status.set_mode("bounded");
+  CHECK_THAT(StatusReport(status), Catch::Contains("tables            rows take effect on arrival\n"));
+}
+
 TEST_CASE("as JSON, fields that are zero too") {
   v1::ClusterStatus s = Running();
   s.set_train_loss(std::numeric_limits<double>::quiet_NaN());

@@ -44,6 +44,19 @@ TEST_CASE("the server's summary is read, and given on with what only the command
   CHECK(ParseSummary(json).ok());
 }
 
+TEST_CASE("a job with embedding tables tells of their rows") {
+  const auto with = [](const std::string& digest) {
+    return ParseSummary(absl::StrReplaceAll(
+        kJson, {{"\"checkpoint\"", "\"tables_sha256\": " + digest + ", \"checkpoint\""}}));
+  };
+  const auto known = with("\"cd34\""), none = with("null");
+  REQUIRE(known.ok());
+  REQUIRE(none.ok());
+  CHECK_THAT(SummaryText("x", *known), Contains("  tables            sha256 cd34\n"));
+  CHECK_THAT(SummaryText("x", *none), !Contains("tables"));
+  CHECK(!with("17").ok());
+}
+
 TEST_CASE("what a job went through, and where it saved itself") {
   auto summary = ParseSummary(absl::StrReplaceAll(
       kJson, {{"\"checkpoint\": \"\"", "\"checkpoint\": \"/runs/7/step-00000470\""},

@@ -75,7 +75,7 @@ TEST_CASE("configs/ctr_dcn.json comes close to what is reachable, in every mode"
 
 TEST_CASE("In sync a model with tables has the same bits with any number of workers and servers") {
   const ClickLog log(kSlow ? 600 : 3000, 500);
-  std::string weights;
+  std::string weights, tables;
   double loss = 0;
   for (const auto& [ps, workers] : {std::pair(1u, 1u), std::pair(2u, 2u), std::pair(3u, 4u)}) {
     CAPTURE(ps, workers);
@@ -84,13 +84,16 @@ TEST_CASE("In sync a model with tables has the same bits with any number of work
         workers);
     if (weights.empty()) {
       weights = summary["weights_sha256"];
+      tables = summary["tables_sha256"];
       loss = summary["test_loss"];
     }
     CHECK(summary["weights_sha256"] == weights);
+    CHECK(summary["tables_sha256"] == tables);
     // Of the rows, too.
     CHECK(summary["test_loss"] == loss);
   }
   CHECK(weights.size() == 64);
+  CHECK(tables.size() == 64);
 }
 
 TEST_CASE("configs/movielens_fm.json trains on files of MovieLens's format") {

@@ -43,6 +43,7 @@ void CheckEvaluated(const nlohmann::json& summary) {
   CHECK(summary["test_accuracy"] >= 0);
   REQUIRE(summary["weights_sha256"].is_string());
   CHECK(summary["weights_sha256"].get<std::string>().size() == 64);
+  CHECK(summary["tables_sha256"].is_null());
 }
 
 void KillTheLeadingOne(const std::string& mode) {

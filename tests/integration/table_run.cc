@@ -3,12 +3,20 @@
 #include <csignal>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "catch2/catch.hpp"
+#include "common/checkpoint/checkpoint_chain.h"
+#include "common/checkpoint/checkpoint_folder.h"
 #include "common/codec/bfloat16.h"
 #include "common/config/job_config.h"
+#include "common/model/key_bucket.h"
+#include "common/model/table_digest.h"
+#include "common/object_store/object_file_system.h"
+#include "common/program/exit_codes.h"
+#include "tests/cli/weir_process.h"
 #include "tests/integration/transport.h"
 #include "tests/ps_server/table/reference_table.h"
 
@@ -24,88 +32,14 @@ std::vector<float> Travelled(std::vector<float> values, bool as_bfloat16) {
   return values;
 }
 
-}  // namespace
-
-JobOfTables::JobOfTables(const TableRun& of)
-    : run(of),
-      job({.ps = of.servers,
-           .workers = of.workers,
-           .evaluator = true,
-           .config = folder.Write("job.json", TableJob()),
-           .set = of.set}) {}
-
-void JobOfTables::StartAll() {
-  for (uint32_t i = 0; i < run.servers; ++i) job.Start(absl::StrCat("ps:", i));
-  StartProgram("evaluator", 0, "-");
-  job.WaitForTask("evaluator:0", "waiting");
-  for (uint32_t i = 0; i < run.workers; ++i) {
-    StartProgram("worker", i, i < run.behaviours.size() ? run.behaviours[i] : "-");
-  }
+bool TravelsAsBfloat16(const v1::JobConfig& config) {
+  return config.wire().dtype() == v1::WireConfig::TYPE_BF16;
 }
 
-void JobOfTables::StartProgram(const std::string& role, uint32_t rank, const std::string& behaviour) {
-  std::vector<std::string> args = {"tests/integration/table_worker",
-                                   role,
-                                   std::to_string(rank),
-                                   folder.path("job.json"),
-                                   absl::StrJoin(job.ps_addresses(), ","),
-                                   folder.path("rows"),
-                                   behaviour};
-  for (const std::string& set : With(CommonOverrides(), run.set)) args.push_back(set);
-  job.StartWith(absl::StrCat(role, ":", rank), args, {});
-}
-
-void JobOfTables::KillAndRestart(const std::string& server) {
-  job[server].Signal(SIGKILL);
-  REQUIRE(job[server].Wait() == 128 + SIGKILL);
-  job.Start(server);
-}
-
-void JobOfTables::WaitForStep(uint64_t step) {
-  const v1::ClusterStatus status = job.WaitForStatus(absl::StrCat("step ", step), [step](const auto& now) {
-    return now.state() == v1::RUNNING && now.step() >= step;
-  });
-  REQUIRE(status.step() < status.total_steps());
-}
-
-AllRows JobOfTables::Rows() const {
-  const std::string bytes = ReadWholeFile(folder.path("rows"));
-  AllRows rows(bytes.size() / sizeof(float));
-  std::memcpy(rows.data(), bytes.data(), bytes.size());
-  return rows;
-}
-
-std::string JobOfTables::WorkerLogs() {
-  std::string logs;
-  for (uint32_t i = 0; i < run.workers; ++i) logs += job[absl::StrCat("worker:", i)].log();
-  return logs;
-}
-
-std::vector<HistoryEvent> JobOfTables::Histories() const {
-  std::vector<HistoryEvent> events;
-  for (uint32_t i = 0; i < run.workers; ++i) {
-    for (const std::string of : {"history", "reads"}) {
-      const std::string name = absl::StrCat("rows.worker:", i, ".", of);
-      const absl::Status read = ReadHistory(name, ReadWholeFile(folder.path(name)), /*cut=*/false, &events);
-      INFO(read.ToString());
-      REQUIRE(read.ok());
-    }
-  }
-  return events;
-}
-
-v1::JobConfig TableConfigWith(const std::vector<std::string>& set) {
-  const absl::StatusOr<v1::JobConfig> config =
-      ParseJobConfig(TableJob(), "the test's job", With(CommonOverrides(), set));
-  INFO(config.status());
-  REQUIRE(config.ok());
-  return *config;
-}
-
-AllRows TrainTablesSerially(const std::vector<std::string>& set, const std::set<uint64_t>& without,
-                            bool few) {
-  const v1::JobConfig config = TableConfigWith(set);
-  const bool bf16 = config.wire().dtype() == v1::WireConfig::TYPE_BF16;
+// A job in sync, in one loop.
+std::vector<ReferenceTable> TrainReference(const v1::JobConfig& config, const std::set<uint64_t>& without,
+                                           bool few) {
+  const bool bf16 = TravelsAsBfloat16(config);
   std::vector<ReferenceTable> tables;
   for (const v1::TableConfig& of : config.tables()) {
     Table::Options options;
@@ -149,8 +83,137 @@ AllRows TrainTablesSerially(const std::vector<std::string>& set, const std::set<
       tables[table].Update(parts, config.tables(static_cast<int>(table)).optimizer().learning_rate());
     }
   }
+  return tables;
+}
+
+}  // namespace
+
+JobOfTables::JobOfTables(const TableRun& of)
+    : run(of),
+      job({.ps = of.servers,
+           .workers = of.workers,
+           .evaluator = true,
+           .config = folder.Write("job.json", TableJob()),
+           .set = of.set}) {}
+
+void JobOfTables::StartAll() {
+  for (uint32_t i = 0; i < run.servers; ++i) job.Start(absl::StrCat("ps:", i));
+  StartProgram("evaluator", 0, "-");
+  job.WaitForTask("evaluator:0", "waiting");
+  for (uint32_t i = 0; i < run.workers; ++i) {
+    StartProgram("worker", i, i < run.behaviours.size() ? run.behaviours[i] : "-");
+  }
+}
+
+void JobOfTables::StartProgram(const std::string& role, uint32_t rank, const std::string& behaviour) {
+  std::vector<std::string> args = {"tests/integration/table_worker",
+                                   role,
+                                   std::to_string(rank),
+                                   folder.path("job.json"),
+                                   absl::StrJoin(job.ps_addresses(), ","),
+                                   folder.path("rows"),
+                                   behaviour};
+  for (const std::string& set : With(CommonOverrides(), run.set)) args.push_back(set);
+  job.StartWith(absl::StrCat(role, ":", rank), args, {});
+}
+
+void JobOfTables::KillAndRestart(const std::string& server) {
+  job[server].Signal(SIGKILL);
+  REQUIRE(job[server].Wait() == 128 + SIGKILL);
+  job.Start(server);
+}
+
+void JobOfTables::Kill(const std::vector<std::string>& tasks) {
+  for (const std::string& task : tasks) job[task].Signal(SIGKILL);
+  for (const std::string& task : tasks) REQUIRE(job[task].Wait() == 128 + SIGKILL);
+}
+
+void JobOfTables::WaitForStep(uint64_t step) {
+  const v1::ClusterStatus status = job.WaitForStatus(absl::StrCat("step ", step), [step](const auto& now) {
+    return now.state() == v1::RUNNING && now.step() >= step;
+  });
+  REQUIRE(status.step() < status.total_steps());
+}
+
+AllRows JobOfTables::Rows() const {
+  const std::string bytes = ReadWholeFile(folder.path("rows"));
+  AllRows rows(bytes.size() / sizeof(float));
+  std::memcpy(rows.data(), bytes.data(), bytes.size());
+  return rows;
+}
+
+std::string JobOfTables::WorkerLogs() {
+  std::string logs;
+  for (uint32_t i = 0; i < run.workers; ++i) logs += job[absl::StrCat("worker:", i)].log();
+  return logs;
+}
+
+std::vector<HistoryEvent> JobOfTables::Histories() const {
+  std::vector<HistoryEvent> events;
+  for (uint32_t i = 0; i < run.workers; ++i) {
+    for (const std::string of : {"history", "reads"}) {
+      const std::string name = absl::StrCat("rows.worker:", i, ".", of);
+      const absl::Status read = ReadHistory(name, ReadWholeFile(folder.path(name)), /*cut=*/false, &events);
+      INFO(read.ToString());
+      REQUIRE(read.ok());
+    }
+  }
+  return events;
+}
+
+DamagedLink::DamagedLink(const std::string& directory) : directory_(directory) {
+  FileSystem& files = AnyStorage();
+  const absl::StatusOr<FoundCheckpoint> newest = LatestComplete(files, directory);
+  REQUIRE(newest.status() == absl::OkStatus());
+  const auto chain = ReadChain(files, newest->folder, newest->manifest);
+  REQUIRE(chain.status() == absl::OkStatus());
+  const auto parts = FilesOfTable(newest->folder, newest->manifest, *chain, /*shard=*/0, /*index=*/1);
+  REQUIRE(parts.status() == absl::OkStatus());
+  // The base, some deltas, and the last one, which is the checkpoint's own.
+  REQUIRE(parts->size() > 2);
+  const TableFile& link = (*parts)[parts->size() / 2];
+  path_ = JoinPath(link.folder, link.table->name());
+  const absl::StatusOr<std::string> read = files.ReadFile(path_, 1 << 20);
+  REQUIRE(read.status() == absl::OkStatus());
+  bytes_ = *read;
+  std::string damaged = bytes_;
+  damaged.back() = static_cast<char>(damaged.back() ^ 1);
+  Write(damaged);
+}
+
+void DamagedLink::Write(const std::string& bytes) {
+  FileSystem& files = AnyStorage();
+  REQUIRE(files.Remove(path_) == absl::OkStatus());
+  REQUIRE(files.WriteNew(path_, path_ + ".new", bytes) == absl::OkStatus());
+}
+
+void DamagedLink::CheckRefused(const TableRun& run) const {
+  using Catch::Contains;
+  const WeirResult verified = Weir({"checkpoint", "verify", directory_});
+  INFO(verified.output);
+  CHECK(verified.code == 1);
+  CHECK_THAT(verified.output, Contains(path_ + ": "));
+  JobOfTables t(run);
+  for (uint32_t i = 0; i < run.servers; ++i) t.job.Start(absl::StrCat("ps:", i));
+  for (uint32_t i = 0; i < run.workers; ++i) t.StartProgram("worker", i, "-");
+  t.job.ExpectExit("ps:0", kExitPeerLost);
+  CHECK_THAT(t.job["ps:0"].log(), Contains(" cannot take part: " + path_ + ": "));
+}
+
+v1::JobConfig TableConfigWith(const std::vector<std::string>& set) {
+  const absl::StatusOr<v1::JobConfig> config =
+      ParseJobConfig(TableJob(), "the test's job", With(CommonOverrides(), set));
+  INFO(config.status());
+  REQUIRE(config.ok());
+  return *config;
+}
+
+AllRows TrainTablesSerially(const std::vector<std::string>& set, const std::set<uint64_t>& without,
+                            bool few) {
+  const v1::JobConfig config = TableConfigWith(set);
+  const bool bf16 = TravelsAsBfloat16(config);
   AllRows rows;
-  for (const ReferenceTable& table : tables) {
+  for (const ReferenceTable& table : TrainReference(config, without, few)) {
     for (uint64_t key : AllTableKeys()) {
       const std::vector<float> row = Travelled(table.Read(table.state(), key), bf16);
       rows.insert(rows.end(), row.begin(), row.end());
@@ -159,16 +222,38 @@ AllRows TrainTablesSerially(const std::vector<std::string>& set, const std::set<
   return rows;
 }
 
-AllRows CountKeys() {
+std::string SerialTablesSha256(const std::vector<std::string>& set, const std::set<uint64_t>& without,
+                               bool few) {
+  const v1::JobConfig config = TableConfigWith(set);
+  const std::vector<ReferenceTable> tables = TrainReference(config, without, few);
+  std::map<std::string, std::string> digests;
+  for (size_t i = 0; i < tables.size(); ++i) {
+    std::map<std::pair<uint32_t, uint64_t>, std::vector<float>> rows;  // by bucket and key
+    for (const auto& [key, row] : tables[i].state().rows)
+      rows[{BucketOfHash(HashKey(key)), key}] = row.values;
+    TableDigest digest;
+    for (const auto& [place, values] : rows) digest.AddRow(place.second, values);
+    digests[config.tables(static_cast<int>(i)).name()] = digest.Finish();
+  }
+  return TablesSha256(digests);
+}
+
+AllRows CountKeys(bool few, uint64_t batches) {
+  std::vector<std::map<uint64_t, float>> counts(2);
+  for (uint32_t table = 0; table < counts.size(); ++table) {
+    for (uint64_t batch = 0; batch < batches; ++batch) {
+      for (uint64_t key : TableKeysOf(batch, table, few)) ++counts[table][key];
+    }
+  }
+  return RowsOfCounts(std::move(counts));
+}
+
+AllRows RowsOfCounts(std::vector<std::map<uint64_t, float>> counts) {
   const v1::JobConfig config = TableConfigWith({CountingTables()});
   AllRows rows;
-  for (uint32_t table = 0; table < 2; ++table) {
-    std::map<uint64_t, float> counts;
-    for (uint64_t batch = 0; batch < kTableBatches; ++batch) {
-      for (uint64_t key : TableKeysOf(batch, table)) ++counts[key];
-    }
+  for (size_t table = 0; table < counts.size(); ++table) {
     for (uint64_t key : AllTableKeys()) {
-      rows.insert(rows.end(), config.tables(static_cast<int>(table)).dim(), counts[key]);
+      rows.insert(rows.end(), config.tables(static_cast<int>(table)).dim(), counts[table][key]);
     }
   }
   return rows;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -32,6 +33,8 @@ class JobOfTables {
   void StartProgram(const std::string& role, uint32_t rank, const std::string& behaviour);
   // SIGKILL, and a new process.
   void KillAndRestart(const std::string& server);
+  // SIGKILL for all of these.
+  void Kill(const std::vector<std::string>& tasks);
   // Waits until the job has committed this step (bounded, async: batches / workers) and is not done.
   void WaitForStep(uint64_t step);
   // What the evaluator read.
@@ -45,14 +48,35 @@ class JobOfTables {
   TestJob job;
 };
 
+// A table's file in a link of the newest checkpoint's chain, which is damaged from now on until it is
+// repaired. The folder may be in object storage.
+class DamagedLink {
+ public:
+  explicit DamagedLink(const std::string& directory);
+  // Neither a job that would go on from there nor `weir checkpoint verify` takes it: they name the file.
+  void CheckRefused(const TableRun& run) const;
+  void Repair() { Write(bytes_); }
+
+ private:
+  void Write(const std::string& bytes);
+
+  const std::string directory_;
+  std::string path_, bytes_;
+};
+
 v1::JobConfig TableConfigWith(const std::vector<std::string>& set);
 
 // The rows that a reader finds after a sync job, in one loop. `without`: batches that do not count.
 // `few`: as the programs' word.
 AllRows TrainTablesSerially(const std::vector<std::string>& set, const std::set<uint64_t>& without = {},
                             bool few = false);
+// The tables_sha256 of its summary.
+std::string SerialTablesSha256(const std::vector<std::string>& set, const std::set<uint64_t>& without = {},
+                               bool few = false);
 // The rows of a job that counts, and what one batch adds to them.
-AllRows CountKeys();
+AllRows CountKeys(bool few = false, uint64_t batches = kTableBatches);
+// `counts`: by table and key.
+AllRows RowsOfCounts(std::vector<std::map<uint64_t, float>> counts);
 std::vector<HistoryRow> CountsOfBatch(uint64_t batch);
 
 }  // namespace weir

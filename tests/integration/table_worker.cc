@@ -77,6 +77,7 @@ struct Ahead {
   uint64_t clock;
   std::unique_ptr<Rows> rows;
   std::function<absl::StatusOr<PullResult>()> pull;
+  bool rows_alone;
 };
 
 absl::StatusOr<std::vector<std::vector<float>>> Gradients(const Program& program,
@@ -150,8 +151,14 @@ absl::Status TrainWith(const Program& program, Memory& memory, Client& client, b
       absl::StatusOr<PullResult> pulled = one.pull();
       // A server that was lost meanwhile has come back in another version.
       if (absl::IsDataLoss(pulled.status())) continue;
-      WEIR_ASSIGN_OR_RETURN(base, std::move(pulled));
+      WEIR_RETURN_IF_ERROR(pulled.status());
       rows = one.rows.get();
+      // Rows that waited for no weights are no base of a push.
+      if (one.rows_alone && !pulled->table_versions.empty()) {
+        pulled = client.Pull(work->clock, TensorsOf(model, absl::MakeSpan(memory.weights))).Take();
+        if (absl::IsDataLoss(pulled.status())) continue;
+      }
+      WEIR_ASSIGN_OR_RETURN(base, std::move(pulled));
     }
     std::optional<Rows> now;
     while (!base.has_value()) {
@@ -174,7 +181,7 @@ absl::Status TrainWith(const Program& program, Memory& memory, Client& client, b
     const bool both = program.both && work->last_of_clock && early != nullptr;
     if (early != nullptr && !both) {
       const auto pull = client.PullRows(work->clock + 1, early->ToRead());
-      ahead.push_back({work->clock + 1, std::move(early), [pull] { return pull.Get(); }});
+      ahead.push_back({work->clock + 1, std::move(early), [pull] { return pull.Get(); }, true});
     }
     WEIR_ASSIGN_OR_RETURN(const auto gradients, Gradients(program, client.tables(), *rows));
     std::vector<RowGradients> pushed;
@@ -190,10 +197,12 @@ absl::Status TrainWith(const Program& program, Memory& memory, Client& client, b
         WEIR_RETURN_IF_ERROR(exchange.Get().status());
         return exchange.Get()->push;
       });
-      ahead.push_back({work->clock + 1, std::move(early), [exchange]() -> absl::StatusOr<PullResult> {
+      ahead.push_back({work->clock + 1, std::move(early),
+                       [exchange]() -> absl::StatusOr<PullResult> {
                          WEIR_RETURN_IF_ERROR(exchange.Get().status());
                          return exchange.Get()->pull;
-                       }});
+                       },
+                       false});
     } else {
       const auto push = client.Push(*work, *base, dense, nullptr, std::move(pushed));
       pushes.push_back([push] { return push.Get(); });

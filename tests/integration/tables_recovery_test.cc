@@ -1,5 +1,6 @@
 // Jobs with embedding tables whose servers are killed with SIGKILL and come back from the checkpoint, and
 // jobs whose steps go without late parts: what all rows are at the end, and what workers read meanwhile.
+#include <csignal>
 #include <map>
 #include <set>
 #include <string>
@@ -7,6 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/checkpoint_reader.h"
+#include "common/model/key_bucket.h"
+#include "common/model/partition.h"
+#include "nlohmann/json.hpp"
 #include "tests/integration/table_run.h"
 
 namespace weir {
@@ -33,6 +39,108 @@ TEST_CASE("sync: after kills of the servers all rows have the bits of a serial l
   CHECK(t.job.Summary()["recoveries"] >= 1);
   CHECK((t.Rows() == TrainTablesSerially({})));
 }
+
+TEST_CASE(
+    "sync, tables async: after kills of servers and of a worker every update of every row counts once") {
+  const TestFolder folder;
+  std::vector<std::string> set = Saved(folder, ", \"every_seconds\": 0.3");
+  for (const std::string& more :
+       {std::string("consistency.tables=async"), CountingTables(), std::string("cluster.min_workers=1"),
+        std::string("cluster.lease_seconds=3")})
+    set.push_back(more);
+  // Parts of a step come 0.2 s apart, so a checkpoint may have the rows of some and not of others.
+  JobOfTables t({2, 2, set, {"slow,count", "slow,count,dies"}});
+  t.StartAll();
+  t.job.WaitForStatus("rows on arrival", [](const auto& now) { return now.tables_async(); });
+  t.job.ExpectExit("worker:1", 128 + SIGKILL);
+  t.StartProgram("worker", 1, "slow,count");
+  const std::vector<std::string> victims = {"ps:1", "ps:0", "ps:1"};
+  for (size_t kill = 0; kill < victims.size(); ++kill) {
+    t.WaitForStep(3 + 2 * kill);
+    t.KillAndRestart(victims[kill]);
+  }
+  t.job.ExpectAllExit(0);
+  CHECK(t.job.Summary()["recoveries"] >= 1);
+  CHECK((t.Rows() == CountKeys()));
+}
+
+// ---- checkpoints of changes alone
+
+// A checkpoint after each step, almost all of which have changes alone.
+std::vector<std::string> Counting(const TestFolder& folder, const std::vector<std::string>& more = {}) {
+  return With(With(Saved(folder, ", \"every_steps\": 1"),
+                   {"consistency={\"mode\": \"async\"}", "server.durability=log", CountingTables()}),
+              more);
+}
+
+// What the tables have of a checkpoint whose shards say which batches they have applied.
+AllRows CountApplied(const std::string& directory, uint32_t shards) {
+  FileSystem& files = FileSystem::Posix();
+  const auto newest = LatestComplete(files, directory);
+  REQUIRE(newest.status() == absl::OkStatus());
+  const auto reader = CheckpointReader::Open(files, newest->folder);
+  REQUIRE(reader.status() == absl::OkStatus());
+  std::vector<std::map<uint64_t, float>> counts(2);  // by table
+  for (uint32_t shard = 0; shard < shards; ++shard) {
+    std::vector<float> weights(Partition(reader->model().elements(), shards).shard_elements(shard));
+    CheckpointReader::Target target;
+    target.weights = absl::MakeSpan(weights);
+    const auto state = reader->LoadShard(reader->model(), shard, shards, target);
+    REQUIRE(state.status() == absl::OkStatus());
+    for (const v1::Interval& batches : state->batches()) {
+      for (uint64_t batch = batches.begin(); batch < batches.end(); ++batch) {
+        for (uint32_t table = 0; table < 2; ++table) {
+          for (uint64_t key : TableKeysOf(batch, table, /*few=*/true)) {
+            if (ShardOfKey(key, shards) == shard) ++counts[table][key];
+          }
+        }
+      }
+    }
+  }
+  return RowsOfCounts(counts);
+}
+
+TEST_CASE(
+    "async with the log: servers are lost after some checkpoints of changes, and have all that they "
+    "applied") {
+  const TestFolder folder;
+  const std::string runs = folder.path("runs"), slow = "count,few,slow";
+  const TableRun same = {2, 2, Counting(folder, {"train.examples=72"}), {slow, slow}};
+  {
+    JobOfTables t(same);
+    t.StartAll();
+    t.job["ps:0"].WaitForLog("on 2 earlier checkpoints");
+    t.Kill({"ps:0", "ps:1", "worker:0", "worker:1"});
+  }
+  DamagedLink link(runs);
+  link.CheckRefused(same);
+  link.Repair();
+  JobOfTables second(same);
+  second.StartAll();
+  second.WaitForStep(8);
+  second.KillAndRestart("ps:1");
+  second.job.ExpectAllExit(0);
+  CHECK_THAT(second.job["ps:1"].log(), Catch::Contains(" records of the log"));
+  const nlohmann::json summary = second.job.Summary();
+  CHECK(summary["lost_pushes"] == 0);
+  const AllRows rows = second.Rows();
+  CHECK((rows == CountApplied(runs, 2)));
+  const RunResult replay = RunToEnd({"ps_server/ps_server", "--replay", runs});
+  INFO(replay.output);
+  CHECK(replay.status == 0);
+  CHECK_THAT(replay.output, Catch::Contains(summary["tables_sha256"].get<std::string>()));
+
+  // The rest of the batches, on other servers.
+  JobOfTables third({3, 1, Counting(folder), {"count,few"}});
+  third.StartAll();
+  third.job.ExpectAllExit(0);
+  const AllRows all = CountKeys(/*few=*/true), before = CountKeys(/*few=*/true, /*batches=*/36);
+  AllRows expected = rows;
+  for (size_t i = 0; i < expected.size(); ++i) expected[i] += all[i] - before[i];
+  CHECK((third.Rows() == expected));
+}
+
+// ---- late parts
 
 // Batches whose push was committed, as the workers were told.
 std::set<uint64_t> Committed(const std::vector<HistoryEvent>& events) {

@@ -28,6 +28,8 @@ void CheckSync(const TableRun& run) {
   t.StartAll();
   t.job.ExpectAllExit(0);
   CHECK((t.Rows() == TrainTablesSerially(run.set)));
+  // Of rows and values, whatever the number of servers.
+  CHECK(t.job.Summary()["tables_sha256"] == SerialTablesSha256(run.set));
 }
 
 TEST_CASE("sync: all rows have the bits of a serial loop: 1 server, 1 worker") { CheckSync({1, 1, {}, {}}); }
@@ -101,6 +103,7 @@ TEST_CASE(
   second.StartAll();
   second.job.ExpectAllExit(0);
   CHECK((second.Rows() == TrainTablesSerially({}, {}, /*few=*/true)));
+  CHECK(second.job.Summary()["tables_sha256"] == SerialTablesSha256({}, {}, /*few=*/true));
 }
 
 // ---- every update counts once
@@ -195,6 +198,39 @@ TEST_CASE("weir table shows the rows of a running job, and those of its checkpoi
     CHECK(kept[i]["exists"] == (value != 0));
     if (value != 0) CHECK(kept[i]["values"].get<std::vector<float>>() == std::vector<float>(16, value));
   }
+}
+
+// ---- rows that do not wait for their step
+
+TEST_CASE("sync, tables async: every update of every row counts", "[transports]") {
+  CheckCounts({2, 3, {"consistency.tables=async", CountingTables()}, {"count", "count,both", "count"}});
+}
+TEST_CASE("bounded, tables async: every update of every row counts") {
+  CheckCounts({2,
+               3,
+               {R"(consistency={"mode": "bounded", "staleness": 1, "tables": "async"})", CountingTables()},
+               {"count", "count", "count"}});
+}
+TEST_CASE("sync, tables async: the summary says so") {
+  JobOfTables t({1, 1, {"consistency.tables=async", CountingTables()}, {"count"}});
+  t.StartAll();
+  t.job.ExpectAllExit(0);
+  CHECK(t.job.Summary()["mode"] == "sync");
+  CHECK(t.job.Summary()["tables"] == "async");
+}
+TEST_CASE(
+    "sync, tables async: an update counts once when a job goes on from its checkpoint on other servers") {
+  const TestFolder saved;
+  const std::string checkpoint =
+      absl::StrCat("checkpoint={\"directory\": \"", saved.path("checkpoints"), "\"}");
+  const std::string async = "consistency.tables=async";
+  JobOfTables first({2, 2, {async, checkpoint, "train.examples=48", CountingTables()}, {"count", "count"}});
+  first.StartAll();
+  first.job.ExpectAllExit(0);
+  JobOfTables second({3, 2, {async, checkpoint, CountingTables()}, {"count", "count"}});
+  second.StartAll();
+  second.job.ExpectAllExit(0);
+  CHECK((second.Rows() == CountKeys()));
 }
 
 // ---- what is not finite

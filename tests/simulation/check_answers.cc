@@ -137,7 +137,8 @@ void Checker::CheckWeights(const PullAnswered& pull) {
   const std::vector<float>& read = *pull.weights;
   const v1::Version& version = pull.reply.version();
   if (const auto* published = Find({pull.shard, version.incarnation()}, version.count())) {
-    for (size_t i = 0; i < read.size(); ++i) {
+    CheckEarlyRows(pull.shard, version.count(), read);
+    for (size_t i = 0; i < OfVersion(read.size()); ++i) {
       if (std::memcmp(&read[i], &(*published)[i], sizeof(float)) == 0) continue;
       return Violate(Invariant::kTorn, "worker ", pull.worker, " read ", read[i], " at position ", i,
                      " of version ", version.count(), " of ps:", pull.shard, ", which has ", (*published)[i]);
@@ -176,7 +177,8 @@ void Checker::CheckSent() {
       }
       const std::vector<float>* const published = Find({shard, base.incarnation()}, base.count());
       const std::vector<float>& read_weights = *push.weights[shard];
-      if (published != nullptr && !std::equal(read_weights.begin(), read_weights.end(), published->begin())) {
+      const auto end = read_weights.begin() + static_cast<int64_t>(OfVersion(read_weights.size()));
+      if (published != nullptr && !std::equal(read_weights.begin(), end, published->begin())) {
         Violate(Invariant::kBase, where(), ", was computed from other weights");
       }
     }

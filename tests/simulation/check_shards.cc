@@ -42,7 +42,8 @@ void Checker::CheckRestored() {
       continue;
     }
     const auto same = [&](const Weights& other) {
-      return std::memcmp(other->data(), restored.weights->data(), other->size() * sizeof(float)) == 0;
+      return std::memcmp(other->data(), restored.weights->data(), OfVersion(other->size()) * sizeof(float)) ==
+             0;
     };
     bool known = restored.version == 0 && IsInitial(restored.shard, *restored.weights);
     for (const auto* lines : {&log_.published, &log_.published_when_replaced}) {
@@ -52,6 +53,7 @@ void Checker::CheckRestored() {
       });
     }
     known |= plan_.logs() && Replayed(restored);
+    CheckEarlyRows(restored.shard, restored.version, *restored.weights);
     if (!known) {
       Violate(Invariant::kRestored, "ps:", restored.shard, " starts at ", At(restored.at), " with version ",
               restored.version, " in bits that it never had");
@@ -74,7 +76,8 @@ bool Checker::IsInitial(uint32_t shard, const std::vector<float>& weights) {
     std::vector<float> initial = ledger_.InitialValues(rank, shard);
     // The rows are zeros.
     initial.resize(weights.size());
-    return weights == initial;
+    return std::equal(weights.begin(), weights.begin() + static_cast<int64_t>(OfVersion(weights.size())),
+                      initial.begin());
   };
   for (uint32_t rank = 0; rank < plan_.workers.size() && !uploader_.has_value(); ++rank) {
     if (are_of(rank)) uploader_ = rank;
@@ -92,6 +95,7 @@ void Checker::CheckPublications() {
     }
     if (sync()) {
       CheckStep(line, *before);
+      CheckEarlyRows(line.shard, line.to, *line.weights);
     } else {
       CheckArrivals(line, *before);
     }

@@ -20,8 +20,8 @@ namespace weir {
 constexpr size_t kExamplesOfInvariant = 3;
 
 // Checks the log of one run against the invariants: shards by themselves (check_shards.cc), their tables
-// (check_tables.cc), the answers to callers (check_answers.cc), the contents of the disk (check_disk.cc), and
-// the end (invariants.cc).
+// (check_tables.cc, check_early_rows.cc), the answers to callers (check_answers.cc), the contents of the disk
+// (check_disk.cc), and the end (invariants.cc).
 class Checker {
  public:
   Checker(const Plan& plan, const Ledger& ledger, const RunLog& log)
@@ -125,6 +125,13 @@ class Checker {
   void TakeUpTable(const Restored& line);
   void CheckRows(const Published& line);
   void CheckSizes(const TableSeen& seen);
+  // sync, where rows take effect before their step: whether the rows of a version have each push once that
+  // its weights have, and at most once those that they lack.
+  void CheckEarlyRows(uint32_t shard, uint64_t version, const std::vector<float>& all);
+  // Of a shard's weights and rows: how many are the same wherever this version is read.
+  size_t OfVersion(size_t all) const {
+    return plan_.early_rows() ? std::min(all, static_cast<size_t>(ledger_.elements())) : all;
+  }
   static void AddModel(const RowModel& model, std::vector<RowModel>* models);
   // bounded, async: the orders in which the batches between the two may have been applied. None: too many.
   std::vector<std::vector<uint64_t>> OrdersOf(const ShardTable& from, const ShardTable& to,

@@ -77,7 +77,8 @@ void Checker::CheckFinalWeights() {
           ledger_.SerialWeights(shard, ledger_.InitialValues(uploader_.value_or(0), shard));
       const std::vector<float> rows = SerialRows(ledger_, shard);
       serial.insert(serial.end(), rows.begin(), rows.end());
-      for (size_t i = 0; i < weights.size(); ++i) {
+      CheckEarlyRows(shard, ledger_.steps(), weights);
+      for (size_t i = 0; i < OfVersion(weights.size()); ++i) {
         const bool who = i >= ledger_.batches() && i < 2 * ledger_.batches();
         if (who || std::memcmp(&weights[i], &serial[i], sizeof(float)) == 0) continue;
         Violate(Invariant::kComplete, "ps:", shard, " ends with ", weights[i], " at position ", i,

@@ -107,12 +107,14 @@ std::vector<uint64_t> Ledger::KeysOf(uint32_t shard) const {
 
 bool Ledger::HasKey(uint64_t batch, uint64_t key) const {
   // Each batch has some, and few: so rows expire, and most of them are the same in two checkpoints.
-  return key != keys_.back() && (key == keys_[batch % (kKeys - 1)] ||
-                                 RandomStream(RandomKey(batch, "has key"), key).Next() % 8 == 0);
+  return key != keys_.back() &&
+         (key == keys_[batch % (kKeys - 1)] ||
+          RandomStream(RandomKey(batch, "has key"), key).Next() % options_.rarity == 0);
 }
 
 void Ledger::RowGradient(uint64_t batch, uint64_t key, float* gradient) const {
-  const float scale = Scale(batch);
+  // An early part has its rows whole.
+  const float scale = options_.early_rows ? 1 : Scale(batch);
   gradient[0] = -scale;
   gradient[1] = -scale * static_cast<float>(batch + 1);
   const float noise = UniformFloat(RandomStream(RandomKey(batch, "row"), key).Next()) - 0.5f;

@@ -28,13 +28,14 @@ namespace weir {
 //   others     0. They make the rows a large part of a checkpoint, so that it pays to save their changes
 //   alone.
 //
-// So a shard's rows follow from the pushes in its weights, in their order (row_model.h). Pure.
+// So a shard's rows follow from the pushes in its weights, in their order (row_model.h), unless they are
+// early: then they also have some of the parts whose dense values are not there. Pure.
 class Ledger {
  public:
   static constexpr int64_t kMixed = 8;
   // Of the table. No batch has the last key. Eight buckets have three keys each, so that
   // quotas evict rows; the last key is in a bucket of its own.
-  static constexpr size_t kKeys = 25, kDim = 32;
+  static constexpr size_t kKeys = 25, kDim = 64;
 
   // What decides which keys have rows, as in TableConfig.
   struct RowRules {
@@ -56,6 +57,10 @@ class Ledger {
     // The job has a table.
     bool table = false;
     RowRules rules;
+    // Besides its first, a batch has each key with a probability of 1 / this.
+    uint32_t rarity = 8;
+    // sync: rows take effect as the parts of a step arrive (consistency.tables "async").
+    bool early_rows = false;
   };
   explicit Ledger(Options options);
 

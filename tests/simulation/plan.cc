@@ -314,6 +314,70 @@ void PlanTable(Dice& dice, bool forced, Plan* plan) {
   }
 }
 
+// Of a stream of chance of its own, too: jobs whose rows come and go, which save what has changed all the
+// time and lose servers meanwhile. So a checkpoint that has the removal of rows alone is restored now and
+// then.
+void PlanChurn(Dice& dice, Plan* plan) {
+  const auto workers = static_cast<uint32_t>(plan->workers.size());
+  if (!plan->ledger.table || !plan->recoverable() || workers > 5 || plan->ledger.parts > 5 ||
+      !dice.Chance(0.5)) {
+    return;
+  }
+  Ledger::Options& ledger = plan->ledger;
+  const uint32_t of_version = ledger.sync ? ledger.parts : 1;  // batches
+  ledger.rarity = 40;
+  ledger.rules.admit_after = 0;
+  ledger.rules.expire_after_steps = std::max<uint32_t>(2, dice.From(8, 16) / of_version);
+  ledger.total_examples = std::max(ledger.total_examples, ledger.batch_size * std::max(40u, 12 * of_version));
+  v1::JobConfig& config = plan->config;
+  config.mutable_train()->set_examples(ledger.total_examples);
+  config.mutable_tables(0)->set_admit_after(ledger.rules.admit_after);
+  config.mutable_tables(0)->set_expire_after_steps(ledger.rules.expire_after_steps);
+  v1::CheckpointConfig& checkpoint = *config.mutable_checkpoint();
+  checkpoint.clear_every_seconds();
+  checkpoint.set_every_steps(1);
+  checkpoint.set_table_deltas(dice.From(3, 10));
+  // A checkpoint takes as long as a few batches, which leave most rows as they are.
+  for (WorkerPlan& worker : plan->workers) {
+    worker.compute_least = absl::Milliseconds(40) * workers;
+    worker.compute_most = absl::Milliseconds(80) * workers;
+  }
+  // Such a job takes some seconds.
+  for (uint32_t i = dice.From(2, 4); i > 0; --i) {
+    FaultPlan fault;
+    fault.kind = FaultPlan::Kind::kServerCrash;
+    fault.at = dice.Time(absl::Seconds(1), absl::Seconds(5));
+    fault.duration = dice.Time(absl::Milliseconds(10), absl::Milliseconds(400));
+    fault.first = dice.Below(plan->shards());
+    plan->faults.push_back(fault);
+  }
+}
+
+// Likewise.
+void PlanEarlyRows(Dice& dice, bool forced, Plan* plan) {
+  if (!plan->ledger.table || !dice.Chance(forced ? 0.5 : 0.4)) return;
+  if (plan->config.consistency().mode() == v1::ConsistencyConfig::MODE_ASYNC) return;
+  plan->config.mutable_consistency()->set_tables(v1::ConsistencyConfig::TABLES_ASYNC);
+  if (!plan->sync()) return;
+  plan->ledger.early_rows = true;
+  // All pushes of a key show in its row.
+  plan->ledger.rules = {};
+  v1::TableConfig& table = *plan->config.mutable_tables(0);
+  table.set_admit_after(0);
+  table.set_expire_after_steps(0);
+  table.set_max_rows(0);
+  if (!plan->recoverable() || !dice.Chance(0.8)) return;
+  // Checkpoints in the midst of steps, and a need for them.
+  plan->config.mutable_checkpoint()->clear_every_steps();
+  plan->config.mutable_checkpoint()->set_every_seconds(0.01 * dice.From(2, 8));
+  FaultPlan crash;
+  crash.kind = FaultPlan::Kind::kServerCrash;
+  crash.at = dice.Time(absl::Milliseconds(150), absl::Milliseconds(900));
+  crash.duration = dice.Time(absl::Milliseconds(10), absl::Milliseconds(500));
+  crash.first = dice.Below(plan->shards());
+  plan->faults.push_back(crash);
+}
+
 }  // namespace
 
 const char* Name(FaultPlan::Kind kind) {
@@ -407,6 +471,10 @@ Plan MakePlan(uint64_t seed, bool with_table) {
   PlanUploads(uploads, &plan);
   Dice table(seed, "plan: table");
   PlanTable(table, with_table, &plan);
+  Dice churn(seed, "plan: churn");
+  PlanChurn(churn, &plan);
+  Dice early(seed, "plan: early rows");
+  PlanEarlyRows(early, with_table, &plan);
   for (const FaultPlan& fault : plan.faults) plan.heal = std::max(plan.heal, fault.at + fault.duration);
   return plan;
 }
@@ -425,7 +493,8 @@ std::string Plan::ToString() const {
       " KiB", shared_memory ? ", shared memory" : "", recoverable() ? ", checkpoints" : "",
       logs() ? ", log" : "", moves > 0 ? ", servers move" : "",
       ledger.poisoned.empty() ? "" : ", poisoned batches", ledger.uploaded ? ", values uploaded" : "",
-      ledger.table ? ", a table" : "", Words(ledger.rules));
+      ledger.table ? ", a table" : "", Words(ledger.rules),
+      consistency.tables() == v1::ConsistencyConfig::TABLES_ASYNC ? ", rows on arrival" : "");
   for (const FaultPlan& fault : faults) {
     absl::StrAppend(&out, "; ", Name(fault.kind), " ", fault.first, " ", fault.second, " at ",
                     absl::FormatDuration(fault.at), " for ", absl::FormatDuration(fault.duration));

@@ -108,6 +108,7 @@ struct Plan {
   bool may_fail = false;
 
   bool sync() const { return ledger.sync; }
+  bool early_rows() const { return ledger.early_rows; }
   bool logs() const { return config.server().durability() == v1::ServerConfig::DURABILITY_LOG; }
   // A lost server comes back.
   bool recoverable() const { return config.checkpoint().has_directory(); }

@@ -1,4 +1,5 @@
-// Bugs of the rows of embedding tables, on their way to the shards and back.
+// Bugs of the rows of embedding tables, on their way to the shards and back, and of those that take effect
+// before their step.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -6,8 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/crc32c.h"
+#include "common/base/status_macros.h"
 #include "tests/common/forwarding_client.h"
 #include "tests/simulation/planted_bugs.h"
+#include "tests/simulation/sim_server.h"
 
 namespace weir {
 namespace {
@@ -104,6 +108,69 @@ class WrongKey final : public ChangedRows {
   }
 };
 
+// A checkpoint does not say which parts of the open step have their rows in the tables. The first that should
+// is needed at once: a server is lost.
+class PartsForgotten final : public JobStore {
+ public:
+  PartsForgotten(Site* site, std::shared_ptr<bool> struck, std::unique_ptr<JobStore> inner)
+      : site_(site), struck_(std::move(struck)), inner_(std::move(inner)) {}
+  const Opened& opened() const override { return inner_->opened(); }
+  void Reserve(const Numbers& up_to, Done done) override { inner_->Reserve(up_to, std::move(done)); }
+  std::string FolderOf(uint64_t step) const override { return inner_->FolderOf(step); }
+  void Begin(uint64_t step, Done done) override { inner_->Begin(step, std::move(done)); }
+  void Commit(v1::CheckpointManifest manifest, Done done) override {
+    bool forgets = false;
+    for (v1::CheckpointFile& file : *manifest.mutable_files()) {
+      // A file that cannot be rewritten stays as it is, or its checkpoint fails.
+      forgets |= Rewrite(absl::StrCat(FolderOf(manifest.step()), "/", file.name()), &file).value_or(false);
+    }
+    inner_->Commit(std::move(manifest), [site = site_, struck = struck_, forgets,
+                                         done = std::move(done)](const absl::Status& status) {
+      done(status);
+      if (!forgets || !status.ok() || std::exchange(*struck, true)) return;
+      site->world.After(absl::Milliseconds(1), [site] {
+        SimServer& server = *site->servers.back();
+        if (!server.running()) return;
+        server.Kill();
+        server.StartAfter(absl::Milliseconds(20));
+      });
+    });
+  }
+  void Discard(uint64_t step) override { inner_->Discard(step); }
+
+ private:
+  // True: the file said so, and says it no more.
+  absl::StatusOr<bool> Rewrite(const std::string& path, v1::CheckpointFile* file) {
+    FileSystem& fs = *site_->files;
+    WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<ReadableFile> before, fs.Open(path));
+    std::string bytes(before->size(), 0);
+    WEIR_RETURN_IF_ERROR(before->Read(0, absl::MakeSpan(&bytes[0], bytes.size())));
+    const std::string field = "applied_rows", unknown = "applied_rowz";
+    const size_t at = bytes.find(field);
+    if (at == std::string::npos || at > file->header_bytes()) return false;
+    bytes.replace(at, field.size(), unknown);
+    WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> after,
+                          fs.Create(path, FileSystem::Existing::kReplace));
+    WEIR_RETURN_IF_ERROR(after->Append(bytes));
+    WEIR_RETURN_IF_ERROR(after->Sync());
+    WEIR_RETURN_IF_ERROR(after->Close());
+    file->set_header_crc32c(Crc32c(absl::string_view(bytes).substr(0, file->header_bytes())));
+    file->set_crc32c(Crc32c(bytes));
+    return true;
+  }
+
+  Site* const site_;
+  const std::shared_ptr<bool> struck_;
+  const std::unique_ptr<JobStore> inner_;
+};
+
+void ForgetParts(Site* site) {
+  if (!site->plan.early_rows()) return;
+  site->seams.store = [site, struck = std::make_shared<bool>()](std::unique_ptr<JobStore> inner) {
+    return std::make_unique<PartsForgotten>(site, struck, std::move(inner));
+  };
+}
+
 // Rows of an answer before stand in this one: the answer's rows are of several versions.
 void MixedVersions(Site* site) {
   const auto before = std::make_shared<std::map<std::pair<uint64_t, uint32_t>, std::string>>();
@@ -143,6 +210,10 @@ std::vector<PlantedBug> PlantedInRows() {
        Instead<RowsLate>},
       {"row lost", "a row's gradient is left out of a push", {Invariant::kRows}, Instead<RowLost>},
       {"row of another key", "a row's gradient goes to another key", {Invariant::kRows}, Instead<WrongKey>},
+      {"early rows not saved",
+       "a checkpoint does not know the parts whose rows are there before their step",
+       {Invariant::kRows},
+       ForgetParts},
       {"rows of two versions",
        "the rows of one answer are of several versions",
        {Invariant::kTorn},

@@ -168,6 +168,10 @@ void AnyOrder(Site* site) {
 // What a table's file holds.
 struct Content {
   TableEntries rows, counters;
+  // Of a delta: what it has besides, and the rows of the shard.
+  bool delta = false;
+  TableEntries removed_rows, removed_counters;
+  uint64_t total_rows = 0;
 };
 
 // Rewrites the tables of each checkpoint before it is complete, with the right checksums.
@@ -188,7 +192,8 @@ class ChangedTables : public JobStore {
   void Discard(uint64_t step) override { inner_->Discard(step); }
 
  protected:
-  virtual void Change(uint32_t shard, Content* content) = 0;
+  // `content`: of this shard's part of the checkpoint.
+  virtual void Change(const v1::CheckpointManifest& manifest, uint32_t shard, Content* content) = 0;
 
  private:
   absl::Status Rewrite(const v1::CheckpointManifest& manifest, v1::CheckpointFile* file) {
@@ -201,15 +206,28 @@ class ChangedTables : public JobStore {
       // The ledger's tables are far below a chunk.
       WEIR_RETURN_IF_ERROR(reader.Next(TableSection::kRows, content.rows).status());
       WEIR_RETURN_IF_ERROR(reader.Next(TableSection::kCounters, content.counters).status());
+      WEIR_RETURN_IF_ERROR(reader.Next(TableSection::kRemovedRows, content.removed_rows).status());
+      WEIR_RETURN_IF_ERROR(reader.Next(TableSection::kRemovedCounters, content.removed_counters).status());
     }
-    Change(file->shard(), &content);
+    const v1::CheckpointTable& written = file->tables(0);
+    content.delta = written.has_delta_since();
+    content.total_rows = written.total_rows();
+    Change(manifest, file->shard(), &content);
     const TableEntries &rows = content.rows, &counters = content.counters;
     v1::CheckpointTable table;
-    *table.mutable_table() = file->tables(0).table();
+    *table.mutable_table() = written.table();
     table.set_rows(rows.keys.size());
     table.set_counters(counters.keys.size());
-    table.set_chunk_bytes(file->tables(0).chunk_bytes());
-    WEIR_RETURN_IF_ERROR(fs.Remove(absl::StrCat(folder, "/", file->tables(0).name())));
+    table.set_chunk_bytes(written.chunk_bytes());
+    table.set_version(written.version());
+    if (content.delta) {
+      table.set_delta_since(written.delta_since());
+      table.set_removed_rows(content.removed_rows.keys.size());
+      table.set_removed_counters(content.removed_counters.keys.size());
+      table.set_total_rows(content.total_rows);
+      table.set_total_counters(written.total_counters());
+    }
+    WEIR_RETURN_IF_ERROR(fs.Remove(absl::StrCat(folder, "/", written.name())));
     WEIR_ASSIGN_OR_RETURN(
         const std::unique_ptr<TableWriter> writer,
         TableWriter::Create(fs, site_->plan.config.checkpoint().directory(), manifest.step(),
@@ -221,6 +239,9 @@ class ChangedTables : public JobStore {
     for (size_t i = 0; i < counters.keys.size(); ++i) {
       writer->AddCounter(counters.keys[i], counters.updated[i], static_cast<uint32_t>(counters.pushes[i]));
     }
+    for (uint64_t key : content.removed_rows.keys) writer->AddRemoved(TableSection::kRemovedRows, key);
+    for (uint64_t key : content.removed_counters.keys)
+      writer->AddRemoved(TableSection::kRemovedCounters, key);
     WEIR_ASSIGN_OR_RETURN(*file->mutable_tables(0), writer->Finish(writer->Write()));
     return absl::OkStatus();
   }
@@ -245,7 +266,7 @@ class NoCounts final : public ChangedTables {
   using ChangedTables::ChangedTables;
 
  private:
-  void Change(uint32_t, Content* content) override { content->counters = {}; }
+  void Change(const v1::CheckpointManifest&, uint32_t, Content* content) override { content->counters = {}; }
 };
 
 // What is restored is as old as the newest that is restored.
@@ -254,7 +275,7 @@ class NoAges final : public ChangedTables {
   using ChangedTables::ChangedTables;
 
  private:
-  void Change(uint32_t, Content* content) override {
+  void Change(const v1::CheckpointManifest&, uint32_t, Content* content) override {
     std::vector<uint64_t>& updated = content->rows.updated;
     if (updated.empty()) return;
     std::fill(updated.begin(), updated.end(), *std::max_element(updated.begin(), updated.end()));
@@ -267,7 +288,7 @@ class FormerRows final : public ChangedTables {
   using ChangedTables::ChangedTables;
 
  private:
-  void Change(uint32_t shard, Content* content) override {
+  void Change(const v1::CheckpointManifest&, uint32_t shard, Content* content) override {
     const Content now = *content;
     if (const auto former = former_.find(shard); former != former_.end()) content->rows = former->second.rows;
     former_[shard] = now;
@@ -275,6 +296,37 @@ class FormerRows final : public ChangedTables {
 
   std::map<uint32_t, Content> former_;
 };
+
+// A delta has no keys of rows that have gone, and counts the rows of its shard as if these were there.
+class NoTombstones final : public ChangedTables {
+ public:
+  // What a checkpoint and its chain have, by step and shard.
+  using Rows = std::map<std::pair<uint64_t, uint32_t>, std::set<uint64_t>>;
+  // `rows`: of all coordinators.
+  NoTombstones(Site* site, std::unique_ptr<JobStore> inner, std::shared_ptr<Rows> rows)
+      : ChangedTables(site, std::move(inner)), rows_(std::move(rows)) {}
+
+ private:
+  void Change(const v1::CheckpointManifest& manifest, uint32_t shard, Content* content) override {
+    std::set<uint64_t> rows;
+    // The store has yet to name the others of the chain.
+    if (content->delta) rows = (*rows_)[{manifest.chain(0).step(), shard}];
+    rows.insert(content->rows.keys.begin(), content->rows.keys.end());
+    content->removed_rows = {};
+    content->total_rows = rows.size();
+    (*rows_)[{manifest.step(), shard}] = std::move(rows);
+  }
+
+  const std::shared_ptr<Rows> rows_;
+};
+
+void WithoutTombstones(Site* site) {
+  if (!site->plan.ledger.table) return;
+  auto rows = std::make_shared<NoTombstones::Rows>();
+  site->seams.store = [site, rows](std::unique_ptr<JobStore> inner) {
+    return std::make_unique<NoTombstones>(site, std::move(inner), rows);
+  };
+}
 
 }  // namespace
 
@@ -317,6 +369,10 @@ std::vector<PlantedBug> PlantedInTables() {
        "a checkpoint has the rows of an earlier version than its weights",
        {Invariant::kRestored},
        InCheckpoints<FormerRows>},
+      {"delta without tombstones",
+       "a checkpoint of changes does not say which rows have gone",
+       {Invariant::kRestored},
+       WithoutTombstones},
   };
 }
 

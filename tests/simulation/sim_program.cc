@@ -223,10 +223,15 @@ std::vector<RowGradients> SimProgram::RowsToPush(uint64_t batch) {
 }
 
 std::vector<RowsToRead> SimProgram::RowsToPull(uint64_t clock) {
+  std::vector<RowsToRead> rows = RowsAlone();
+  if (!rows.empty()) rows_of_[clock] = &row_memory_.back();
+  return rows;
+}
+
+std::vector<RowsToRead> SimProgram::RowsAlone() {
   if (!site_->plan.ledger.table) return {};
   // A value that shows if it is read before it is written.
   std::vector<float>& memory = row_memory_.emplace_back(Ledger::kKeys * Ledger::kDim, 1e9f);
-  rows_of_[clock] = &memory;
   return {{0, site_->ledger.keys(), absl::MakeSpan(memory)}};
 }
 

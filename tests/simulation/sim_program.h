@@ -81,7 +81,9 @@ class SimProgram : private Transport, private ShardSet::Observer {
   // Memory for all rows of the table, which the pull at this clock (kSnapshot: the next snapshot) fills; none
   // if there is no table.
   std::vector<RowsToRead> RowsToPull(uint64_t clock);
-  // Appends what such a pull has brought of a shard's rows, in the order of Ledger::KeysOf().
+  // The same for a pull of rows alone.
+  std::vector<RowsToRead> RowsAlone();
+  // Appends what a pull of weights and rows has brought of a shard's rows, in the order of Ledger::KeysOf().
   void AppendRows(uint32_t shard, uint64_t clock, std::vector<float>& weights) const;
   static constexpr uint64_t kSnapshot = UINT64_MAX;
   // The ledger's gradient of a batch, computed from these weights by shard.

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/protocol/mode_traits.h"
 #include "tests/common/forwarding_client.h"
 #include "tests/simulation/sim_program.h"
 #include "worker/gradient_computer.h"
@@ -30,7 +31,16 @@ class SimTrainer final : public SimProgram, private GradientComputer {
 
     absl::StatusOr<std::optional<weir::Work>> NextWork() override {
       trainer_->doing_ = "waits for work";
-      return ForwardingClient::NextWork();
+      absl::StatusOr<std::optional<weir::Work>> work = ForwardingClient::NextWork();
+      if (work.ok() && work->has_value() && RowsOnArrival(trainer_->site_->plan.config)) {
+        // It would wait for ever if it waited for that step: every worker does so.
+        trainer_->doing_ = "pulls rows alone";
+        ExchangeOrder order{std::nullopt, ExchangeOrder::Pull()};
+        order.pull->clock = (*work)->clock + 2;
+        order.pull->rows = trainer_->RowsAlone();
+        ForwardingClient::Exchange(std::move(order)).Get().status().IgnoreError();
+      }
+      return work;
     }
     Future<ExchangeResult> Exchange(ExchangeOrder order) override {
       if (order.push.has_value()) {

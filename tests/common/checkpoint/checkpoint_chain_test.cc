@@ -331,7 +331,7 @@ TEST_CASE("A delta that does not fit its chain is not committed") {
   CHECK(
       Says(save([](auto& m) { m.clear_chain(); }), "chain: must have 1 to 10 checkpoints, since some file"));
   CHECK(Says(save([](auto& m) { m.mutable_chain(0)->set_step(20); }),
-             "which does not fit: the shard's version is"));
+             "which does not fit: the table's version is"));
   CHECK(Says(save([](auto& m) { m.mutable_chain(0)->set_step(7); }), "checkpoint 40 builds on it"));
   CHECK(Says(save([&](auto& m) { table(m)->clear_delta_since(); }), "tables[0].name"));
   CHECK(Says(save([&](auto& m) { table(m)->set_delta_since(1000); }), "delta_since: must be at most"));

@@ -249,6 +249,10 @@ TEST_CASE("Impossible combinations are refused with their paths") {
       {With(R"("consistency": {"mode": "async", "staleness": 2})"),
        "f:5:47: consistency.staleness: is not used with mode \"async\", only with bounded; take it out "
        "(--set consistency.staleness=null) or change consistency.mode"},
+      {With(R"("consistency": {"mode": "async", "tables": "async"}, "tables": [{"name": "t", "dim": 1}])"),
+       "f:5:44: consistency.tables: is not used with mode \"async\", only with sync, bounded"},
+      {With(R"("consistency": {"tables": "async"})"),
+       "f:5:27: consistency.tables: is \"async\", but the job has no `tables`; take it out"},
       {With(R"("consistency": {"staleness": 2})"),
        "f:5:30: consistency.staleness: is not used with mode \"sync\", only with bounded"},
       {With(R"("consistency": {"prefetch": true, "mode": "async"})"),

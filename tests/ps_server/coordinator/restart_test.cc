@@ -289,6 +289,13 @@ TEST_CASE("A job that cannot mean the same by its positions does not go on from 
   CHECK_THAT(refusal([](auto* c) { c->mutable_consistency()->set_parts(3); }),
              Contains("consistency.parts is 3, the checkpoint's is 2"));
   CHECK(refusal([](auto* c) { c->mutable_train()->set_epochs(50); }) == "");
+  v1::CheckpointManifest with_table = from;
+  with_table.mutable_job()->mutable_config()->add_tables();
+  v1::JobConfig rows_early = with_table.job().config();
+  CHECK(CanGoOn(rows_early, with_table).ok());
+  rows_early.mutable_consistency()->set_tables(v1::ConsistencyConfig::TABLES_ASYNC);
+  CHECK_THAT(std::string(CanGoOn(rows_early, with_table).message()),
+             Contains("consistency.tables is async, the checkpoint's is not"));
 
   // A restart with this config fails, and would again.
   f.config.mutable_data()->set_batch_size(16);

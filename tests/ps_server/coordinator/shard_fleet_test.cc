@@ -97,6 +97,24 @@ TEST_CASE("The answer to the final ping is the one that follows it, until the jo
   CHECK_FALSE(f.fleet.AnsweredFinalPing(f.fleet[0]));
 }
 
+TEST_CASE("The final ping is answered once the digests of all tables are known") {
+  Fixture f({"a:1"});
+  f.fleet.Ping();
+  CHECK_FALSE(f.sent[0].back().ping().with_table_digests());
+  f.fleet.SendFinalPing(2);
+  CHECK(f.sent[0].back().ping().with_table_digests());
+  f.fleet[0].stats.set_sequence(2);
+  CHECK_FALSE(f.fleet.AnsweredFinalPing(f.fleet[0]));
+  // Later pings ask for them, too.
+  f.fleet.Ping();
+  CHECK(f.sent[0].back().ping().with_table_digests());
+  for (int i = 0; i < 2; ++i) f.fleet[0].stats.add_table_digests("digest");
+  CHECK(f.fleet.AnsweredFinalPing(f.fleet[0]));
+  f.fleet.GoBack();
+  f.fleet.Ping();
+  CHECK_FALSE(f.sent[0].back().ping().with_table_digests());
+}
+
 TEST_CASE("A shard that was lost comes back once") {
   Fixture f({"a:1", "b:1"});
   f.fleet[1].lost_since = f.clock.Now();

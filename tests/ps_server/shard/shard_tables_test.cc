@@ -11,6 +11,7 @@
 #include "common/base/random.h"
 #include "common/config/optimizer_slots.h"
 #include "common/model/key_bucket.h"
+#include "common/model/table_digest.h"
 #include "ps_server/optimizer/kernels.h"
 #include "tests/ps_server/shard/shard_fixture.h"
 #include "tests/ps_server/table/reference_table.h"
@@ -188,6 +189,45 @@ TEST_CASE("A pin reads rows as they were, until it is released, its lease ends o
   *request.mutable_caller() = f.CallerOf(0);
   request.set_pin(1);
   CHECK(absl::IsFailedPrecondition(f.PullRows(request, {{0, {7}, {}}})->status()));
+}
+
+// The digests that the shard sends after a ping that asks for them.
+std::vector<std::string> Digests(TablesFixture& f, uint64_t ping) {
+  v1::ControlMessage message;
+  message.mutable_ping()->set_sequence(ping);
+  message.mutable_ping()->set_with_table_digests(true);
+  f.Control(message);
+  // Each table takes some 16 turns, and each of these calls waits for one at least.
+  for (int turn = 0; turn < 100; ++turn) f.shard->Quiesce();
+  const std::vector<v1::ShardReport> reports = f.Reports(v1::ShardReport::kStats);
+  REQUIRE(reports.size() == 2);
+  CHECK(reports[0].stats().table_digests().empty());
+  const v1::ShardStats& stats = reports[1].stats();
+  CHECK(stats.sequence() == ping);
+  return {stats.table_digests().begin(), stats.table_digests().end()};
+}
+
+TEST_CASE("A ping at the job's end is answered with the digests of the tables' newest version") {
+  TablesFixture f(Mode::MODE_ASYNC);
+  f.Start();
+  TableDigest none;
+  CHECK(Digests(f, 1) == std::vector<std::string>(2, none.Finish()));
+  REQUIRE(f.PushRows({0, 0}, {{0, {7, 9}, {1, 2, 3, 4}}})->reply().outcome() == v1::OK);
+  // Those of an earlier version do not count.
+  CHECK(f.Stats().table_digests().empty());
+  TableDigest users;
+  users.AddRow(7, {4, 3});
+  users.AddRow(9, {2, 1});
+  const std::vector<std::string> digests = Digests(f, 6);
+  CHECK(digests == std::vector<std::string>{users.Finish(), none.Finish()});
+  CHECK(f.Stats().table_digests_size() == 2);
+  REQUIRE(f.PushRows({0, 1}, {{0, {7}, {1, 1}}, {1, {1}, {1, 1, 1}}})->reply().outcome() == v1::OK);
+  const std::vector<std::string> later = Digests(f, 7);
+  REQUIRE(later.size() == 2);
+  CHECK(later[0] != digests[0]);
+  CHECK(later[1] != digests[1]);
+  REQUIRE(f.Install() == "");
+  CHECK(f.Stats().table_digests().empty());
 }
 
 TEST_CASE("When readers hold too many old versions, the rows of the one that is written off go, too") {

@@ -87,7 +87,7 @@ TEST_CASE(
       removed_counters += Sum(*reader, &v1::CheckpointTable::removed_counters);
       changed_counters += Sum(*reader, &v1::CheckpointTable::counters);
       auto restored = std::make_unique<Shards>(Both(), to);
-      REQUIRE(Load(*reader, *restored, /*weights_only=*/false, version) == absl::OkStatus());
+      REQUIRE(Load(*reader, *restored, /*weights_only=*/false) == absl::OkStatus());
       for (size_t t : {0, 1}) {
         CHECK(restored->State(t) == reference.State(t));
         CHECK(reader->RowsOf(t) == reference.at(0)->table(t).rows());
@@ -130,32 +130,31 @@ TEST_CASE("All rows are written where a delta would not do, or would save little
   CHECK(deltas(6, 5) == 0);
   CHECK(deltas(7, 6) == 2);
   const auto last = CheckpointReader::Open(fs, CheckpointFolder(kDir, 7));
-  const uint64_t version = job->at(0)->version();
   SECTION("restored, as saved") {
     job = std::make_unique<Shards>(OnlyClicks(), 2);
-    REQUIRE(Load(*last, *job, false, version) == absl::OkStatus());
+    REQUIRE(Load(*last, *job, false) == absl::OkStatus());
     CHECK(deltas(8, 7) == 2);
   }
   SECTION("on another number of shards") {
     job = std::make_unique<Shards>(OnlyClicks(), 3);
-    REQUIRE(Load(*last, *job, false, version) == absl::OkStatus());
+    REQUIRE(Load(*last, *job, false) == absl::OkStatus());
     CHECK(deltas(8, 7) == 0);
   }
   SECTION("weights alone") {
     job = std::make_unique<Shards>(OnlyClicks(), 2);
-    REQUIRE(Load(*last, *job, true, version) == absl::OkStatus());
+    REQUIRE(Load(*last, *job, true) == absl::OkStatus());
     CHECK(deltas(8, 7) == 0);
   }
   SECTION("the config wants none") {
     job = std::make_unique<Shards>(OnlyClicks(), 2, /*notes_changes=*/false);
-    REQUIRE(Load(*last, *job, false, version) == absl::OkStatus());
+    REQUIRE(Load(*last, *job, false) == absl::OkStatus());
     CHECK(deltas(8, 7) == 0);
   }
   SECTION("counts that are no longer needed went with the restore") {
     v1::TableConfig lower = Clicks();
     lower.set_admit_after(0);
     job = std::make_unique<Shards>(std::vector<v1::TableConfig>{lower}, 2);
-    REQUIRE(Load(*last, *job, false, version) == absl::OkStatus());
+    REQUIRE(Load(*last, *job, false) == absl::OkStatus());
     CHECK(deltas(8, 7) == 0);
   }
 }

@@ -42,7 +42,7 @@ TEST_CASE(
     for (uint32_t shard = 0; shard < from; ++shard) {
       CHECK(saved.at(shard)->table(0).stats().former_bytes == 0);
     }
-    REQUIRE(Load(*reader, restored, /*weights_only=*/false, 15) == absl::OkStatus());
+    REQUIRE(Load(*reader, restored, /*weights_only=*/false) == absl::OkStatus());
     CHECK(restored.at(to - 1)->version() == 15);
     CHECK(restored.State(0) != saved.State(0));
     // Expiry, eviction and admission go on from where they were.
@@ -72,7 +72,7 @@ TEST_CASE("Weights alone: each row's values, as old as a new job, with slots and
   v1::TableConfig other = Clicks();
   other.mutable_optimizer()->set_type(v1::TableOptimizer::KIND_ROWWISE_ADAGRAD);
   Shards begun({other, Users()}, 3);
-  REQUIRE(Load(*reader, begun, /*weights_only=*/true, 0) == absl::OkStatus());
+  REQUIRE(Load(*reader, begun, /*weights_only=*/true) == absl::OkStatus());
   size_t rows = 0;
   for (uint32_t shard = 0; shard < 3; ++shard) {
     const Table& table = begun.at(shard)->table(0);
@@ -102,11 +102,11 @@ TEST_CASE("A job without tables does not take a checkpoint that has some, nor th
   Shards saved({Clicks()}, 1);
   const auto reader = Save(fs, saved, [](uint32_t) {});
   REQUIRE(reader.status() == absl::OkStatus());
-  const absl::Status none = LoadTables(*reader, false, 0, 1, 0, nullptr);
+  const absl::Status none = LoadTables(*reader, false, 0, 1, nullptr);
   CHECK(none.code() == absl::StatusCode::kFailedPrecondition);
   CHECK(absl::StrContains(none.message(), "table 'clicks' is not one of the job"));
   Shards other({Clicks(), Users()}, 1);
-  const absl::Status more = LoadTables(*reader, false, 0, 1, 0, other.at(0).get());
+  const absl::Status more = LoadTables(*reader, false, 0, 1, other.at(0).get());
   CHECK(absl::StrContains(more.message(), "table 'users' is missing in it"));
 }
 

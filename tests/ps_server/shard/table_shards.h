@@ -193,11 +193,10 @@ inline absl::StatusOr<CheckpointReader> Save(FileSystem& fs, const Shards& shard
   return CheckpointReader::Open(fs, CheckpointFolder(kDir, step));
 }
 
-inline absl::Status Load(const CheckpointReader& reader, Shards& shards, bool weights_only,
-                         uint64_t version) {
+inline absl::Status Load(const CheckpointReader& reader, Shards& shards, bool weights_only) {
   for (uint32_t shard = 0; shard < shards.count(); ++shard) {
     const absl::Status loaded =
-        LoadTables(reader, weights_only, shard, shards.count(), version, shards.at(shard).get());
+        LoadTables(reader, weights_only, shard, shards.count(), shards.at(shard).get());
     if (!loaded.ok()) return loaded;
   }
   return absl::OkStatus();
