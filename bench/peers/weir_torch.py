@@ -32,5 +32,7 @@ for x, y in batches:
     loss.backward()
     opt.step()
     done += 1
+if done <= args.warmup:
+    raise SystemExit(f"this worker has had {done} steps, and the first {args.warmup} do not count")
 with open(f"{args.out}/{os.getpid()}", "w", encoding="utf-8") as file:
     json.dump({"steps": done - args.warmup, "seconds": time.monotonic() - start, "loss": float(loss)}, file)

@@ -99,7 +99,7 @@ class Job {
   void Warn();
   void CheckStart();
   void CheckWorkers();
-  void EndStragglers();
+  void EndStragglers(absl::Duration quiet);
   void CheckLinger();
   void ReportFailureWhenSettled();
   void PollStatus();
@@ -124,6 +124,7 @@ class Job {
   bool temporary_logs_ = false;  // their folder is ours
   bool saves_ = false;           // the job has checkpoints
   absl::Duration lease_;
+  absl::Duration digests_;     // what servers may take at the end for the hash of a job's rows
   size_t needed_workers_ = 0;  // for the job to begin
   bool skips_workers_ = false;
   bool workers_started_ = false;
@@ -132,9 +133,11 @@ class Job {
   std::vector<std::string> warnings_;  // of tasks that the job does without, if it has begun
   bool some_worker_done_ = false;
   bool coordinator_done_ = false;
-  bool told_of_stragglers_ = false;
+  absl::Time done_at_;  // of ps:0's end
+  bool ended_stragglers_ = false;
   std::vector<TaskExit> exits_;
-  std::map<std::string, int> restarts_;  // by task
+  std::map<std::string, int> restarts_;             // by task
+  std::map<std::string, absl::Time> restarted_at_;  // the last one
   absl::Time last_exit_ = start_;
   absl::Time next_poll_ = start_;
   std::optional<Failure>
@@ -206,6 +209,7 @@ absl::Status Job::Prepare() {
   }
   saves_ = config.checkpoint().has_directory();
   lease_ = absl::Seconds(config.cluster().lease_seconds());
+  digests_ = config.tables().empty() ? absl::ZeroDuration() : absl::Minutes(10);
   // A job that is resumed has begun already.
   needed_workers_ = !options_.resume.empty()             ? 1
                     : config.cluster().has_min_workers() ? config.cluster().min_workers()
@@ -275,6 +279,16 @@ int Job::RunToEnd() {
   if (!status.ok()) console_.Line("error: ", Console::Color::kRed, status.message());
   if (!status.ok() || signal_ != 0) console_.Line(absl::StrCat("logs: ", result_.log_dir));
   if (signal_ != 0) return 128 + signal_;
+  if (status.ok() && !options_.program.empty() && !some_worker_done_) {
+    const auto failed = std::find_if(exits_.begin(), exits_.end(), [](const TaskExit& exit) {
+      return !exit.exit.ok() && absl::StartsWith(exit.task, "worker:");
+    });
+    if (failed != exits_.end()) {
+      console_.Line("error: ", Console::Color::kRed,
+                    "the job is done, but the program of no worker ended well: see the warnings");
+      return ExitCodeFor(*failed);
+    }
+  }
   return status.ok() ? kExitOk : KindOf(status) == v1::FAILURE_RESOURCE ? kExitStorage : kExitInternal;
 }
 
@@ -338,6 +352,7 @@ void Job::Restart(TaskExit* exit) {
   if (!status.ok()) return Fail({std::string(status.message()), kExitInternal, "", ""});
   exit->restarted = true;
   ++restarts_[exit->task];
+  restarted_at_[exit->task] = Clock::Real().Now();
   console_.Line("warning: ", Console::Color::kYellow,
                 absl::StrCat(exit->task, exit->exit.signal != 0 ? " was killed by " : " ended with ",
                              exit->exit.ToString(), " after ", FormatSeconds(exit->seconds),
@@ -347,7 +362,10 @@ void Job::Restart(TaskExit* exit) {
 void Job::OnExits(std::vector<TaskExit> exits) {
   for (TaskExit& exit : exits) {
     if (exit.exit.ok() && absl::StartsWith(exit.task, "worker:")) some_worker_done_ = true;
-    if (exit.exit.ok() && exit.task == "ps:0") coordinator_done_ = true;
+    if (exit.exit.ok() && exit.task == "ps:0") {
+      coordinator_done_ = true;
+      done_at_ = Clock::Real().Now();
+    }
   }
   for (TaskExit& exit : exits) {
     exit.skipped =
@@ -397,24 +415,23 @@ void Job::CheckWorkers() {
   if (Clock::Real().Now() - last_exit_ >= kSettle) Fail({});
 }
 
-// Of programs that run on after the job. One that was started again may have come when the job was done, and
-// would wait for its servers; the others may evaluate what they have trained.
-void Job::EndStragglers() {
-  std::vector<std::string> late, others;
+// Programs run on after the job, to evaluate what they have trained for example. One that was started again
+// just before the end may have come when the job was done, and would wait for its servers.
+void Job::EndStragglers(absl::Duration quiet) {
+  std::vector<std::string> late;
   for (const std::string& task : cluster_->running()) {
-    if (absl::StartsWith(task, "ps:")) continue;
-    (restarts_.count(task) > 0 ? late : others).push_back(task);
+    const auto restart = restarted_at_.find(task);
+    if (restart != restarted_at_.end() && done_at_ - restart->second < kLinger) late.push_back(task);
   }
-  if (!late.empty()) {
+  if (late.empty()) return;
+  if (!std::exchange(ended_stragglers_, true)) {
     console_.Line("warning: ", Console::Color::kYellow,
                   absl::StrCat(Names(late), late.size() == 1 ? " was" : " were", " started again, and still ",
                                late.size() == 1 ? "runs " : "run ", absl::FormatDuration(kStragglers),
                                " after the job's end; ended"));
-  }
-  for (const std::string& task : late) cluster_->EndFrom(task, SIGTERM);
-  if (!others.empty()) {
-    console_.Line(absl::StrCat("the job is done; ", Names(others), others.size() == 1 ? " goes on" : " go on",
-                               "; Ctrl-C ends ", others.size() == 1 ? "it" : "them"));
+    for (const std::string& task : late) cluster_->EndOne(task, SIGTERM);
+  } else if (quiet >= kStragglers + kEndDeadline) {
+    for (const std::string& task : late) cluster_->EndOne(task, SIGKILL);
   }
 }
 
@@ -430,7 +447,7 @@ void Job::CheckLinger() {
   const bool servers_run = cluster_->Runs("ps");
   const bool others_run = cluster_->Runs("worker") || cluster_->Runs("evaluator");
   if (coordinator_done_ && others_run && !options_.program.empty()) {
-    if (quiet >= kStragglers && !std::exchange(told_of_stragglers_, true)) EndStragglers();
+    if (quiet >= kStragglers) EndStragglers(quiet);
     return;
   }
   if (coordinator_done_ && quiet >= kStragglers) {
@@ -438,7 +455,7 @@ void Job::CheckLinger() {
     console_.Line("warning: ", Console::Color::kYellow, still_run(kStragglers, "the job's end; ended"));
     return End();
   }
-  const absl::Duration limit = servers_run ? kLinger + lease_ : kLinger;
+  const absl::Duration limit = (servers_run ? kLinger + lease_ : kLinger) + digests_;
   if (servers_run == others_run || quiet < limit) return;
   Fail({still_run(limit, servers_run ? "all workers have ended" : "all servers have ended"), kExitInternal,
         running[0], ""});
@@ -513,6 +530,10 @@ void Job::PollStatus() {
         absl::StrCat(saving_ ? "saving a checkpoint: " : "ending: ", Names(cluster_->running())));
   }
   if (!workers_started_) return console_.SetStatus(absl::StrCat(result_.job_name, "  starting servers"));
+  if (coordinator_done_) {
+    return console_.SetStatus(
+        absl::StrCat(result_.job_name, "  done; still running: ", Names(cluster_->running())));
+  }
   if (status_ == nullptr || failure_.has_value() || Clock::Real().Now() < next_poll_) return;
   const auto status = status_->Get(kStatusDeadline);
   next_poll_ = Clock::Real().Now() + kStatusPoll;

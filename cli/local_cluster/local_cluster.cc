@@ -157,15 +157,16 @@ absl::Status LocalCluster::Launch(TaskProcess& task) {
   process.environment["TF_CONFIG"] = absl::StrCat(R"({"cluster":)", task.cluster, R"(,"task":{"type":")",
                                                   task.type, R"(","index":)", task.index, "}}");
   process.on_line = [log = task.log.get()](absl::string_view line) { log->Add(line); };
+  task.ending = std::make_shared<std::atomic<bool>>(false);
   process.on_exit = [this, log = task.log.get(), name = task.name, restarts = task.restarts,
-                     start = Clock::Real().Now()](const ProcessExit& exit) {
+                     own = task.ending, start = Clock::Real().Now()](const ProcessExit& exit) {
     TaskExit ended;
     ended.task = name;
     ended.restarts = restarts;
     ended.last_lines = log->LastLines();
     ended.exit = exit;
     ended.seconds = absl::ToDoubleSeconds(Clock::Real().Now() - start);
-    ended.was_ended = ending_;
+    ended.was_ended = ending_ || *own;
     MutexLock lock(mutex_);
     exits_.push_back(std::move(ended));
     eventfd_write(wake_, 1);
@@ -284,6 +285,13 @@ void LocalCluster::EndFrom(const std::string& task, int signal) {
   ending_ = true;
   const TaskProcess* const found = Find(task);
   if (found != nullptr && found->process != nullptr) found->process->Signal(signal);
+}
+
+void LocalCluster::EndOne(const std::string& task, int signal) {
+  const TaskProcess* const found = Find(task);
+  if (found == nullptr || found->process == nullptr) return;
+  *found->ending = true;
+  found->process->Signal(signal);
 }
 
 void LocalCluster::ShowHeld(absl::Time until) {

@@ -79,6 +79,8 @@ class LocalCluster {
   void EndAll(int signal);
   // The same for one task alone; the ends of the others count as our wish, too.
   void EndFrom(const std::string& task, int signal);
+  // Sends the signal to one task, whose end alone counts as our wish.
+  void EndOne(const std::string& task, int signal);
   // These act on the logs of all tasks (TaskLog).
   void ShowHeld(absl::Time until);
   void Mute();
@@ -110,7 +112,8 @@ class LocalCluster {
     // not listen.
     UniqueFd reserved_port;
     std::unique_ptr<TaskLog> log;
-    std::unique_ptr<Subprocess> process;  // its threads use `log`
+    std::shared_ptr<std::atomic<bool>> ending;  // EndOne(); of this incarnation
+    std::unique_ptr<Subprocess> process;        // its threads use `log`
   };
   LocalCluster(Options options, JobToken token, int wake)
       : options_(std::move(options)), token_(std::move(token)), wake_(wake) {}

@@ -72,6 +72,7 @@ absl::Status CheckTable(const v1::CheckpointFile& file, size_t index, const v1::
     return absl::InvalidArgumentError(absl::StrCat("delta_since: must be at most the table's version, ",
                                                    version, ", got ", table.delta_since()));
   }
+  WEIR_RETURN_IF_ERROR(Expect("version", VersionOfTable(file, table), VersionOfTable(file, file.tables(0))));
   // Of all shards; the config says more than a reader needs, but it is one table.
   WEIR_RETURN_IF_ERROR(Expect("table", table.table().ShortDebugString(), first.table().ShortDebugString()));
   WEIR_RETURN_IF_ERROR(Expect("slot_words", table.slot_words(), first.slot_words()));

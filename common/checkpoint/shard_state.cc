@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -114,11 +116,16 @@ v1::ShardState MergeShardStates(const std::vector<v1::ShardState>& old, uint32_t
   merged.clear_applied_rows();
   std::map<uint32_t, v1::WorkerState> workers;
   IntervalSet batches, stale;
+  std::set<std::tuple<uint32_t, uint32_t, uint32_t>> known;
   for (const v1::ShardState& state : old) {
     merged.set_epoch(std::max(merged.epoch(), state.epoch()));
     batches.Insert(state.batches());
     stale.Insert(state.stale_batches());
-    merged.mutable_applied_rows()->MergeFrom(state.applied_rows());
+    for (const v1::AppliedRows& rows : state.applied_rows()) {
+      // After several changes of the number of shards, several of them know of the same one.
+      if (known.insert({rows.part(), rows.shard(), rows.num_shards()}).second)
+        *merged.add_applied_rows() = rows;
+    }
     for (const v1::WorkerState& worker : state.workers()) {
       if (workers.count(worker.worker()) == 0) workers[worker.worker()] = MergeWorker(old, worker.worker());
     }

@@ -235,7 +235,7 @@ void Shard::HandlePing(const v1::Ping& ping) {
 }
 
 void Shard::GoOnWithDigests(uint64_t incarnation) {
-  if (digests_ == nullptr || incarnation != incarnation_ || digests_->done()) return;
+  if (over_ || digests_ == nullptr || incarnation != incarnation_ || digests_->done()) return;
   digests_->Step();
   if (digests_->done()) return ReportStats();
   queue_.Post([this, incarnation] { GoOnWithDigests(incarnation); });

@@ -15,7 +15,7 @@ from ._dlpack import Arrays
 from .client import Client, Gate, Gradient, Pushed, Weights, Work
 from .errors import Error, Fenced, JobDone, WeightsGone
 from .future import Future
-from .job import Floats
+from .job import FlatTensors, Floats
 from .progress import ProgressLine
 from .tables import Keys, Rows, RowSet
 
@@ -31,7 +31,7 @@ class Step:
     work: what it is. weights: name -> array, float32, which change when the loop goes on.
     """
 
-    def __init__(self, loop: "_Membership", work: Work, weights: Mapping[str, Floats], base: Weights):
+    def __init__(self, loop: "_Membership", work: Work, weights: FlatTensors, base: Weights):
         self._loop, self._base = loop, base
         self.work, self.weights = work, weights
         self.pushed = False

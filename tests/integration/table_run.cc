@@ -3,6 +3,8 @@
 #include <csignal>
 #include <cstring>
 #include <map>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -86,6 +88,21 @@ std::vector<ReferenceTable> TrainReference(const v1::JobConfig& config, const st
   return tables;
 }
 
+// A file in the midst of the newest checkpoint's chain, which has a base, some deltas, and the checkpoint's
+// own delta. nullopt: its chain is shorter.
+std::optional<std::string> LinkOf(const std::string& directory) {
+  FileSystem& files = AnyStorage();
+  const absl::StatusOr<FoundCheckpoint> newest = LatestComplete(files, directory);
+  REQUIRE(newest.status() == absl::OkStatus());
+  const auto chain = ReadChain(files, newest->folder, newest->manifest);
+  REQUIRE(chain.status() == absl::OkStatus());
+  const auto parts = FilesOfTable(newest->folder, newest->manifest, *chain, /*shard=*/0, /*index=*/1);
+  REQUIRE(parts.status() == absl::OkStatus());
+  if (parts->size() <= 2) return std::nullopt;
+  const TableFile& link = (*parts)[parts->size() / 2];
+  return JoinPath(link.folder, link.table->name());
+}
+
 }  // namespace
 
 JobOfTables::JobOfTables(const TableRun& of)
@@ -161,18 +178,13 @@ std::vector<HistoryEvent> JobOfTables::Histories() const {
   return events;
 }
 
+bool EndsInDeltas(const std::string& directory) { return LinkOf(directory).has_value(); }
+
 DamagedLink::DamagedLink(const std::string& directory) : directory_(directory) {
   FileSystem& files = AnyStorage();
-  const absl::StatusOr<FoundCheckpoint> newest = LatestComplete(files, directory);
-  REQUIRE(newest.status() == absl::OkStatus());
-  const auto chain = ReadChain(files, newest->folder, newest->manifest);
-  REQUIRE(chain.status() == absl::OkStatus());
-  const auto parts = FilesOfTable(newest->folder, newest->manifest, *chain, /*shard=*/0, /*index=*/1);
-  REQUIRE(parts.status() == absl::OkStatus());
-  // The base, some deltas, and the last one, which is the checkpoint's own.
-  REQUIRE(parts->size() > 2);
-  const TableFile& link = (*parts)[parts->size() / 2];
-  path_ = JoinPath(link.folder, link.table->name());
+  const std::optional<std::string> link = LinkOf(directory);
+  REQUIRE(link.has_value());
+  path_ = *link;
   const absl::StatusOr<std::string> read = files.ReadFile(path_, 1 << 20);
   REQUIRE(read.status() == absl::OkStatus());
   bytes_ = *read;

@@ -48,6 +48,8 @@ class JobOfTables {
   TestJob job;
 };
 
+// Whether the newest checkpoint is on two others at least, so that it has such a link.
+bool EndsInDeltas(const std::string& directory);
 // A table's file in a link of the newest checkpoint's chain, which is damaged from now on until it is
 // repaired. The folder may be in object storage.
 class DamagedLink {

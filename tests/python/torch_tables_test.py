@@ -219,6 +219,7 @@ class Misuse(unittest.TestCase):
         self.error("no table 'words': it has none; its config lists them in `tables`",
                    lambda: train(Small(), None, tables=[]))
         self.error("no table 'visits': it has words, items", lambda: train(Small("visits"), None))
+        self.error("table must be the name of one of the job's tables, got 1000", lambda: weir.torch.Embedding(1000))
         self.error("keys must be a tensor of int64, got torch.int32", lambda: train(Small(), lambda m: m(keys.int())))
         self.error("got list", lambda: Small()([1]))
         self.error("mode must be \"sum\" or \"mean\", got 'max'", lambda: Small(mode="max"))

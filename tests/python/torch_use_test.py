@@ -208,6 +208,7 @@ class Use(unittest.TestCase):
             ("data.batch_size", lambda: self.optimizer().loader(batch_size=4)),
             ("GradScaler", lambda: getattr(self.optimizer(), "_step_supports_amp_scaling")),
             ("float32", lambda: self.optimizer(torch.nn.Linear(2, 2).double())),
+            ("not model.parameters()", lambda: self.optimizer(train.make_model().parameters())),
             ("weight is on meta", lambda: self.optimizer(torch.nn.Linear(2, 2, device="meta"))),
             ("num_workers", lambda: self.optimizer().loader(pin_memory=True)),
             ("no parameter that requires", lambda: self.optimizer(torch.nn.ReLU())),
@@ -342,17 +343,20 @@ class Up(unittest.TestCase):
         self.assertIn("of the program that the job is for", done.stdout)
 
     def test_a_program_that_goes_on_after_the_job(self):
-        """`weir up` says so, and waits for it."""
+        """`weir up` says so, and waits for it. If it fails in every worker, so does `weir up`."""
         run = Run(self)
         with subprocess.Popen(run.up("--workers=2", "--ps=2", program=["--go_on"]), stderr=subprocess.PIPE, text=True) as process:
             said = []
             for line in process.stderr:
                 said.append(line)
-                if "the job is done; worker:0, worker:1 go on" in line:
+                if "done; still running: worker:0, worker:1" in line:
                     (run.folder / "go").touch()
             self.assertEqual(process.wait(support.LIMIT_SECONDS), 0, "".join(said))
-        self.assertIn("the job is done; worker:0, worker:1 go on; Ctrl-C ends them", "".join(said))
-        self.assertEqual(len(run.models()), 2)
+        self.assertEqual(len(run.models()), 2, "".join(said))
+        run = Run(self)
+        done = support.run(run.up("--workers=2", program=["--fail_after"]))
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("the job is done, but the program of no worker ended well", done.stderr)
 
     def test_init_from(self):
         """A folder of initial weights comes before those that the workers have."""

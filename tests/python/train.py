@@ -104,6 +104,7 @@ def main():
     parser.add_argument("--die_at", type=int, default=-1, help="the batch at which one worker kills itself, once")
     parser.add_argument("--hold_at", type=int, default=-1, help="the batch at which one worker waits for the file go")
     parser.add_argument("--go_on", action="store_true", help="after the job, until there is the file go")
+    parser.add_argument("--fail_after", action="store_true", help="an exception is raised after the job")
     parser.add_argument("--fail_at", type=int, default=-1, help="the batch at which an exception is raised")
     parser.add_argument("--hidden", type=int, default=16)
     parser.add_argument("--norm", action="store_true")
@@ -133,6 +134,8 @@ def main():
         opt.step(loss=loss)
         seen += numbers.tolist()
         made_here += 0 if args.stream else int(here[0])
+    if args.fail_after:
+        raise ValueError("what follows on the job is bad")
     while args.go_on and not (args.folder / "go").exists():
         time.sleep(0.005)
     (args.folder / f"seen-{os.getpid()}").write_text(" ".join(map(str, seen)))

@@ -100,15 +100,12 @@ class Batches:
     def prepare(self, work: Work) -> None:
         """This work's gradient is on its way. While it and new weights travel, makes the batch that probably follows, unless
         processes do that, or the last guess was wrong."""
-        if self._ahead is not None or work.examples_left <= work.examples:
+        if self._ahead is not None or self._peeked is not None or work.examples_left <= work.examples:
             return
-        if self._peeked is None:
-            self._predictor.restart(work)
-            self._guess = self._predictor.next()
-            if self._guesses:
-                self._peeked = self._guess, self._make(self._guess, self._batch)
-        else:
-            self._guess = self._peeked[0]
+        self._predictor.restart(work)
+        self._guess = self._predictor.next()
+        if self._guesses:
+            self._peeked = self._guess, self._make(self._guess, self._batch)
 
     def _make(self, first: int, examples: int) -> Any:
         indices = self._order(first, examples).tolist()

@@ -8,7 +8,7 @@ from typing import Any, Iterable, Mapping, Optional, Sequence, Tuple
 import torch
 
 from ..errors import ConfigError, Error
-from ..job import FlatTensors, Floats
+from ..job import FlatTensors
 from ..steps import Step
 
 #: A gradient, or nothing where the parameter has none, and the index of its tensor.
@@ -40,10 +40,9 @@ class Host:
         self.device = torch.device("cpu")
         self._names, self._tensors = list(tensors), list(tensors.values())
 
-    def load(self, values: Mapping[str, Floats]) -> None:
+    def load(self, values: FlatTensors) -> None:
         """Copies the values into the tensors."""
-        for t, value in zip(self._tensors, _as_tensors(values, self._names)):
-            t.copy_(value if t.is_floating_point() else _whole(value))
+        load_each(self._tensors, _as_tensors(values, self._names))
 
     def send(self, step: Step, index: int, gradient: torch.Tensor) -> None:
         """Copies the gradient of one tensor to step.gradient, from where it may travel before others are made."""
@@ -58,6 +57,9 @@ class Host:
                 into[index].zero_()
             else:
                 into[index].copy_(value)
+
+    def wait(self) -> None:
+        """Returns when the tensors have what load() was given, whose memory may go then."""
 
     def seed(self, seed: int) -> None:
         """Of torch's random numbers, as far as this model uses them."""
@@ -88,12 +90,8 @@ class Gpu:
         self._sent: set[int] = set()
         self._travelling: deque[tuple[int, Any]] = deque()
 
-    def load(self, values: Mapping[str, Floats]) -> None:
-        if not isinstance(values, FlatTensors):
-            for t, value in zip(self._tensors, _as_tensors(values, self._names)):
-                t.copy_(value if t.is_floating_point() else _whole(value))
-            return
-        # The values stay as they are until the step's push, and finish() has waited for the GPU then.
+    def load(self, values: FlatTensors) -> None:
+        # The values stay as they are until finish() or wait() has waited for the GPU.
         self._flat.copy_(_page_locked(values), non_blocking=True)
         _copy_all(self._loads)
         if self._counts:
@@ -127,6 +125,9 @@ class Gpu:
             arrived.synchronize()
             step.ready(self._names[index])
         self._sent.clear()
+        self.wait()
+
+    def wait(self) -> None:
         stream: Any = torch.cuda.current_stream(self.device)
         stream.synchronize()
 
@@ -137,6 +138,12 @@ class Gpu:
     def _copy_out(self, step: Step, index: int) -> None:
         piece = self._pieces[index]
         _page_locked(step.gradient)[piece.storage_offset():][:piece.numel()].copy_(piece.view(-1), non_blocking=True)
+
+
+def load_each(tensors: Iterable[torch.Tensor], values: Iterable[torch.Tensor]) -> None:
+    """Copies the values, of the CPU, into the tensors, wherever they are."""
+    for t, value in zip(tensors, values):
+        t.copy_(value if t.is_floating_point() else _whole(value))
 
 
 def _whole(counts: torch.Tensor) -> torch.Tensor:
@@ -157,15 +164,11 @@ def _copy_all(copies: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         _copy_each([to for to, _ in alike], [value for _, value in alike])
 
 
-def _as_tensors(arrays: Mapping[str, Floats], names: Iterable[str]) -> Sequence[torch.Tensor]:
-    """The arrays with these names as tensors of the same memory. For memory that is used again and again they are made once;
-    `names` are those of all its tensors then."""
-    if isinstance(arrays, FlatTensors) and arrays.converted is not None:
-        return arrays.converted  # type: ignore[no-any-return]
-    tensors = [torch.from_numpy(arrays[name]) for name in names]
-    if isinstance(arrays, FlatTensors):
-        arrays.converted = tensors
-    return tensors
+def _as_tensors(memory: FlatTensors, names: Iterable[str]) -> Sequence[torch.Tensor]:
+    """The memory's arrays, whose names these are, as tensors of the same memory; made once, since it is used again and again."""
+    if memory.converted is None:
+        memory.converted = [torch.from_numpy(memory[name]) for name in names]
+    return memory.converted  # type: ignore[no-any-return]
 
 
 def _page_locked(memory: FlatTensors) -> torch.Tensor:

@@ -25,6 +25,9 @@ class TableModule(torch.nn.Module):
 
     def __init__(self, table: str):
         super().__init__()
+        if not isinstance(table, str):
+            raise ConfigError(f"{type(self).__name__}: table must be the name of one of the job's tables, got {table!r}; the table's "
+                              "dim there is the width, and there is no number of rows")
         self.table = table
         self._read: ReadRows | None = None
 

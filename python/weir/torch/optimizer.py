@@ -48,7 +48,11 @@ class Optimizer(torch.optim.Optimizer):
                  overlap: bool = False, servers: int = 1, cluster: str | None = None, task: str | None = None,
                  token_file: str | None = None, history: str | None = None, log_level: str | None = None,
                  overrides: Sequence[str] = (), progress: bool | None = None):
+        if not isinstance(model, torch.nn.Module):
+            raise ConfigError(f"model must be the torch.nn.Module itself, got {type(model).__name__}; give model, not "
+                              "model.parameters()")
         self._weights = ModelWeights(model)
+        self._place = self._weights.place
         #: The job's config (weir.Job).
         self.job = Job(job, overrides)
         self._tables = Tables(self.job)
@@ -104,8 +108,7 @@ class Optimizer(torch.optim.Optimizer):
             options = dict(pin_memory=pin_memory, prefetch_factor=prefetch_factor, worker_init_fn=worker_init_fn,
                            multiprocessing_context=multiprocessing_context)
         elif pin_memory:
-            raise ConfigError("pin_memory is for batches that num_workers make ahead; with num_workers=0 a batch goes to the GPU "
-                              "as soon as it is made; take it out")
+            raise ConfigError("pin_memory=True needs num_workers, whose batches are pinned where they are made; give both or neither")
         return self._loop(num_workers, collate_fn, options, kept, prefetch_keys)
 
     def _loop(self, num_workers: int, collate_fn: Any, options: Mapping[str, Any], kept: KeptRows,
@@ -137,7 +140,7 @@ class Optimizer(torch.optim.Optimizer):
                 if prefetch_keys is not None:
                     step.prefetch_rows(as_arrays(prefetch_keys(batches.peek(step.work))))
                 if seed is not None:
-                    self._weights.place.seed((seed + 0x9E3779B97F4A7C15 * (step.work.batch + 1)) % 2**63)
+                    self._place.seed((seed + 0x9E3779B97F4A7C15 * (step.work.batch + 1)) % 2**63)
                 self._step = step
                 gradients.begin(step)
                 self._rows.begin(step)
@@ -158,6 +161,8 @@ class Optimizer(torch.optim.Optimizer):
             raise
         finally:
             self._step = self._gradients = None
+            # The memory of weights that are still on their way to a GPU goes now.
+            self._place.wait()
             gradients.close()
             self._rows.end()
             client.close()

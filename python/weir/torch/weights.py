@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from typing import Iterator, Mapping
 
@@ -11,9 +12,9 @@ import torch
 from .. import job as _job
 from ..client import Client, Weights
 from ..errors import ConfigError
-from ..job import Floats, Tensor
+from ..job import FlatTensors, Floats, Tensor
 from ..tables import Rows
-from .device import place_of
+from .device import Gpu, Host, load_each, place_of
 
 
 # What BatchNorm layers keep; a job has the count of batches as float32 too.
@@ -43,8 +44,11 @@ class ModelWeights:
         self.statistics = {name: buffer for name, buffer in model.named_buffers() if name in names}
         #: Both, in the order of the job's tensors.
         self.all = {**self.parameters, **self.statistics}
-        #: Where they are.
-        self.place = place_of(self.all)
+
+    @functools.cached_property
+    def place(self) -> Host | Gpu:
+        """Where they are; from the first call on."""
+        return place_of(self.all)
 
     def check_place(self) -> None:
         """ConfigError: the model is no more where it was."""
@@ -67,8 +71,8 @@ class ModelWeights:
         _job.save_weights(directory, self.arrays(), self.statistics)
 
     @torch.no_grad()
-    def load(self, values: Mapping[str, Floats]) -> None:
-        """Copies the values into the model."""
+    def load(self, values: FlatTensors) -> None:
+        """Copies the values into the model. On a GPU they have arrived when place.wait() has returned."""
         self.place.load(values)
 
     @contextlib.contextmanager
@@ -79,11 +83,16 @@ class ModelWeights:
         new = client.model.split(np.empty(client.model.elements, dtype=np.float32) if memory is None else memory)
         weights = client.snapshot(new, rows).result()
         own = {name: array.copy() for name, array in self.arrays().items()}
-        self.load(dict(new))  # one by one, since a batch's gradients may be where all of them would travel through
+        self._load_each(new)
         try:
             yield weights
         finally:
-            self.load(own)
+            self._load_each(own)
+
+    @torch.no_grad()
+    def _load_each(self, values: Mapping[str, Floats]) -> None:
+        # One by one: on a GPU the gradients of a batch may be where all values would travel through.
+        load_each(self.all.values(), (torch.from_numpy(values[name]) for name in self.all))
 
 
 def save_weights(model: torch.nn.Module, directory: str | os.PathLike[str]) -> None:
