@@ -113,7 +113,7 @@ class Use(unittest.TestCase):
         """The mean of equal counts over the parts of a step may be a little less."""
         model = train.make_model(norm=True)
         weights = weir.torch.weights.ModelWeights(model)
-        values = {name: array.copy() for name, array in weights.arrays().items()}
+        values = weir.job.Model(weights.tensors()).split(np.concatenate([a.ravel() for a in weights.arrays().values()]))
         values["4.num_batches_tracked"][...] = np.nextafter(np.float32(3), np.float32(0))
         weights.load(values)
         self.assertEqual(model[4].num_batches_tracked, 3)
