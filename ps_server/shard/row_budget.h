@@ -9,10 +9,10 @@
 
 namespace weir {
 
-// How much memory of a server rows may take beside the tables: those of the open step's parts (sync), and
-// former rows, which tables keep for their pins. It is what the server's limit leaves beside the weights,
-// slots and gradients of the dense model (CheckServerMemory), and beside the tables as they are. A plain
-// value.
+// How much memory of a server rows may take beside the tables: those of the open step's parts (sync, unless
+// they take effect on arrival), and former rows, which tables keep for their pins. It is what the server's
+// limit leaves beside the weights, slots and gradients of the dense model (CheckServerMemory), and beside the
+// tables as they are. A plain value.
 class RowBudget {
  public:
   // No limit.

@@ -364,7 +364,8 @@ class Shard {
   PushTally tally_;
   struct Pin {
     std::shared_ptr<const LentVersion> version;
-    // The rows of the same version; null: the job has no tables.
+    // The rows of the same version, or with rows_early_ of the moment of the pin; null: the job has no
+    // tables.
     std::unique_ptr<ShardTables::Pinned> tables;
     absl::Time deadline;
   };

@@ -112,7 +112,7 @@ void ShardTables::Update(absl::Span<const WeightedRows> parts) {
     const double rate = tables_[i].schedule.Rate(static_cast<double>(table(i).version()) / pushes_per_step_);
     if (const absl::Status status = table(i).Update(of_table, rate); !status.ok()) {
       LogError("rows that were checked do not fit: ", status.message());
-      std::abort();  // the dense weights have this version, so the tables cannot do without it
+      std::abort();  // the push or step has taken effect elsewhere, so the tables cannot do without it
     }
   }
 }

@@ -27,8 +27,8 @@ struct WeightedRows {
 };
 
 // A shard's embedding tables, in the order of JobConfig.tables: what BlockStore is for the dense weights.
-// Each update makes a version of all tables, also of those without a gradient in it, so that the tables and
-// the dense weights count the same versions.
+// Each update makes a version of all tables, also of those without a gradient in it: the dense weights'
+// version, unless rows take effect as the parts of a step arrive (consistency.tables "async").
 //
 // One thread at a time uses it, in the shard's order; what says so may be called on any thread.
 class ShardTables : public std::enable_shared_from_this<ShardTables> {

@@ -35,8 +35,9 @@ namespace weir {
 // The shard has one Table for each table of the job, and uses them in its own order, beside its BlockStore:
 //
 //   - a push: Update() with the push as the only part (bounded, async); the commit of a step: Update() with
-//     the step's parts in their order (sync). A shard that a push has no keys for calls Update() without any,
-//     so that all tables and the dense weights count the same versions;
+//     the step's parts in their order (sync), or each part as it arrives (consistency.tables "async"). A
+//     shard that a push has no keys for calls Update() without any, so that all tables count the same
+//     versions;
 //   - a pull: Read() into the answer's memory;
 //   - a reader or a checkpoint: Pin(), any number of ReadAt() or RowsAt() while updates go on, Unpin(). The
 //     shard compares stats().former_bytes with its budget and makes updates wait, as for dense versions.
