@@ -43,6 +43,22 @@ def batches(folder, batch, seed):
             yield images[indexes], labels[indexes]
 
 
+def step_of(model, args):
+    """A training step of the model by torch.optim, on one batch of this rank after another; returns the loss."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=args.rate)
+    data = batches(args.data, args.batch, args.rank)
+
+    def step():
+        images, labels = next(data)
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
 def measure(step, steps, warmup, barrier):
     """Runs step(), which returns the loss, and prints the result."""
     for _ in range(warmup):

@@ -26,6 +26,10 @@ struct WeightedRows {
   uint64_t examples = 1;
 };
 
+// A walk over the buckets of tables, in turns of the shard's queue, reads about this many bytes of rows in a
+// turn: a fraction of a millisecond. A look at a bucket takes as long as so many bytes.
+inline constexpr size_t kBytesOfTurn = 256 << 10, kBytesOfBucket = 64;
+
 // A shard's embedding tables, in the order of JobConfig.tables: what BlockStore is for the dense weights.
 // Each update makes a version of all tables, also of those without a gradient in it: the dense weights'
 // version, unless rows take effect as the parts of a step arrive (consistency.tables "async").
@@ -95,6 +99,9 @@ class ShardTables : public std::enable_shared_from_this<ShardTables> {
   // What is kept for pinned versions, of all tables.
   uint64_t former_bytes() const;
 
+  // The tables have the buckets b of which b mod num_shards() is shard().
+  uint32_t shard() const { return shard_; }
+  uint32_t num_shards() const { return num_shards_; }
   size_t size() const { return tables_.size(); }
   const v1::TableConfig& config(size_t table) const { return configs_[static_cast<int>(table)]; }
   Table& table(size_t table) { return *tables_[table].table; }
@@ -108,11 +115,14 @@ class ShardTables : public std::enable_shared_from_this<ShardTables> {
   ShardTables(const Options& options, std::vector<Entry> tables)
       : configs_(options.tables),
         tables_(std::move(tables)),
+        shard_(options.shard),
+        num_shards_(options.num_shards),
         pushes_per_step_(options.pushes_per_step),
         notes_changes_(options.notes_changes) {}
 
   const RowArrival::Tables configs_;
   const std::vector<Entry> tables_;
+  const uint32_t shard_, num_shards_;
   const uint32_t pushes_per_step_;
   const bool notes_changes_;
   // The step of the checkpoint since which changes are noted.

@@ -29,9 +29,9 @@ class TableDigests {
   const std::shared_ptr<ShardTables> tables_;
   const std::unique_ptr<ShardTables::Pinned> pinned_;
   std::vector<std::string> digests_;
-  // Of the next table, up to this bucket.
+  // Of the next table, up to this bucket of the shard's.
   TableDigest digest_;
-  uint32_t bucket_ = 0;
+  uint32_t bucket_;
   std::vector<Table::Row> rows_;
 };
 

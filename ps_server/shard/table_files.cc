@@ -11,9 +11,8 @@
 namespace weir {
 namespace {
 
-// A turn copies this many bytes of rows, and a bucket more: a fraction of a millisecond. A look at a bucket
-// takes as long as so many bytes, and one at a row that is not copied as a cache line.
-constexpr size_t kBytesOfTurn = 256 << 10, kBytesOfBucket = 64, kBytesOfLook = 64;
+// A look at a row that is not copied takes as long as this many bytes, a cache line.
+constexpr size_t kBytesOfLook = 64;
 
 // Where a walk over the buckets of a shard, first their rows and then their counters, is. A walk for a delta
 // looks at all of them, and adds those that are newer.
