@@ -185,10 +185,11 @@ def _weir_torch(mode, python, steps, limit):
             encoding="utf-8")
         out.mkdir()
         command = [str(environments.BIN / "cli/weir"), "up", f"--ps={SERVERS}", f"--workers={WORKERS}", str(job), "--", python,
-                   str(HERE / "weir_torch.py"), f"--job={job}", f"--data={data()}", f"--out={out}", f"--warmup={WARMUP}"]
+                   str(HERE / "weir_torch.py"), f"--job={job}", f"--data={data()}", f"--out={out}", f"--warmup={WARMUP}",
+                   f"--workers={WORKERS}"]
         processes.run([Process("weir up", command, environments.weir_package())], limit)
         # In async a worker's steps are as many as it gets done until the job ends.
-        return summed([json.loads(file.read_text(encoding="utf-8")) for file in out.iterdir()], WORKERS)
+        return summed([json.loads(file.read_text(encoding="utf-8")) for file in out.glob("*.json")], WORKERS)
 
 
 def pytorch_version(python):
