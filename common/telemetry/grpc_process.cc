@@ -13,12 +13,14 @@
 #include "common/sync/mutex.h"
 #include "common/telemetry/log_limit.h"
 #include "common/telemetry/logging.h"
+#include "google/protobuf/stubs/logging.h"
 
 namespace weir {
 namespace {
 
-// gRPC warns of each handshake that fails. A stranger could fill the disk with it.
-void Warn(const std::string& message) {
+// gRPC warns of each handshake that fails, Protocol Buffers of each text that is not UTF-8. A stranger could
+// fill the disk with them.
+void Warn(const char* library, const std::string& message) {
   static Mutex mutex;
   static auto* const limits = new LogLimits(absl::Minutes(1), 100);
   std::optional<uint64_t> left_out;
@@ -27,7 +29,8 @@ void Warn(const std::string& message) {
     left_out = limits->Due(message, absl::Now());
   }
   if (!left_out.has_value()) return;
-  LogWarning("gRPC: ", message, *left_out > 0 ? absl::StrCat("; and ", *left_out, " like it before") : "");
+  LogWarning(library, ": ", message,
+             *left_out > 0 ? absl::StrCat("; and ", *left_out, " like it before") : "");
 }
 
 }  // namespace
@@ -41,9 +44,14 @@ void PrepareGrpc() {
     // server by an address: such a server has one certificate, whatever its name.
     const bool warns = args->severity == GPR_LOG_SEVERITY_ERROR &&
                        !absl::StartsWith(args->message, "No match found for server name");
-    if (warns) return Warn(args->message);
+    if (warns) return Warn("gRPC", args->message);
     LogDebug("gRPC: ", args->message);
   });
+  google::protobuf::SetLogHandler(
+      [](google::protobuf::LogLevel level, const char*, int, const std::string& message) {
+        if (level >= google::protobuf::LOGLEVEL_ERROR) return Warn("protobuf", message);
+        LogDebug("protobuf: ", message);
+      });
 }
 
 }  // namespace weir

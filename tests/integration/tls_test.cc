@@ -268,13 +268,27 @@ TEST_CASE("connections whose handshake fails do not fill the log") {
   CHECK(log.find(failed, first + 1) == std::string::npos);
 }
 
-grpc::StatusCode CallInTheClear(int port, const std::string& method) {
+grpc::StatusCode CallInTheClear(int port, const std::string& method, const std::string& message = "") {
   grpc::GenericStub stub(
       grpc::CreateChannel("127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kHangLimit);
   grpc::ByteBuffer reply;
-  return CallWithOneMessage(stub, context, method, "", &reply).error_code();
+  return CallWithOneMessage(stub, context, method, message, &reply).error_code();
+}
+
+TEST_CASE("texts of a stranger that are not UTF-8 do not fill the log") {
+  TestJob job({.set = kLong});
+  job.Start("ps:0");
+  job["ps:0"].WaitForLog("listens on");
+  const std::string address = job.address("ps:0");
+  const int port = std::stoi(address.substr(address.rfind(':') + 1));
+  // HealthCheckRequest.service
+  for (int i = 0; i < 20; ++i) CallInTheClear(port, "grpc.health.v1.Health/Check", "\x0a\x01\xff");
+  const std::string log = job["ps:0"].log(), invalid = "UTF-8";
+  const size_t first = log.find(invalid);
+  REQUIRE(first != std::string::npos);
+  CHECK(log.find(invalid, log.find('\n', first)) == std::string::npos);
 }
 
 TEST_CASE(
