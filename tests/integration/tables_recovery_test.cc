@@ -11,8 +11,8 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_reader.h"
 #include "common/model/key_bucket.h"
-#include "common/model/partition.h"
 #include "nlohmann/json.hpp"
+#include "tests/integration/applied_batches.h"
 #include "tests/integration/table_run.h"
 
 namespace weir {
@@ -74,29 +74,21 @@ std::vector<std::string> Counting(const TestFolder& folder, const std::vector<st
 }
 
 // What the tables have of a checkpoint whose shards say which batches they have applied.
-AllRows CountApplied(const std::string& directory, uint32_t shards) {
+AllRows CountApplied(const std::string& directory) {
   FileSystem& files = FileSystem::Posix();
   const auto newest = LatestComplete(files, directory);
   REQUIRE(newest.status() == absl::OkStatus());
   const auto reader = CheckpointReader::Open(files, newest->folder);
   REQUIRE(reader.status() == absl::OkStatus());
   std::vector<std::map<uint64_t, float>> counts(2);  // by table
-  for (uint32_t shard = 0; shard < shards; ++shard) {
-    std::vector<float> weights(Partition(reader->model().elements(), shards).shard_elements(shard));
-    CheckpointReader::Target target;
-    target.weights = absl::MakeSpan(weights);
-    const auto state = reader->LoadShard(reader->model(), shard, shards, target);
-    REQUIRE(state.status() == absl::OkStatus());
-    for (const v1::Interval& batches : state->batches()) {
-      for (uint64_t batch = batches.begin(); batch < batches.end(); ++batch) {
-        for (uint32_t table = 0; table < 2; ++table) {
-          for (uint64_t key : TableKeysOf(batch, table, /*few=*/true)) {
-            if (ShardOfKey(key, shards) == shard) ++counts[table][key];
-          }
-        }
+  const absl::Status read = ForEachApplied(*reader, [&](uint32_t shard, uint64_t batch) {
+    for (uint32_t table = 0; table < 2; ++table) {
+      for (uint64_t key : TableKeysOf(batch, table, /*few=*/true)) {
+        if (ShardOfKey(key, reader->manifest().num_shards()) == shard) ++counts[table][key];
       }
     }
-  }
+  });
+  REQUIRE(read == absl::OkStatus());
   return RowsOfCounts(counts);
 }
 
@@ -125,7 +117,7 @@ TEST_CASE(
   const nlohmann::json summary = second.job.Summary();
   CHECK(summary["lost_pushes"] == 0);
   const AllRows rows = second.Rows();
-  CHECK((rows == CountApplied(runs, 2)));
+  CHECK((rows == CountApplied(runs)));
   const RunResult replay = RunToEnd({"ps_server/ps_server", "--replay", runs});
   INFO(replay.output);
   CHECK(replay.status == 0);
