@@ -32,7 +32,8 @@ absl::StatusOr<ShardSet::Push> ClientImpl::MakePush(ExchangeOrder::Push order,
   const PullResult& base = order.base;
   if (base.no_base) {
     return absl::InvalidArgumentError(
-        "`base` waited for nobody: it is a snapshot, or rows alone with consistency.tables \"async\". Give the "
+        "`base` waited for nobody: it is a snapshot, or rows alone with consistency.tables \"async\". Give "
+        "the "
         "result of a pull of weights at the push's clock");
   }
   if (base.past || base.versions.size() != shards_.size() || base.incarnations.size() != shards_.size()) {

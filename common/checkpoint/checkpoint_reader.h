@@ -65,8 +65,8 @@ class CheckpointReader {
   // dim of each that is here, and a job may have others, which begin without rows.
   absl::Status CheckTables(const std::vector<v1::TableConfig>& tables, bool weights_only) const;
 
-  // The version that a table (FindTable()) has for shard `shard` of `num_shards`: that of the same shard here,
-  // or else the highest of all. 0: it is not here.
+  // The version that a table (FindTable()) has for shard `shard` of `num_shards`: that of the same shard
+  // here, or else the highest of all. 0: it is not here.
   uint64_t VersionOfTable(size_t index, uint32_t shard, uint32_t num_shards) const;
 
   // Where a shard's rows of one table go: chunks, in no set order of keys. An error of a function is the
@@ -76,8 +76,8 @@ class CheckpointReader {
     // Null: weights alone are wanted. The rows have no slots then.
     std::function<absl::Status(const TableEntries&)> counters;
   };
-  // Loads what shard `shard` of `num_shards` has of a table (FindTable()), and nothing of one that is not here.
-  // What was handed out before an error is right, but not all.
+  // Loads what shard `shard` of `num_shards` has of a table (FindTable()), and nothing of one that is not
+  // here. What was handed out before an error is right, but not all.
   absl::Status LoadTable(size_t index, uint32_t shard, uint32_t num_shards, const TableTarget& target) const;
 
   // Writes one safetensors file with all tensors in their shapes, which PyTorch and others open, and for each

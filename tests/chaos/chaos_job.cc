@@ -97,7 +97,8 @@ absl::Status ChaosJob::Reserve(const std::string& task) {
 void ChaosJob::OpenPaths() {
   if (options_.path == Options::Path::kDirect) return;
   std::vector<uint32_t> dims;
-  for (const nlohmann::json& table : nlohmann::json::parse(options_.config).value("tables", nlohmann::json())) {
+  for (const nlohmann::json& table :
+       nlohmann::json::parse(options_.config).value("tables", nlohmann::json())) {
     dims.push_back(table.at("dim"));
   }
   for (const std::string& caller : tasks_) {

@@ -20,8 +20,8 @@ struct RepeatedPush {
 // that later messages of other streams and callers arrive first. At random it also sends a call, or a push
 // with its rows, to the server a second time, on a stream of its own and with the same content: at the same
 // moment as the first, or up to seconds after it, when later ones have been answered, its sender was fenced,
-// or the server was restarted. The answer to the copy is dropped. The seed decides how often. Pushes in shared
-// memory are sent once. Thread-safe.
+// or the server was restarted. The answer to the copy is dropped. The seed decides how often. Pushes in
+// shared memory are sent once. Thread-safe.
 class GrpcRepeater {
  public:
   struct Counts {

@@ -423,8 +423,8 @@ TEST_CASE("rows: what waited for nobody is no base of a push, or the job's mode 
   auto client = f.Join();
   const Work work = f.NextWork(*client);
   Batch batch(4);
-  const auto base = snapshot ? client->PullSnapshot(f.Weights()).Get()
-                             : client->PullRows(work.clock, batch.ToRead()).Get();
+  const auto base =
+      snapshot ? client->PullSnapshot(f.Weights()).Get() : client->PullRows(work.clock, batch.ToRead()).Get();
   REQUIRE(base.status() == absl::OkStatus());
   const auto push = client->Push(work, *base, f.Gradient(), nullptr, batch.Gradients()).Get();
   CHECK(push.status().code() == absl::StatusCode::kInvalidArgument);
@@ -435,7 +435,8 @@ TEST_CASE("rows: what waited for nobody is no base of a push, or the job's mode 
   CHECK(client->Push(work, weights, f.Gradient(), nullptr, batch.Gradients()).Get().ok());
 }
 
-TEST_CASE("rows: where rows go with the weights, a pull of rows alone waits as the mode has it, and is a base") {
+TEST_CASE(
+    "rows: where rows go with the weights, a pull of rows alone waits as the mode has it, and is a base") {
   RowsFixture f(WithTables(ClientFixture::Small()));
   auto client = f.Join();
   const Work work = f.NextWork(*client);
