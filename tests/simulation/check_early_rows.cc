@@ -42,8 +42,13 @@ void Checker::FollowEarlyRows() {
   std::map<uint64_t, EarlyProcess> processes;
   for (const EarlyRowsEvent& event : log_.early_rows) {
     EarlyProcess& process = processes[event.process];
+    const bool seen = process.seen;
     FollowEarlyRows(event, process);
     moments_missing_ |= process.seen && process.possible.empty();
+    // What is only seen again is no further moment.
+    const bool changes =
+        event.kind == EarlyRowsEvent::Kind::kPart || event.kind == EarlyRowsEvent::Kind::kCommitted;
+    if (!changes && seen) continue;
     for (const EarlyRows& rows : process.possible) {
       moments_[event.shard].push_back({process.step, process.weights, rows});
     }
@@ -64,10 +69,11 @@ void Checker::FollowEarlyRows(const EarlyRowsEvent& event, EarlyProcess& process
     case EarlyRowsEvent::Kind::kCommitted:
       ++process.step;
       process.weights = std::make_shared<Weights>();
-      for (EarlyRows& rows : process.possible) {
+      for (EarlyRows& rows : std::exchange(process.possible, {})) {
         // Each step is as many versions of the table.
         for (size_t part = rows.parts.size(); part < ledger_.options().parts; ++part) rows.table.Update({});
         rows.parts.clear();
+        AddOnce(rows, &process.possible);
       }
       return;
     case EarlyRowsEvent::Kind::kCounted:
@@ -90,10 +96,7 @@ void Checker::FollowEarlyRows(const EarlyRowsEvent& event, EarlyProcess& process
     for (const EarlyMoment& moment : moments_[event.shard]) {
       const bool may_be = moment.step == event.version && *moment.weights != nullptr &&
                           SameWeights(**moment.weights, *event.weights);
-      if (may_be && std::find(process.possible.begin(), process.possible.end(), moment.rows) ==
-                        process.possible.end()) {
-        process.possible.push_back(moment.rows);
-      }
+      if (may_be) AddOnce(moment.rows, &process.possible);
     }
   }
   *process.weights = event.weights;

@@ -162,7 +162,10 @@ class Checker {
   size_t OfVersion(size_t all) const {
     return plan_.early_rows() ? std::min(all, static_cast<size_t>(ledger_.elements())) : all;
   }
-  static void AddModel(const RowModel& model, std::vector<RowModel>* models);
+  template <typename Model>
+  static void AddOnce(const Model& model, std::vector<Model>* models) {
+    if (std::find(models->begin(), models->end(), model) == models->end()) models->push_back(model);
+  }
   // bounded, async: the orders in which the batches between the two may have been applied. None: too many.
   std::vector<std::vector<uint64_t>> OrdersOf(const ShardTable& from, const ShardTable& to,
                                               uint32_t shard) const;
