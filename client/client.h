@@ -81,7 +81,7 @@ namespace weir {
 // the push is sent. Where a batch's keys are known before its weights are wanted, ask early: PullRows() for
 // the next clock, while this clock's gradient is computed, waits on the servers and comes with the step. Any
 // number of calls may be outstanding. With consistency.tables "async" PullRows() waits for nobody and brings
-// the newest rows; its result is no base of a push.
+// the newest rows; so its result is no base of a push (InvalidArgument).
 //
 // Thread-safe. Tensors that are handed to Pull() and Push() belong to the caller. They must live until the
 // Future is ready, and the tensors of Push() must stay unchanged until then. If the Future holds an error,

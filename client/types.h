@@ -109,8 +109,7 @@ struct Work {
 
 struct PullResult {
   // By shard: the version that was read, counted in updates. In sync all are the step's number, except of a
-  // pull of rows alone where consistency.tables is "async": then each is that of the shard at that moment,
-  // and a gradient needs the result of a pull of weights as its base.
+  // pull of rows alone where consistency.tables is "async": then each is that of the shard at that moment.
   std::vector<uint64_t> versions;
   // By shard: the incarnation that counted them.
   std::vector<uint64_t> incarnations;
@@ -120,6 +119,9 @@ struct PullResult {
   // sync: the step of this pull is past (it was made without this worker), and the tensors hold no usable
   // weights. NextWork() returns work of the open step.
   bool past = false;
+  // The mode had no say in when it was answered, so it is no base of a push: the job's mode would not hold
+  // for the push's worker. So of PullSnapshot(), and of rows alone where consistency.tables is "async".
+  bool no_base = false;
 };
 
 // Weights that are read where they lie; immutable. With shared memory they lie in the servers' memory, mapped

@@ -1,16 +1,16 @@
 """Rows of an embedding table on PyTorch's RPC, for peers.py: server s has the rows of the keys k with k mod servers = s, end to end.
 A step of a worker reads the rows of a batch, each to wherever its key occurs, and pushes their gradients, summed by key; servers apply
-row-wise Adagrad. What keys a batch has, each once, was found before. Ranks: the servers first.
+row-wise Adagrad. What keys a batch has, each once, was found before.
 """
 import argparse
 import json
-import os
 import threading
 import time
 
 import torch
 import torch.distributed.rpc as rpc
 
+import pytorch_group
 from row_batches import zipf_batches
 
 parser = argparse.ArgumentParser(description=__doc__)
@@ -43,7 +43,6 @@ class Table:
 
 
 table = Table() if args.rank < args.servers else None
-arrived = threading.Barrier(args.workers)
 
 
 def pull(rows):
@@ -52,10 +51,6 @@ def pull(rows):
 
 def push(rows, gradients):
     table.push(rows, gradients)
-
-
-def wait_for_workers():
-    arrived.wait()
 
 
 def work():
@@ -84,19 +79,11 @@ def work():
 
     for number in range(args.warmup):
         step(number)
-    rpc.rpc_sync("server0", wait_for_workers)
+    pytorch_group.wait_for_workers()
     start = time.monotonic()
     for number in range(args.steps):
         step(number)
     print(json.dumps({"steps": args.steps, "seconds": time.monotonic() - start}), flush=True)
 
 
-os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(args.port), TP_SOCKET_IFNAME="lo")
-# TensorPipe would take shared memory wherever it can.
-options = rpc.TensorPipeRpcBackendOptions(
-    **({"_transports": ["uv"], "_channels": ["basic"]} if args.transport == "tcp" else {"_transports": ["shm"]}))
-own_name = f"server{args.rank}" if args.rank < args.servers else f"worker{args.rank - args.servers}"
-rpc.init_rpc(own_name, rank=args.rank, world_size=args.servers + args.workers, rpc_backend_options=options)
-if table is None:
-    work()
-rpc.shutdown()
+pytorch_group.run(args, work)

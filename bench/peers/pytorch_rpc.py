@@ -1,15 +1,15 @@
 """A parameter server on PyTorch's RPC, for peers.py: each server has an equal part of all parameters, laid end to end; a worker sends
-each its part of the gradient and gets the weights back in the same call. Ranks: the servers first.
+each its part of the gradient and gets the weights back in the same call.
 
 In sync a server answers when all workers' gradients have come, as in PyTorch's tutorial on batch updates.
 """
-import os
 import threading
 
 import torch
 import torch.distributed.rpc as rpc
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+import pytorch_group
 import pytorch_step
 
 args = pytorch_step.arguments(__doc__, "transport")
@@ -42,16 +42,11 @@ class Shard:
 
 
 shard = Shard(args.rank) if args.rank < args.servers else None
-arrived = threading.Barrier(args.workers)
 
 
 @rpc.functions.async_execution
 def push(gradient):
     return shard.push(gradient)
-
-
-def wait_for_workers():
-    arrived.wait()
 
 
 def work():
@@ -68,15 +63,7 @@ def work():
         vector_to_parameters(torch.cat([call.wait() for call in calls]), parameters)
         return loss.detach()
 
-    pytorch_step.measure(step, args.steps, args.warmup, lambda: rpc.rpc_sync("server0", wait_for_workers))
+    pytorch_step.measure(step, args.steps, args.warmup, pytorch_group.wait_for_workers)
 
 
-os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(args.port), TP_SOCKET_IFNAME="lo")
-# TensorPipe would take shared memory wherever it can.
-options = rpc.TensorPipeRpcBackendOptions(
-    **({"_transports": ["uv"], "_channels": ["basic"]} if args.transport == "tcp" else {"_transports": ["shm"]}))
-name = f"server{args.rank}" if args.rank < args.servers else f"worker{args.rank - args.servers}"
-rpc.init_rpc(name, rank=args.rank, world_size=args.servers + args.workers, rpc_backend_options=options)
-if shard is None:
-    work()
-rpc.shutdown()
+pytorch_group.run(args, work)

@@ -1,36 +1,16 @@
-"""TensorFlow's ParameterServerStrategy, for peers.py: with --task=ps:N or worker:N a server that serves until it is killed, with
---task=chief:0 the program that hands steps to the workers and prints the result. Updates are applied as they come.
+"""TensorFlow's ParameterServerStrategy, for peers.py: a training step on images. Updates are applied as they come.
 
 Each server has half of the first layer's weights, which are nearly all, and some of the rest.
 """
-import argparse
 import json
-import os
 import time
 
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
-import tensorflow as tf  # noqa: E402, after the variables that it reads
+import tensorflow_cluster
+from tensorflow_cluster import tf
 
 INPUTS, HIDDEN, CLASSES = 784, 128, 10
 
-parser = argparse.ArgumentParser(description=__doc__)
-for name in ["task", "cluster", "data"]:
-    parser.add_argument(f"--{name}", required=True)
-for name in ["steps", "warmup", "batch", "steps_a_call"]:
-    parser.add_argument(f"--{name}", type=int, required=True)
-parser.add_argument("--rate", type=float, required=True)
-args = parser.parse_args()
-cluster = tf.train.ClusterSpec(json.loads(args.cluster))
-job, index = args.task.split(":")
-
-
-def serve():
-    config = tf.compat.v1.ConfigProto()
-    config.intra_op_parallelism_threads = 1
-    # These start operations and wait for others; TensorFlow's guide asks for more than there are workers.
-    config.inter_op_parallelism_threads = cluster.num_tasks("worker") + 1
-    tf.distribute.Server(cluster, job_name=job, task_index=int(index), config=config, protocol="grpc").join()
+args = tensorflow_cluster.arguments(__doc__, ["data"], ["batch"])
 
 
 def batches():
@@ -44,10 +24,7 @@ def batches():
     return examples.cache().shuffle(10000).repeat().batch(args.batch, drop_remainder=True).map(decode).prefetch(2)
 
 
-def lead():
-    strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.SimpleClusterResolver(
-        cluster, task_type="chief", task_id=0, rpc_layer="grpc"))
-    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+def lead(strategy, coordinator):
     half = INPUTS // 2
     with strategy.scope():
         random = tf.random.Generator.from_seed(1)
@@ -76,7 +53,7 @@ def lead():
     data = iter(coordinator.create_per_worker_dataset(batches))
 
     def run(steps):
-        losses = [coordinator.schedule(call, args=(data,)) for _ in range(steps * cluster.num_tasks("worker") // args.steps_a_call)]
+        losses = [coordinator.schedule(call, args=(data,)) for _ in range(steps * args.cluster.num_tasks("worker") // args.steps_a_call)]
         coordinator.join()
         return losses[-1].fetch(), len(losses) * args.steps_a_call
 
@@ -86,7 +63,4 @@ def lead():
     print(json.dumps({"steps": steps, "seconds": time.monotonic() - start, "loss": float(loss)}), flush=True)
 
 
-if job == "chief":
-    lead()
-else:
-    serve()
+tensorflow_cluster.run(args, lead)

@@ -1,38 +1,17 @@
-"""Rows of an embedding table on TensorFlow's ParameterServerStrategy, for peers.py: with --task=ps:N or worker:N a server that serves
-until it is killed, with --task=chief:0 the program that hands steps to the workers and prints the result.
+"""Rows of an embedding table on TensorFlow's ParameterServerStrategy, for peers.py.
 
 Server s has the rows of the keys k with k mod servers = s. A step reads the rows of a batch, each to wherever its key occurs, and adds
 to the rows the updates of row-wise Adagrad for the gradients, summed by key. What keys a batch has, each once, was found before.
 """
-import argparse
 import json
-import os
 import time
 
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
-import tensorflow as tf  # noqa: E402, after the variables that it reads
+import tensorflow_cluster
+from row_batches import zipf_batches
+from tensorflow_cluster import tf
 
-from row_batches import zipf_batches  # noqa: E402
-
-parser = argparse.ArgumentParser(description=__doc__)
-for name in ["task", "cluster"]:
-    parser.add_argument(f"--{name}", required=True)
-for name in ["steps", "warmup", "steps_a_call", "rows", "dim", "keys"]:
-    parser.add_argument(f"--{name}", type=int, required=True)
-parser.add_argument("--rate", type=float, required=True)
-args = parser.parse_args()
-cluster = tf.train.ClusterSpec(json.loads(args.cluster))
-servers = cluster.num_tasks("ps")
-job, index = args.task.split(":")
-
-
-def serve():
-    config = tf.compat.v1.ConfigProto()
-    config.intra_op_parallelism_threads = 1
-    # These start operations and wait for others; TensorFlow's guide asks for more than there are workers.
-    config.inter_op_parallelism_threads = cluster.num_tasks("worker") + 1
-    tf.distribute.Server(cluster, job_name=job, task_index=int(index), config=config, protocol="grpc").join()
+args = tensorflow_cluster.arguments(__doc__, [], ["rows", "dim", "keys"])
+servers = args.cluster.num_tasks("ps")
 
 
 def batches():
@@ -51,10 +30,7 @@ def batches():
     return tf.data.Dataset.from_tensor_slices(keys).map(cut).cache().repeat().prefetch(2)
 
 
-def lead():
-    strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.SimpleClusterResolver(
-        cluster, task_type="chief", task_id=0, rpc_layer="grpc"))
-    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+def lead(strategy, coordinator):
     own = -(-args.rows // servers)
     with strategy.scope():
         # The strategy puts variables on the servers in turns.
@@ -80,7 +56,7 @@ def lead():
     data = iter(coordinator.create_per_worker_dataset(batches))
 
     def run(steps):
-        calls = max(1, steps * cluster.num_tasks("worker") // args.steps_a_call)
+        calls = max(1, steps * args.cluster.num_tasks("worker") // args.steps_a_call)
         for _ in range(calls):
             coordinator.schedule(call, args=(data,))
         coordinator.join()
@@ -92,7 +68,4 @@ def lead():
     print(json.dumps({"steps": steps, "seconds": time.monotonic() - start}), flush=True)
 
 
-if job == "chief":
-    lead()
-else:
-    serve()
+tensorflow_cluster.run(args, lead)

@@ -149,8 +149,7 @@ absl::StatusOr<v1::ReadRowsReply> RowsOfCheckpoint(const CheckpointReader& reade
     found[key].set_key(key);
     wanted.insert(ShardOfKey(key, shards));
   }
-  size_t index = 0;
-  while (reader.TableAt(index).name() != options.table) ++index;
+  const size_t index = reader.FindTable(options.table);  // Select() has found it
   const v1::TableConfig& config = reader.TableAt(index);
   const size_t dim = config.dim();
   CheckpointReader::TableTarget target;
@@ -179,7 +178,7 @@ absl::StatusOr<v1::ReadRowsReply> RowsOfCheckpoint(const CheckpointReader& reade
     return absl::OkStatus();
   };
   for (const uint32_t shard : wanted) {
-    WEIR_RETURN_IF_ERROR(reader.LoadTable(options.table, shard, shards, target));
+    WEIR_RETURN_IF_ERROR(reader.LoadTable(index, shard, shards, target));
   }
   v1::ReadRowsReply reply;
   for (const uint64_t key : options.keys) *reply.add_rows() = found[key];

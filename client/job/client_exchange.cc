@@ -30,6 +30,12 @@ absl::StatusOr<ShardSet::Push> ClientImpl::MakePush(ExchangeOrder::Push order,
                                                     const absl::Status& rows_finite) {
   if (order.work.examples == 0) return absl::InvalidArgumentError("a push needs work of at least 1 example");
   const PullResult& base = order.base;
+  if (base.no_base) {
+    return absl::InvalidArgumentError(
+        "`base` waited for nobody: it is a snapshot, or rows alone with consistency.tables \"async\". Give "
+        "the "
+        "result of a pull of weights at the push's clock");
+  }
   if (base.past || base.versions.size() != shards_.size() || base.incarnations.size() != shards_.size()) {
     return absl::InvalidArgumentError(
         "`base` is not the result of a pull of weights, so no server could tell which weights the gradient "
@@ -185,9 +191,10 @@ Future<ExchangeResult> ClientImpl::Exchange(ExchangeOrder order) {
     push = *std::move(made);
   }
   const auto views = pulls ? pull->views : nullptr;
+  const bool no_base = pulls && pull->request.rows_alone() && rows_on_arrival_;
   Promise<ExchangeResult> promise(loop_->driver());
   Start(shards_.size(), std::move(push), std::move(pull), *rows,
-        [this, promise, pushes, pulls, views](absl::StatusOr<Answers> answers) mutable {
+        [this, promise, pushes, pulls, views, no_base](absl::StatusOr<Answers> answers) mutable {
           if (!answers.ok()) {
             // Others may hold `views` for longer, but not what is in them.
             if (views != nullptr) views->clear();
@@ -199,6 +206,7 @@ Future<ExchangeResult> ClientImpl::Exchange(ExchangeOrder order) {
             result.weights = ViewOf(MergePull(*answers), std::move(*views));
           } else if (pulls) {
             result.pull = MergePull(*answers);
+            result.pull.no_base = no_base;
           }
           promise.Set(std::move(result));
         });
@@ -249,6 +257,7 @@ Future<PullResult> ClientImpl::PullSnapshot(std::vector<MutableTensor> tensors,
                 unpin.set_pin(id);
                 absl::StatusOr<PullResult> result =
                     answers.ok() ? absl::StatusOr<PullResult>(MergePull(*answers)) : answers.status();
+                if (result.ok()) result->no_base = true;
                 // Whether it succeeds does not matter: the pin has a lease.
                 coordinator_.Unpin(unpin, limits())
                     .OnReady(

@@ -57,15 +57,17 @@ class CheckpointReader {
   // The embedding tables, which are the same on all shards, and the rows of one on all of them together.
   size_t NumTables() const;
   const v1::TableConfig& TableAt(size_t index) const;
+  // NumTables(): there is no such table.
+  size_t FindTable(const std::string& name) const;
   uint64_t RowsOf(size_t index) const;
   // Whether a job with these tables can take them from here. FailedPrecondition: names the first difference.
   // To go on, name, dim, initial values and the kind of optimizer of each must agree; for weights alone the
   // dim of each that is here, and a job may have others, which begin without rows.
   absl::Status CheckTables(const std::vector<v1::TableConfig>& tables, bool weights_only) const;
 
-  // The version that such a table has for shard `shard` of `num_shards`: that of the same shard here, or else
-  // the highest of all. 0: it is not here.
-  uint64_t VersionOfTable(const std::string& table, uint32_t shard, uint32_t num_shards) const;
+  // The version that a table (FindTable()) has for shard `shard` of `num_shards`: that of the same shard
+  // here, or else the highest of all. 0: it is not here.
+  uint64_t VersionOfTable(size_t index, uint32_t shard, uint32_t num_shards) const;
 
   // Where a shard's rows of one table go: chunks, in no set order of keys. An error of a function is the
   // result.
@@ -74,10 +76,9 @@ class CheckpointReader {
     // Null: weights alone are wanted. The rows have no slots then.
     std::function<absl::Status(const TableEntries&)> counters;
   };
-  // Loads what shard `shard` of `num_shards` has of a table, and nothing of one that is not here. What was
-  // handed out before an error is right, but not all.
-  absl::Status LoadTable(const std::string& table, uint32_t shard, uint32_t num_shards,
-                         const TableTarget& target) const;
+  // Loads what shard `shard` of `num_shards` has of a table (FindTable()), and nothing of one that is not
+  // here. What was handed out before an error is right, but not all.
+  absl::Status LoadTable(size_t index, uint32_t shard, uint32_t num_shards, const TableTarget& target) const;
 
   // Writes one safetensors file with all tensors in their shapes, which PyTorch and others open, and for each
   // table NAME/keys (I64, the bits of the keys) and NAME/values, a row for each key. Needs memory for the
@@ -89,8 +90,6 @@ class CheckpointReader {
 
   CheckpointReader(FileSystem& fs, std::string folder, v1::CheckpointManifest manifest,
                    std::vector<ChainLink> chain);
-  // NumTables(): there is no such table.
-  size_t FindTable(const std::string& name) const;
   absl::StatusOr<ShardFile> OpenShard(uint32_t shard) const;
   // Fills the part of another shard's arrays (the weights, then slots) that `file` holds.
   absl::Status LoadFrom(const ShardFile& file, const Partition& partition, uint32_t shard,

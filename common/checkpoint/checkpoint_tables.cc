@@ -113,9 +113,7 @@ absl::Status CheckpointReader::CheckTables(const std::vector<v1::TableConfig>& t
   return absl::OkStatus();
 }
 
-uint64_t CheckpointReader::VersionOfTable(const std::string& table, uint32_t shard,
-                                          uint32_t num_shards) const {
-  const size_t index = FindTable(table);
+uint64_t CheckpointReader::VersionOfTable(size_t index, uint32_t shard, uint32_t num_shards) const {
   uint64_t version = 0;
   for (const v1::CheckpointFile& file : manifest_.files()) {
     if (index == NumTables() || (num_shards == manifest_.num_shards() && file.shard() != shard)) continue;
@@ -124,9 +122,8 @@ uint64_t CheckpointReader::VersionOfTable(const std::string& table, uint32_t sha
   return version;
 }
 
-absl::Status CheckpointReader::LoadTable(const std::string& table, uint32_t shard, uint32_t num_shards,
+absl::Status CheckpointReader::LoadTable(size_t index, uint32_t shard, uint32_t num_shards,
                                          const TableTarget& target) const {
-  const size_t index = FindTable(table);
   if (index == NumTables()) return absl::OkStatus();
   const bool same_shards = num_shards == manifest_.num_shards();
   TableEntries entries;

@@ -207,7 +207,8 @@ absl::Status LoadTables(const CheckpointReader& reader, bool weights_only, uint3
   WEIR_RETURN_IF_ERROR(reader.CheckTables(configs, weights_only));
   for (size_t i = 0; i < configs.size(); ++i) {
     Table& table = tables->table(i);
-    const uint64_t version = weights_only ? 0 : reader.VersionOfTable(configs[i].name(), shard, num_shards);
+    const size_t saved = reader.FindTable(configs[i].name());
+    const uint64_t version = weights_only ? 0 : reader.VersionOfTable(saved, shard, num_shards);
     WEIR_RETURN_IF_ERROR(table.RestoreVersion(version));
     const size_t dim = table.dim(), words_of_row = table.row_words(), slots = words_of_row - dim;
     std::vector<float> words;
@@ -241,7 +242,7 @@ absl::Status LoadTables(const CheckpointReader& reader, bool weights_only, uint3
         return table.RestoreCounters(counters);
       };
     }
-    WEIR_RETURN_IF_ERROR(reader.LoadTable(configs[i].name(), shard, num_shards, target));
+    WEIR_RETURN_IF_ERROR(reader.LoadTable(saved, shard, num_shards, target));
   }
   const bool as_saved =
       !weights_only && num_shards == reader.manifest().num_shards() && KeepsCounts(reader, configs);

@@ -155,7 +155,7 @@ class Bench {
     };
     target.counters = [](const TableEntries&) { return absl::OkStatus(); };
     const double seconds =
-        Seconds(CLOCK_THREAD_CPUTIME_ID, [&] { Require(reader.LoadTable("t", 0, 1, target)); });
+        Seconds(CLOCK_THREAD_CPUTIME_ID, [&] { Require(reader.LoadTable(/*index=*/0, 0, 1, target)); });
     if (rows != rows_) Require(absl::InternalError(absl::StrCat(rows, " rows were read")));
     return seconds;
   }

@@ -96,6 +96,11 @@ absl::Status ChaosJob::Reserve(const std::string& task) {
 
 void ChaosJob::OpenPaths() {
   if (options_.path == Options::Path::kDirect) return;
+  std::vector<uint32_t> dims;
+  for (const nlohmann::json& table :
+       nlohmann::json::parse(options_.config).value("tables", nlohmann::json())) {
+    dims.push_back(table.at("dim"));
+  }
   for (const std::string& caller : tasks_) {
     if (IsServer(caller) && caller != "ps:0") continue;
     for (const std::string& server : tasks_) {
@@ -103,7 +108,7 @@ void ChaosJob::OpenPaths() {
       const std::string& address = addresses_.at(server);
       const uint64_t seed = options_.path_seed + proxies_.size() + repeaters_.size();
       if (options_.path == Options::Path::kRepeaters) {
-        repeaters_[{caller, server}] = GrpcRepeater::Start(address, seed);
+        repeaters_[{caller, server}] = GrpcRepeater::Start(address, seed, dims);
       } else {
         proxies_[{caller, server}] = std::make_unique<BreakingProxy>(
             address, seed, options_.breaks ? kLeastBytes : BreakingProxy::kNever,
@@ -221,6 +226,7 @@ std::map<std::string, uint64_t> ChaosJob::PathFaults() const {
     const GrpcRepeater::Counts counts = repeater->counts();
     sums["message overtaken by others"] += counts.delayed;
     sums["push sent twice"] += counts.pushes;
+    sums["push with rows sent twice"] += counts.with_rows;
     sums["call sent twice"] += counts.calls;
   }
   return sums;

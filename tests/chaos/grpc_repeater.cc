@@ -3,6 +3,7 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
@@ -12,6 +13,8 @@
 
 #include "absl/strings/match.h"
 #include "common/base/random.h"
+#include "common/codec/wire_dtype.h"
+#include "common/protocol/row_layout.h"
 #include "common/sync/mutex.h"
 #include "proto/parameter_server.grpc.pb.h"
 #include "tests/integration/grpc_forwarder.h"
@@ -29,9 +32,63 @@ constexpr uint32_t kDelayOneOf = 16, kRepeatOneOf = 8;
 constexpr uint32_t kMostDelayMs = 80, kMostLateMs = 2500;
 constexpr std::chrono::seconds kUnaryLimit{10};
 
+// Collects the pushes of one stream.
+class Pushes {
+ public:
+  using Messages = std::vector<v1::ExchangeRequest>;
+
+  // `dims`: of each table; outlives this.
+  explicit Pushes(const std::vector<uint32_t>* dims) : dims_(*dims) {}
+
+  // The stream's next message. Returns the messages of a push that is whole with it, without its pull, which
+  // changes nothing; else none.
+  Messages Take(ByteBuffer bytes);
+
+ private:
+  struct Push {
+    Messages messages;
+    uint64_t row_bytes = 0;  // of the push
+    uint64_t left = 0;       // bytes that are still to come
+  };
+
+  const std::vector<uint32_t>& dims_;
+  std::map<uint64_t, Push> open_;  // by exchange
+};
+
+Pushes::Messages Pushes::Take(ByteBuffer bytes) {
+  v1::ExchangeRequest message;
+  if (!grpc::SerializationTraits<v1::ExchangeRequest>::Deserialize(&bytes, &message).ok()) std::abort();
+  if (message.has_push() && message.push().refused().empty()) {
+    const v1::PushRequest& header = message.push();
+    const absl::StatusOr<RowLayout> rows = RowLayout::OfRequest(header.rows(), header.dtype(), {}, dims_);
+    if (!rows.ok()) std::abort();
+    Push& push = open_[message.id()];
+    push.row_bytes = rows->bytes();
+    push.left = rows->bytes() + header.elements() * static_cast<uint64_t>(BytesPerValue(header.dtype()));
+    message.clear_pull();
+  }
+  const auto push = open_.find(message.id());
+  if (push == open_.end()) return {};
+  // Behind the rows of the push come the keys of its pull.
+  const uint64_t row_bytes = push->second.row_bytes;
+  if (message.rows() && message.first() + message.gradient().size() > row_bytes) {
+    message.mutable_gradient()->resize(row_bytes - std::min(row_bytes, message.first()));
+    if (message.gradient().empty()) message.set_rows(false);
+  }
+  message.clear_released();
+  push->second.left -= message.gradient().size();
+  if (message.has_push() || !message.gradient().empty()) {
+    push->second.messages.push_back(std::move(message));
+  }
+  if (push->second.left > 0) return {};
+  Messages whole = std::move(push->second.messages);
+  open_.erase(push);
+  return whole;
+}
+
 class RepeaterImpl final : public GrpcRepeater {
  public:
-  RepeaterImpl(const std::string& server_address, uint64_t seed);
+  RepeaterImpl(const std::string& server_address, uint64_t seed, std::vector<uint32_t> dims);
   ~RepeaterImpl() override;
 
   std::string address() const override { return forwarder_->address(); }
@@ -45,14 +102,16 @@ class RepeaterImpl final : public GrpcRepeater {
   }
 
  private:
-  // Runs `forward` at once or later, and may send `message` again.
-  void Receive(const std::string& method, const ByteBuffer& message, std::function<void()> forward);
-  void Repeat(const std::string& method, const ByteBuffer& message);
-  void RepeatPush(const v1::ExchangeRequest& message);
+  // What gets the messages of a call.
+  GrpcForwarder::OnRequest ReceiverOf(const std::string& method);
+  // Runs `forward` at once or later, and may run `repeat`, if there is one, too.
+  void Receive(std::function<void()> repeat, std::function<void()> forward);
+  void RepeatPush(const Pushes::Messages& messages);
   void RepeatUnary(const std::string& method, const ByteBuffer& message);
   void At(Clock::time_point when, std::function<void()> what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunTimers();
 
+  const std::vector<uint32_t> dims_;
   mutable Mutex mutex_;
   CondVar changed_;
   RandomStream random_ ABSL_GUARDED_BY(mutex_);
@@ -61,22 +120,20 @@ class RepeaterImpl final : public GrpcRepeater {
   std::multimap<Clock::time_point, std::function<void()>> timers_ ABSL_GUARDED_BY(mutex_);
   int unary_calls_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<std::thread> exchanges_;  // only the timers' thread uses them until it has ended
+  std::vector<std::thread> pushing_;  // only the timers' thread uses them until it has ended
   std::thread timer_thread_;
-  // Calls Receive().
+  // Calls ReceiverOf().
   std::unique_ptr<GrpcForwarder> forwarder_;
   // To the server behind it.
   std::unique_ptr<grpc::GenericStub> stub_;
   std::unique_ptr<v1::ParameterServer::Stub> shard_;
 };
 
-RepeaterImpl::RepeaterImpl(const std::string& server_address, uint64_t seed)
-    : random_(RandomKey(seed, "repeater"), 0) {
+RepeaterImpl::RepeaterImpl(const std::string& server_address, uint64_t seed, std::vector<uint32_t> dims)
+    : dims_(std::move(dims)), random_(RandomKey(seed, "repeater"), 0) {
   GrpcForwarder::Options options;
   options.server = server_address;
-  options.on_request = [this](const std::string& method, ByteBuffer* message, std::function<void()> forward) {
-    Receive(method, *message, std::move(forward));
-  };
+  options.on_call = [this](const std::string& method) { return ReceiverOf(method); };
   forwarder_ = GrpcForwarder::Start(std::move(options));
   stub_ = std::make_unique<grpc::GenericStub>(forwarder_->channel());
   shard_ = v1::ParameterServer::NewStub(forwarder_->channel());
@@ -91,19 +148,37 @@ RepeaterImpl::~RepeaterImpl() {
     changed_.NotifyAll();
   }
   timer_thread_.join();
-  for (std::thread& exchange : exchanges_) exchange.join();
+  for (std::thread& push : pushing_) push.join();
   MutexLock lock(mutex_);
   while (unary_calls_ > 0) changed_.Wait(mutex_);
 }
 
-void RepeaterImpl::Receive(const std::string& method, const ByteBuffer& message,
-                           std::function<void()> forward) {
+GrpcForwarder::OnRequest RepeaterImpl::ReceiverOf(const std::string& method) {
+  if (!absl::EndsWith(method, "/Exchange")) {
+    return [this, method](const ByteBuffer* message, std::function<void()> forward) {
+      Receive([this, method, copy = *message] { RepeatUnary(method, copy); }, std::move(forward));
+    };
+  }
+  return [this, pushes = std::make_shared<Pushes>(&dims_)](const ByteBuffer* message,
+                                                           std::function<void()> forward) {
+    Pushes::Messages whole = pushes->Take(*message);
+    std::function<void()> repeat;
+    if (!whole.empty()) {
+      repeat = [this, copy = std::make_shared<const Pushes::Messages>(std::move(whole))] {
+        pushing_.emplace_back([this, copy] { RepeatPush(*copy); });
+      };
+    }
+    Receive(std::move(repeat), std::move(forward));
+  };
+}
+
+void RepeaterImpl::Receive(std::function<void()> repeat, std::function<void()> forward) {
   {
     MutexLock lock(mutex_);
     const Clock::time_point now = Clock::now();
-    if (random_.NextBelow(kRepeatOneOf) == 0) {
+    if (repeat != nullptr && random_.NextBelow(kRepeatOneOf) == 0) {
       const uint32_t late = random_.NextBelow(2) == 0 ? 0 : random_.NextBelow(kMostLateMs);
-      At(now + milliseconds(late), [this, method, message] { Repeat(method, message); });
+      At(now + milliseconds(late), std::move(repeat));
     }
     if (random_.NextBelow(kDelayOneOf) == 0) {
       ++counts_.delayed;
@@ -113,31 +188,18 @@ void RepeaterImpl::Receive(const std::string& method, const ByteBuffer& message,
   forward();
 }
 
-void RepeaterImpl::Repeat(const std::string& method, const ByteBuffer& message) {
-  if (!absl::EndsWith(method, "/Exchange")) return RepeatUnary(method, message);
-  v1::ExchangeRequest request;
-  ByteBuffer bytes = message;
-  if (!grpc::SerializationTraits<v1::ExchangeRequest>::Deserialize(&bytes, &request).ok()) std::abort();
-  const uint64_t size = request.push().dtype() == v1::BF16 ? 2 : 4;
-  // A pull changes nothing, and the rest of a longer gradient is in messages that the repeater would have to
-  // keep.
-  if (!request.has_push() || request.gradient().size() != request.push().elements() * size) return;
-  request.clear_pull();
-  request.clear_released();
-  exchanges_.emplace_back([this, request = std::move(request)] { RepeatPush(request); });
-}
-
-void RepeaterImpl::RepeatPush(const v1::ExchangeRequest& message) {
+void RepeaterImpl::RepeatPush(const Pushes::Messages& messages) {
   RawStream stream(*shard_);
-  const ExchangeResult result = stream.Run({message});
+  const ExchangeResult result = stream.Run(messages);
   // A stream that is cancelled tells ps:0 that the worker's connection broke, which is another fault than
   // this.
   stream.WritesDone();
   stream.End().IgnoreError();
+  const v1::PushRequest& push = messages[0].push();
   MutexLock lock(mutex_);
   ++counts_.pushes;
+  counts_.with_rows += !push.rows().empty();
   if (!result.push.has_value() || result.push->outcome() != v1::OK) return;
-  const v1::PushRequest& push = message.push();
   pushes_.push_back({push.caller().worker(), push.caller().incarnation(), push.clock(), push.part(),
                      result.push->version().incarnation(), result.push->version().count()});
 }
@@ -190,8 +252,9 @@ void RepeaterImpl::RunTimers() {
 
 }  // namespace
 
-std::unique_ptr<GrpcRepeater> GrpcRepeater::Start(const std::string& server_address, uint64_t seed) {
-  return std::make_unique<RepeaterImpl>(server_address, seed);
+std::unique_ptr<GrpcRepeater> GrpcRepeater::Start(const std::string& server_address, uint64_t seed,
+                                                  std::vector<uint32_t> dims) {
+  return std::make_unique<RepeaterImpl>(server_address, seed, std::move(dims));
 }
 
 }  // namespace weir

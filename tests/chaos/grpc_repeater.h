@@ -17,20 +17,21 @@ struct RepeatedPush {
 };
 
 // Stands before a server and passes on all gRPC calls, on loopback. At random it holds a message back, so
-// that later messages of other streams and callers arrive first. At random it also sends a call, or a push,
-// to the server a second time, on a stream of its own and with the same content: at the same moment as the
-// first, or up to seconds after it, when later ones have been answered, its sender was fenced, or the server
-// was restarted. The answer to the copy is dropped. The seed decides how often. Thread-safe.
-//
-// For models with few enough elements that a gradient travels in one message (proto/parameter_server.proto).
+// that later messages of other streams and callers arrive first. At random it also sends a call, or a push
+// with its rows, to the server a second time, on a stream of its own and with the same content: at the same
+// moment as the first, or up to seconds after it, when later ones have been answered, its sender was fenced,
+// or the server was restarted. The answer to the copy is dropped. The seed decides how often. Pushes in
+// shared memory are sent once. Thread-safe.
 class GrpcRepeater {
  public:
   struct Counts {
-    uint64_t delayed = 0, pushes = 0, calls = 0;
+    // `with_rows`: of the pushes.
+    uint64_t delayed = 0, pushes = 0, with_rows = 0, calls = 0;
   };
 
-  // `server_address`: "HOST:PORT"; the server may come and go.
-  static std::unique_ptr<GrpcRepeater> Start(const std::string& server_address, uint64_t seed);
+  // `server_address`: "HOST:PORT"; the server may come and go. `dims`: of each table of the job.
+  static std::unique_ptr<GrpcRepeater> Start(const std::string& server_address, uint64_t seed,
+                                             std::vector<uint32_t> dims);
   virtual ~GrpcRepeater() = default;
 
   // "127.0.0.1:PORT".

@@ -13,9 +13,9 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_reader.h"
 #include "common/model/key_bucket.h"
-#include "common/model/partition.h"
 #include "common/model/table_digest.h"
 #include "common/system/file_system.h"
+#include "tests/integration/applied_batches.h"
 #include "worker/data/example_order.h"
 
 namespace weir {
@@ -51,8 +51,10 @@ using Rows = std::map<std::pair<uint32_t, uint64_t>, std::vector<float>>;
 
 std::pair<uint32_t, uint64_t> PlaceOf(uint64_t key) { return {BucketOfHash(HashKey(key)), key}; }
 
-absl::StatusOr<Rows> ReadRows(const CheckpointReader& reader, const std::string& table, size_t dim) {
+absl::StatusOr<Rows> ReadRows(const CheckpointReader& reader, const std::string& table) {
   Rows rows;
+  const size_t index = reader.FindTable(table);
+  const size_t dim = reader.TableAt(index).dim();
   CheckpointReader::TableTarget target;
   target.rows = [&](const TableEntries& from) {
     for (size_t i = 0; i < from.keys.size(); ++i) {
@@ -61,7 +63,7 @@ absl::StatusOr<Rows> ReadRows(const CheckpointReader& reader, const std::string&
     }
     return absl::OkStatus();
   };
-  WEIR_RETURN_IF_ERROR(reader.LoadTable(table, /*shard=*/0, /*num_shards=*/1, target));
+  WEIR_RETURN_IF_ERROR(reader.LoadTable(index, /*shard=*/0, /*num_shards=*/1, target));
   return rows;
 }
 
@@ -72,28 +74,21 @@ absl::StatusOr<std::vector<Rows>> CountRows(const CheckpointReader& reader) {
   const uint64_t batch_size = config.data().batch_size();
   std::vector<int32_t> order(config.train().examples());
   ExampleOrder(static_cast<int32_t>(examples.size()), config.seed()).Fill(0, absl::MakeSpan(order));
-  const uint32_t shards = reader.manifest().num_shards();
-  const Partition partition(reader.model().elements(), shards);
   std::vector<Rows> rows(kTables.size());
-  for (uint32_t shard = 0; shard < shards; ++shard) {
-    std::vector<float> weights(static_cast<size_t>(partition.shard_elements(shard)));
-    CheckpointReader::Target target;
-    target.weights = absl::MakeSpan(weights);
-    WEIR_ASSIGN_OR_RETURN(const v1::ShardState state,
-                          reader.LoadShard(reader.model(), shard, shards, target));
-    for (const v1::Interval& batches : state.batches()) {
-      for (uint64_t at = batches.begin() * batch_size; at < batches.end() * batch_size; ++at) {
-        if (at >= order.size()) return absl::DataLossError("a batch beyond the job's last");
-        const Example& example = examples[static_cast<size_t>(order[at])];
-        for (size_t table = 0; table < kTables.size(); ++table) {
-          if (ShardOfKey(example[table], shards) != shard) continue;
-          std::vector<float>& row = rows[table][PlaceOf(example[table])];
-          row.resize(1, kStart);
-          ++row[0];
-        }
+  bool beyond = false;
+  WEIR_RETURN_IF_ERROR(ForEachApplied(reader, [&](uint32_t shard, uint64_t batch) {
+    beyond |= batch >= order.size() / batch_size;
+    for (uint64_t at = batch * batch_size; !beyond && at < (batch + 1) * batch_size; ++at) {
+      const Example& example = examples[static_cast<size_t>(order[at])];
+      for (size_t table = 0; table < kTables.size(); ++table) {
+        if (ShardOfKey(example[table], reader.manifest().num_shards()) != shard) continue;
+        std::vector<float>& row = rows[table][PlaceOf(example[table])];
+        row.resize(1, kStart);
+        ++row[0];
       }
     }
-  }
+  }));
+  if (beyond) return absl::DataLossError("a batch beyond the job's last");
   return rows;
 }
 
@@ -122,7 +117,7 @@ absl::Status Check(const nlohmann::json& summary, RowsOfJob kind, std::vector<st
   }
   std::map<std::string, std::string> digests;
   for (size_t table = 0; table < kTables.size(); ++table) {
-    WEIR_ASSIGN_OR_RETURN(const Rows rows, ReadRows(reader, kTables[table], reader.TableAt(table).dim()));
+    WEIR_ASSIGN_OR_RETURN(const Rows rows, ReadRows(reader, kTables[table]));
     if (rows.empty()) wrong->push_back(absl::StrCat("table ", kTables[table], " has no rows at the end"));
     TableDigest digest;
     for (const auto& [place, values] : rows) digest.AddRow(place.second, values);

@@ -413,6 +413,39 @@ TEST_CASE("rows: what does not fit the job's tables is an error before anything 
   CHECK(client->Push(work, base, f.Gradient(), nullptr, batch.Gradients()).Get().ok());
 }
 
+TEST_CASE("rows: what waited for nobody is no base of a push, or the job's mode would not hold for it") {
+  const bool sync = GENERATE(true, false), snapshot = GENERATE(false, true);
+  RowsFixture f(WithTables(sync ? ClientFixture::Small() : Async(ClientFixture::Small())));
+  v1::ConsistencyConfig& consistency = *f.config.mutable_consistency();
+  if (!sync) consistency.set_mode(v1::ConsistencyConfig::MODE_BOUNDED);
+  consistency.set_tables(v1::ConsistencyConfig::TABLES_ASYNC);
+  if (!sync) f.cluster.AddRange(1, 0, 1);
+  auto client = f.Join();
+  const Work work = f.NextWork(*client);
+  Batch batch(4);
+  const auto base =
+      snapshot ? client->PullSnapshot(f.Weights()).Get() : client->PullRows(work.clock, batch.ToRead()).Get();
+  REQUIRE(base.status() == absl::OkStatus());
+  const auto push = client->Push(work, *base, f.Gradient(), nullptr, batch.Gradients()).Get();
+  CHECK(push.status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK_THAT(Message(push.status()), Contains("`base` waited for nobody"));
+  CHECK(f.cluster.pushes().empty());
+  // The same work may be pushed again.
+  const PullResult weights = f.Pull(*client, work.clock);
+  CHECK(client->Push(work, weights, f.Gradient(), nullptr, batch.Gradients()).Get().ok());
+}
+
+TEST_CASE(
+    "rows: where rows go with the weights, a pull of rows alone waits as the mode has it, and is a base") {
+  RowsFixture f(WithTables(ClientFixture::Small()));
+  auto client = f.Join();
+  const Work work = f.NextWork(*client);
+  Batch batch(4);
+  const auto base = client->PullRows(work.clock, batch.ToRead()).Get();
+  REQUIRE(base.status() == absl::OkStatus());
+  CHECK(client->Push(work, *base, f.Gradient(), nullptr, batch.Gradients()).Get().ok());
+}
+
 TEST_CASE("rows: a sum that is not finite is refused by all shards, or ends the client, by name") {
   RowsFixture f(WithTables(GENERATE(ClientFixture::Small(), ClientFixture::Large())));
   const bool reject = GENERATE(true, false), with_pull = GENERATE(false, true), gated = GENERATE(false, true);

@@ -21,7 +21,12 @@ class Call : public std::enable_shared_from_this<Call> {
  public:
   Call(const GrpcForwarder::Options* hooks, grpc::GenericStub* stub,
        grpc::GenericCallbackServerContext* context)
-      : hooks_(*hooks), context_(*context), method_(context->method()), caller_(this), server_(this) {
+      : hooks_(*hooks),
+        context_(*context),
+        method_(context->method()),
+        on_request_(hooks->on_call(method_)),
+        caller_(this),
+        server_(this) {
     onward_.set_deadline(context->deadline());
     stub->PrepareBidiStreamingCall(&onward_, method_, {}, &server_);
   }
@@ -68,7 +73,7 @@ class Call : public std::enable_shared_from_this<Call> {
   }
   void OnRequest(bool ok) {
     if (ok) {
-      return hooks_.on_request(method_, &request_, [self = shared_from_this()] {
+      return on_request_(&request_, [self = shared_from_this()] {
         MutexLock lock(self->mutex_);
         if (!self->ended_) self->server_.StartWrite(&self->request_);
       });
@@ -95,6 +100,7 @@ class Call : public std::enable_shared_from_this<Call> {
   const GrpcForwarder::Options& hooks_;
   grpc::GenericCallbackServerContext& context_;  // until OnDone()
   const std::string method_;
+  const GrpcForwarder::OnRequest on_request_;
   grpc::ClientContext onward_;
   ByteBuffer request_, reply_;
   Caller caller_;

@@ -12,6 +12,9 @@ namespace weir {
 // metadata stay behind. Thread-safe.
 class GrpcForwarder {
  public:
+  // Called with a message of a caller. It travels on once `forward` runs, at once or later, on any thread. No
+  // other message of the call arrives before.
+  using OnRequest = std::function<void(grpc::ByteBuffer* message, std::function<void()> forward)>;
   // Both functions are called on any thread, for several calls at a time. `method`:
   // "/package.Service/Method".
   struct Options {
@@ -19,11 +22,10 @@ class GrpcForwarder {
     std::string server;
     // "HOST:PORT", where it stands.
     std::string listen = "127.0.0.1:0";
-    // A message of a caller. It travels on once `forward` runs, at once or later, on any thread. No other
-    // message of the stream arrives before.
-    std::function<void(const std::string& method, grpc::ByteBuffer* message, std::function<void()> forward)>
-        on_request =
-            [](const std::string&, grpc::ByteBuffer*, const std::function<void()>& forward) { forward(); };
+    // A call begins. Returns what gets its messages, and lives as long as the call.
+    std::function<OnRequest(const std::string& method)> on_call = [](const std::string&) -> OnRequest {
+      return [](grpc::ByteBuffer*, const std::function<void()>& forward) { forward(); };
+    };
     // A message of the server, which travels on after this call.
     std::function<void(const std::string& method, grpc::ByteBuffer* message)> on_reply =
         [](const std::string&, grpc::ByteBuffer*) {};

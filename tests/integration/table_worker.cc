@@ -7,7 +7,7 @@
 //   nan    spoils one value of the job
 //   dies   kills itself with several calls under way
 //   few    batches have few keys (TableKeysOf)
-//   waits  after kPushesBeforeWait pushes, until somebody opens the pipe OUT.go
+//   waits  once, after kPushesBeforeWait pushes, until somebody opens the pipe OUT.go
 //   slow   takes some time for each batch, so that what befalls the job befalls it on its way
 //   history  writes down what the servers answer (client/job/history.h), in OUT.TASK.history, and, of a job
 //   that
@@ -137,7 +137,7 @@ struct Memory {
   std::vector<Ahead> ahead;
 };
 
-absl::Status TrainWith(const Program& program, Memory& memory, Client& client, bool* progressed) {
+absl::Status TrainWith(Program& program, Memory& memory, Client& client, bool* progressed) {
   const ModelSpec& model = memory.model;
   std::vector<Ahead>& ahead = memory.ahead;
   std::vector<std::function<absl::StatusOr<PushResult>()>> pushes;
@@ -209,7 +209,7 @@ absl::Status TrainWith(const Program& program, Memory& memory, Client& client, b
     }
     *progressed = true;
     if (program.dies && pushes.size() == 4) raise(SIGKILL);
-    if (program.waits && pushes.size() == kPushesBeforeWait) {
+    if (pushes.size() == kPushesBeforeWait && std::exchange(program.waits, false)) {
       for (const auto& push : pushes) WEIR_RETURN_IF_ERROR(push().status());
       std::ifstream(program.out + ".go").get();
     }
@@ -225,7 +225,7 @@ absl::StatusOr<std::unique_ptr<Client>> Join(const ClientOptions& options) {
   return Client::Join(options, TableJobModel());
 }
 
-absl::Status Train(const Program& program) {
+absl::Status Train(Program program) {
   std::vector<std::unique_ptr<Memory>> memory;  // of each membership
   return WorkUntilDone(program.options, Join, [&](Client* client) {
     memory.push_back(std::make_unique<Memory>());

@@ -1,6 +1,9 @@
 // Jobs with embedding tables whose servers are killed with SIGKILL and come back from the checkpoint, and
 // jobs whose steps go without late parts: what all rows are at the end, and what workers read meanwhile.
+#include <sys/stat.h>
+
 #include <csignal>
+#include <fstream>
 #include <map>
 #include <set>
 #include <string>
@@ -11,8 +14,10 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_reader.h"
 #include "common/model/key_bucket.h"
-#include "common/model/partition.h"
+#include "common/protocol/part_assignment.h"
 #include "nlohmann/json.hpp"
+#include "tests/cli/weir_process.h"
+#include "tests/integration/applied_batches.h"
 #include "tests/integration/table_run.h"
 
 namespace weir {
@@ -64,6 +69,71 @@ TEST_CASE(
   CHECK((t.Rows() == CountKeys()));
 }
 
+// A job that counts, with rows on arrival, on two servers. Its checkpoint is of the midst of a step: of the
+// four parts all servers have the rows of two, and no dense values take effect before the others come.
+class SavedAmidStep {
+ public:
+  SavedAmidStep() : job_({2, 2, set_, {"count", "count,waits"}}) {
+    const std::string go = job_.folder.path("rows.go");
+    REQUIRE(mkfifo(go.c_str(), 0600) == 0);
+    job_.StartAll();
+    const std::vector<uint64_t> rows = RowsAmidStep();
+    job_.job.WaitForStatus("rows of half of a step", [&](const v1::ClusterStatus& now) {
+      return now.tables_size() == 2 && now.tables(0).all().rows() == rows[0] &&
+             now.tables(1).all().rows() == rows[1];
+    });
+    const WeirResult taken = Weir({"checkpoint", "take", "--address=" + job_.job.address("ps:0")});
+    INFO(taken.output);
+    REQUIRE(taken.code == 0);
+  }
+
+  const std::vector<std::string>& set() const { return set_; }
+  JobOfTables& job() { return job_; }
+  // Lets the worker that waits go on.
+  void GoOn() { std::ofstream(job_.folder.path("rows.go")) << "\n"; }
+
+ private:
+  // By table.
+  static std::vector<uint64_t> RowsAmidStep() {
+    std::vector<uint64_t> rows;
+    for (uint32_t table = 0; table < 2; ++table) {
+      std::set<uint64_t> keys;
+      for (uint64_t batch = 0; batch < kStep * kTableParts + kTableParts; ++batch) {
+        const bool waits = OwnerOfPart(batch % kTableParts, /*live_workers=*/2) == 1;
+        if (batch / kTableParts == kStep && waits) continue;
+        for (uint64_t key : TableKeysOf(batch, table)) keys.insert(key);
+      }
+      rows.push_back(keys.size());
+    }
+    return rows;
+  }
+
+  // The worker that waits has made its parts of the steps before.
+  static constexpr uint64_t kStep = kPushesBeforeWait / (kTableParts / 2);
+  const TestFolder folder_;
+  const std::vector<std::string> set_ =
+      With(Saved(folder_, ", \"every_steps\": 1000"), {"consistency.tables=async", CountingTables()});
+  JobOfTables job_;
+};
+
+TEST_CASE("sync, tables async: rows that a checkpoint has of an open step count once when a server is lost") {
+  SavedAmidStep saved;
+  saved.job().KillAndRestart("ps:1");
+  saved.GoOn();
+  saved.job().job.ExpectAllExit(0);
+  CHECK(saved.job().job.Summary()["recoveries"] == 1);
+  CHECK((saved.job().Rows() == CountKeys()));
+}
+
+TEST_CASE("sync, tables async: rows that a checkpoint has of an open step count once on other servers") {
+  SavedAmidStep saved;
+  saved.job().Kill({"worker:0", "worker:1", "ps:0", "ps:1"});
+  JobOfTables second({3, 2, saved.set(), {"count", "count"}});
+  second.StartAll();
+  second.job.ExpectAllExit(0);
+  CHECK((second.Rows() == CountKeys()));
+}
+
 // ---- checkpoints of changes alone
 
 // A checkpoint after each step, almost all of which have changes alone.
@@ -74,29 +144,21 @@ std::vector<std::string> Counting(const TestFolder& folder, const std::vector<st
 }
 
 // What the tables have of a checkpoint whose shards say which batches they have applied.
-AllRows CountApplied(const std::string& directory, uint32_t shards) {
+AllRows CountApplied(const std::string& directory) {
   FileSystem& files = FileSystem::Posix();
   const auto newest = LatestComplete(files, directory);
   REQUIRE(newest.status() == absl::OkStatus());
   const auto reader = CheckpointReader::Open(files, newest->folder);
   REQUIRE(reader.status() == absl::OkStatus());
   std::vector<std::map<uint64_t, float>> counts(2);  // by table
-  for (uint32_t shard = 0; shard < shards; ++shard) {
-    std::vector<float> weights(Partition(reader->model().elements(), shards).shard_elements(shard));
-    CheckpointReader::Target target;
-    target.weights = absl::MakeSpan(weights);
-    const auto state = reader->LoadShard(reader->model(), shard, shards, target);
-    REQUIRE(state.status() == absl::OkStatus());
-    for (const v1::Interval& batches : state->batches()) {
-      for (uint64_t batch = batches.begin(); batch < batches.end(); ++batch) {
-        for (uint32_t table = 0; table < 2; ++table) {
-          for (uint64_t key : TableKeysOf(batch, table, /*few=*/true)) {
-            if (ShardOfKey(key, shards) == shard) ++counts[table][key];
-          }
-        }
+  const absl::Status read = ForEachApplied(*reader, [&](uint32_t shard, uint64_t batch) {
+    for (uint32_t table = 0; table < 2; ++table) {
+      for (uint64_t key : TableKeysOf(batch, table, /*few=*/true)) {
+        if (ShardOfKey(key, reader->manifest().num_shards()) == shard) ++counts[table][key];
       }
     }
-  }
+  });
+  REQUIRE(read == absl::OkStatus());
   return RowsOfCounts(counts);
 }
 
@@ -125,7 +187,7 @@ TEST_CASE(
   const nlohmann::json summary = second.job.Summary();
   CHECK(summary["lost_pushes"] == 0);
   const AllRows rows = second.Rows();
-  CHECK((rows == CountApplied(runs, 2)));
+  CHECK((rows == CountApplied(runs)));
   const RunResult replay = RunToEnd({"ps_server/ps_server", "--replay", runs});
   INFO(replay.output);
   CHECK(replay.status == 0);

@@ -36,11 +36,11 @@ class EarlierPathImpl final : public EarlierPath {
     GrpcForwarder::Options options;
     options.listen = listen;
     options.server = server;
-    options.on_request = [this](const std::string& path, ByteBuffer* message,
-                                const std::function<void()>& forward) {
-      if (const MethodDescriptor* method = Find(path))
-        Change(*method->service(), method->input_type(), message);
-      forward();
+    options.on_call = [this](const std::string& path) -> GrpcForwarder::OnRequest {
+      return [this, method = Find(path)](ByteBuffer* message, const std::function<void()>& forward) {
+        if (method != nullptr) Change(*method->service(), method->input_type(), message);
+        forward();
+      };
     };
     options.on_reply = [this](const std::string& path, ByteBuffer* message) {
       if (const MethodDescriptor* method = Find(path))

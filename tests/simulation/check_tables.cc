@@ -52,7 +52,7 @@ void Checker::TakeUpTable(const Restored& line) {
     const bool same =
         before.version == line.version &&
         std::memcmp(before.weights->data(), line.weights->data(), line.weights->size() * sizeof(float)) == 0;
-    for (size_t i = 0; same && i < before.models.size(); ++i) AddModel(before.models[i], &now.models);
+    for (size_t i = 0; same && i < before.models.size(); ++i) AddOnce(before.models[i], &now.models);
   }
   // The log may hold pushes beyond what was published.
   if (now.models.empty() && plan_.logs() && newest != nullptr && newest->version < line.version) {
@@ -69,10 +69,6 @@ void Checker::CheckRows(const Published& line) {
   ShardTable now{line.incarnation, line.to, line.weights, {}};
   if (before != known.rend() && !before->models.empty()) now.models = Advance(*before, now, line.shard);
   known.push_back(std::move(now));
-}
-
-void Checker::AddModel(const RowModel& model, std::vector<RowModel>* models) {
-  if (std::find(models->begin(), models->end(), model) == models->end()) models->push_back(model);
 }
 
 std::vector<std::vector<uint64_t>> Checker::OrdersOf(const ShardTable& from, const ShardTable& to,
@@ -120,13 +116,13 @@ std::vector<RowModel> Checker::Advance(const ShardTable& from, const ShardTable&
     }
     for (RowModel model : from.models) {
       model.Update(parts);
-      AddModel(model, &reached);
+      AddOnce(model, &reached);
     }
   } else {
     for (const std::vector<uint64_t>& order : OrdersOf(from, to, shard)) {
       for (RowModel model : from.models) {
         for (uint64_t batch : order) model.Update({batch});
-        AddModel(model, &reached);
+        AddOnce(model, &reached);
       }
     }
   }

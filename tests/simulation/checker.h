@@ -34,6 +34,7 @@ class Checker {
     for (const PushAnswered& push : log_.pushes)
       answered_[{push.incarnation, push.shard, push.clock}] = &push;
     CheckMemberships();
+    FollowEarlyRows();
     CheckRestored();
     CheckPublications();
     CheckTables();
@@ -125,14 +126,46 @@ class Checker {
   void TakeUpTable(const Restored& line);
   void CheckRows(const Published& line);
   void CheckSizes(const TableSeen& seen);
-  // sync, where rows take effect before their step: whether the rows of a version have each push once that
-  // its weights have, and at most once those that they lack.
+  // sync, where rows take effect before their step: which rows a shard may have.
+  struct EarlyRows {
+    RowModel table;
+    std::set<uint64_t> parts;  // of the open step, whose rows it has
+    bool operator==(const EarlyRows& other) const { return table == other.table && parts == other.parts; }
+  };
+  // A moment of a shard, and its weights then; null within: they are not known.
+  struct EarlyMoment {
+    uint64_t step = 0;
+    std::shared_ptr<Weights> weights;
+    EarlyRows rows;
+  };
+  // A process of a server, and what its shard may have now.
+  struct EarlyProcess {
+    bool seen = false;  // since its incarnation began
+    uint64_t step = 0;
+    std::shared_ptr<Weights> weights;
+    std::vector<EarlyRows> possible;
+  };
+  // Follows each shard's table through all moments.
+  void FollowEarlyRows();
+  void FollowEarlyRows(const EarlyRowsEvent& event, EarlyProcess& process);
+  // Leaves what fits; `what` says what does not, if that is all.
+  template <typename Fits>
+  void Keep(const EarlyRowsEvent& event, EarlyProcess& process, const std::string& what, Fits fits);
+  bool SameWeights(const std::vector<float>& one, const std::vector<float>& other) const;
+  bool HasRows(const std::vector<float>& all, const RowModel& table) const;
+  // Whether the rows that come with the weights of a version are those of a moment of it. Where it is open
+  // which shard takes the rows of a part (poisoned batches): whether they have each push once that the
+  // weights have, and at most once those that they lack.
   void CheckEarlyRows(uint32_t shard, uint64_t version, const std::vector<float>& all);
+  void CheckPushesIn(uint32_t shard, uint64_t version, const std::vector<float>& all);
   // Of a shard's weights and rows: how many are the same wherever this version is read.
   size_t OfVersion(size_t all) const {
     return plan_.early_rows() ? std::min(all, static_cast<size_t>(ledger_.elements())) : all;
   }
-  static void AddModel(const RowModel& model, std::vector<RowModel>* models);
+  template <typename Model>
+  static void AddOnce(const Model& model, std::vector<Model>* models) {
+    if (std::find(models->begin(), models->end(), model) == models->end()) models->push_back(model);
+  }
   // bounded, async: the orders in which the batches between the two may have been applied. None: too many.
   std::vector<std::vector<uint64_t>> OrdersOf(const ShardTable& from, const ShardTable& to,
                                               uint32_t shard) const;
@@ -186,7 +219,10 @@ class Checker {
   std::optional<uint32_t> uploader_;
   std::map<ShardIncarnation, std::map<uint64_t, Weights>> versions_;
   std::map<ShardIncarnation, std::vector<const Installed*>> memberships_;
-  std::map<uint32_t, std::vector<ShardTable>> tables_;     // by shard, in the order of time
+  std::map<uint32_t, std::vector<ShardTable>> tables_;    // by shard, in the order of time
+  std::map<uint32_t, std::vector<EarlyMoment>> moments_;  // by shard, in the order of time
+  // Of some moment it is not known what the shard had.
+  bool moments_missing_ = false;
   std::map<uint64_t, std::vector<const PushSent*>> sent_;  // by incarnation
   // By incarnation, shard, clock.
   std::map<std::tuple<uint64_t, uint32_t, uint64_t>, const PushAnswered*> answered_;

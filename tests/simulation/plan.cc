@@ -360,12 +360,15 @@ void PlanEarlyRows(Dice& dice, bool forced, Plan* plan) {
   plan->config.mutable_consistency()->set_tables(v1::ConsistencyConfig::TABLES_ASYNC);
   if (!plan->sync()) return;
   plan->ledger.early_rows = true;
-  // All pushes of a key show in its row.
-  plan->ledger.rules = {};
-  v1::TableConfig& table = *plan->config.mutable_tables(0);
-  table.set_admit_after(0);
-  table.set_expire_after_steps(0);
-  table.set_max_rows(0);
+  if (!plan->ledger.poisoned.empty()) {
+    // Whether the other shards take the rows of such a batch is open, so all pushes of a key must show in its
+    // row.
+    plan->ledger.rules = {};
+    v1::TableConfig& table = *plan->config.mutable_tables(0);
+    table.set_admit_after(0);
+    table.set_expire_after_steps(0);
+    table.set_max_rows(0);
+  }
   if (!plan->recoverable() || !dice.Chance(0.8)) return;
   // Checkpoints in the midst of steps, and a need for them.
   plan->config.mutable_checkpoint()->clear_every_steps();

@@ -145,6 +145,13 @@ void AgesOfShard(const Site& site, uint32_t, v1::TableConfig* table) {
   table->set_expire_after_steps(table->expire_after_steps() * site.plan.shards());
 }
 
+// Rows that take effect before their step expire as if a step were one version.
+void AgesInSteps(const Site& site, uint32_t, v1::TableConfig* table) {
+  if (site.plan.early_rows()) {
+    table->set_expire_after_steps(table->expire_after_steps() * site.plan.ledger.parts);
+  }
+}
+
 // Each shard counts its own part of the pushes that a key needs.
 void AdmittedByShard(const Site&, uint32_t shard, v1::TableConfig* table) {
   if (table->admit_after() > 0 && shard == 0) table->set_admit_after(table->admit_after() - 1);
@@ -349,6 +356,10 @@ std::vector<PlantedBug> PlantedInTables() {
        "when a row expires depends on the number of shards",
        {Invariant::kRows},
        InConfig(AgesOfShard)},
+      {"early rows expire by steps",
+       "rows that are there before their step are as old as their steps, not as the parts since",
+       {Invariant::kRows},
+       InConfig(AgesInSteps)},
       {"admission by shard",
        "how many pushes admit a key depends on its shard",
        {Invariant::kRows},

@@ -101,6 +101,25 @@ struct TableSeen {
   uint64_t rows = 0, counters = 0;
 };
 
+// sync, where rows take effect before their step: what became of the table of one process's shard, in the
+// order in which it happened.
+struct EarlyRowsEvent {
+  enum class Kind {
+    kBegun,      // an incarnation, with what it was told to begin with
+    kPart,       // the shard has a part
+    kCommitted,  // the open step
+    kSeen,       // it is at this version, with these weights and rows
+    kCounted,    // it has so many rows and counts of keys
+  };
+  Kind kind = Kind::kBegun;
+  uint64_t process = 0;
+  uint32_t shard = 0;
+  uint64_t batch = 0;               // kPart
+  uint64_t version = 0;             // kSeen
+  Weights weights;                  // kSeen; null: they could not be read
+  uint64_t rows = 0, counters = 0;  // kCounted
+};
+
 // A shard received a new membership, and holds it.
 struct Installed {
   absl::Duration at;
@@ -167,6 +186,7 @@ struct RunLog {
   // takes the store.
   std::vector<Published> published_when_replaced;
   std::vector<TableSeen> tables;
+  std::vector<EarlyRowsEvent> early_rows;
   std::vector<Installed> installed;
   std::vector<ToldBatches> told_batches;
   std::vector<Restored> restored;

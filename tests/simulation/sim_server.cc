@@ -7,8 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/job_failure.h"
+#include "common/protocol/part_assignment.h"
 #include "common/protocol/protocol_version.h"
 #include "ps_server/coordinator/job_store_on_disk.h"
+#include "tests/simulation/watched_policy.h"
 
 namespace weir {
 namespace {
@@ -217,6 +219,16 @@ void SimServer::Start() {
   options.nudge = [this, &world](absl::Duration in) { world.After(node_, in, [this] { shard_->Tick(); }); };
   options.on_revoke = [this, &world] { world.After(node_, absl::ZeroDuration(), [this] { DropRevoked(); }); };
   if (site_->seams.make_policy) options.make_policy = site_->seams.make_policy;
+  if (site_->plan.early_rows()) {
+    options.make_policy = [this, inner = options.make_policy](const v1::JobConfig& config,
+                                                              const v1::Install& install) {
+      return std::make_unique<WatchedPolicy>(
+          inner(config, install), [this](EarlyRowsEvent::Kind kind, const PushKey& push) {
+            EarlyRowsEvent& event = NewEarlyRowsEvent(kind);
+            event.batch = BatchOf(push.clock, push.part, site_->plan.ledger.parts);
+          });
+    };
+  }
   options.weights_source = [site = site_, source = site_->seams.weights_source
                                                        ? site_->seams.weights_source(index_)
                                                        : SlabSource(AllocateSlab)](size_t elements) {
@@ -333,6 +345,10 @@ void SimServer::Tick() {
     for (const Table::Stats& stats : shard_->table_stats()) {
       site_->log.tables.push_back({site_->world.elapsed(), index_, incarnation_, shard_->counters().version,
                                    stats.rows, stats.counters});
+      if (!site_->plan.early_rows()) continue;
+      EarlyRowsEvent& event = NewEarlyRowsEvent(EarlyRowsEvent::Kind::kCounted);
+      event.rows = stats.rows;
+      event.counters = stats.counters;
     }
   }
   if (over_) return;
@@ -624,6 +640,7 @@ void SimServer::Observe() {
     installed_ = true;
     version_ = shard_->counters().version;
     site_->world.Trace("installed", {index_, incarnation_, version_});
+    SawEarlyRows(weights);
     site_->log.restored.push_back(
         {site_->world.elapsed(), index_, incarnation_, version_, std::move(weights)});
   }
@@ -642,7 +659,23 @@ void SimServer::Observe() {
   if (line.weights == nullptr && site_->plan.logs()) return;
   version_ = line.to;
   site_->world.Trace("published", {index_, line.to});
+  SawEarlyRows(line.weights);
   (replaced_ ? site_->log.published_when_replaced : site_->log.published).push_back(std::move(line));
+}
+
+EarlyRowsEvent& SimServer::NewEarlyRowsEvent(EarlyRowsEvent::Kind kind) {
+  EarlyRowsEvent& event = site_->log.early_rows.emplace_back();
+  event.kind = kind;
+  event.process = instance_;
+  event.shard = index_;
+  return event;
+}
+
+void SimServer::SawEarlyRows(const Weights& weights) {
+  if (!site_->plan.early_rows()) return;
+  EarlyRowsEvent& event = NewEarlyRowsEvent(EarlyRowsEvent::Kind::kSeen);
+  event.version = version_;
+  event.weights = weights;
 }
 
 Weights SimServer::Snapshot() {

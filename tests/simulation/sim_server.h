@@ -111,6 +111,8 @@ class SimServer {
   void OnReport(const v1::ShardReport& report);
   void OnMembershipInstalled(const v1::MembershipInstalled& report);
   void End(const absl::Status& failure);
+  EarlyRowsEvent& NewEarlyRowsEvent(EarlyRowsEvent::Kind kind);
+  void SawEarlyRows(const Weights& weights);
   Weights Snapshot();
   // From its part of the last checkpoint, if that is the end of the job.
   Weights SavedWeights() const;

@@ -11,7 +11,7 @@
 
 namespace weir {
 
-// A policy with one fault: a subclass overrides the faulty function.
+// A policy in which a subclass overrides a function.
 class WrappedPolicy : public ConsistencyPolicy {
  public:
   explicit WrappedPolicy(std::unique_ptr<ConsistencyPolicy> inner) : inner_(std::move(inner)) {}

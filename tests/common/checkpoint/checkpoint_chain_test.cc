@@ -122,7 +122,7 @@ class PlainJob {
         };
       };
       const absl::Status loaded =
-          reader->LoadTable("t", shard, shards, {taker(got_rows), taker(got_counters)});
+          reader->LoadTable(/*index=*/0, shard, shards, {taker(got_rows), taker(got_counters)});
       if (!loaded.ok()) return loaded;
     }
     if (reader->RowsOf(0) != rows.size()) return absl::InternalError("RowsOf");

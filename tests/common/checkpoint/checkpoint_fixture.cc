@@ -130,7 +130,7 @@ absl::Status StoredJob::LoadTables(const CheckpointReader& reader, uint32_t shar
     size_t rows_seen = 0, counters_seen = 0;
     CheckpointReader::TableTarget target{taker(false, &rows_seen), taker(true, &counters_seen)};
     if (weights_only) target.counters = nullptr;
-    WEIR_RETURN_IF_ERROR(reader.LoadTable(tables[table].name(), shard, num_shards, target));
+    WEIR_RETURN_IF_ERROR(reader.LoadTable(reader.FindTable(tables[table].name()), shard, num_shards, target));
     const auto of_shard = [&](bool of_counters) {
       const auto all = Entries(table, of_counters);
       return static_cast<size_t>(std::count_if(all.begin(), all.end(), [&](const auto& entry) {
