@@ -6,7 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/checkpoint_reader.h"
 #include "common/config/cluster_spec.h"
+#include "common/object_store/object_file_system.h"
 #include "common/protocol/job_failure.h"
 #include "common/protocol/mode_traits.h"
 #include "common/rpc/job_token.h"
@@ -60,6 +63,15 @@ absl::StatusOr<std::optional<TaskEnvironment>> EnvironmentOf(const weir_options&
   return environment;
 }
 
+// The checkpoint that the job's servers find as they start; "": there is none.
+absl::StatusOr<std::string> FindResumed(const v1::CheckpointConfig& config) {
+  if (!config.has_directory()) return "";
+  const absl::StatusOr<FoundCheckpoint> found = LatestComplete(AnyStorage(), config.directory());
+  if (absl::IsNotFound(found.status())) return "";
+  if (!found.ok()) return found.status();
+  return found->folder;
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const weir_options& options,
@@ -92,7 +104,9 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
   }
   const bool overtakes_slow_pushes = OvertakesSlowPushes(config);
   const bool works_on_parts = TraitsOf(config).works_on_parts;
+  const bool saves = config.checkpoint().has_directory();
   std::unique_ptr<InProcessCluster> local;
+  std::string resumed_from;
   if (!environment.has_value()) {
     if (config.cluster().workers() > 1) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -100,6 +114,7 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
           ", but without a cluster spec there is one worker, in this process; start `weir up --workers=",
           config.cluster().workers(), " JOB -- PROGRAM` for more"));
     }
+    WEIR_ASSIGN_OR_RETURN(resumed_from, FindResumed(config.checkpoint()));
     InProcessCluster::Options cluster;
     cluster.config = std::move(config);
     cluster.servers = options.servers;
@@ -111,7 +126,8 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
     client.servers = local->addresses();
   }
   return std::shared_ptr<Member>(new Member(std::move(model), std::move(client), overtakes_slow_pushes,
-                                            works_on_parts, std::move(local)));
+                                            works_on_parts, saves, std::move(local),
+                                            std::move(resumed_from)));
 }
 
 absl::Status Member::Join(const std::vector<ConstTensor>& initial) {
@@ -136,14 +152,35 @@ absl::StatusOr<std::shared_ptr<Client>> Member::client() const {
   return client_;
 }
 
+absl::Status Member::LoadResumed(absl::Span<float> weights) const {
+  WEIR_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(AnyStorage(), resumed_from_));
+  return reader.LoadWeights(model_, /*shard=*/0, /*num_shards=*/1, weights);
+}
+
+absl::Status Member::EndJob(const absl::Status& failure) {
+  Server* const coordinator = local_->server(0);
+  const bool saves = KindOf(failure) == v1::FAILURE_DRAINED;
+  // Before this member leaves: to the servers it would be the last one that gives up, which they would
+  // report.
+  if (saves) {
+    coordinator->Drain(std::string(failure.message()));
+  } else {
+    coordinator->Stop(std::string(failure.message()));
+  }
+  const absl::Status ended = local_->Wait();
+  return saves && saves_ ? ended : absl::OkStatus();
+}
+
 absl::Status Member::Leave(const absl::Status& failure) {
   WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<Client> client, this->client());
+  absl::Status ended;
+  if (!failure.ok() && local_ != nullptr && KindOf(failure) != v1::FAILURE_FENCED) ended = EndJob(failure);
   const absl::Status left = client->Leave(failure);
   {
     MutexLock lock(mutex_);
     client_ = nullptr;
   }
-  if (!failure.ok()) return absl::OkStatus();
+  if (!failure.ok()) return ended;
   // All was done, but the job went back before all members had left; or the job cannot be saved.
   if (absl::IsAborted(left) || KindOf(left) == v1::FAILURE_RESOURCE) return left;
   if (!left.ok()) LogWarning("could not take leave: ", left.message());
