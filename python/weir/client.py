@@ -239,7 +239,7 @@ class Client:
         try:
             self.leave(failure if isinstance(failure, BaseException) else Error(failure), timeout=limit)
         except Drained as saved:
-            say(str(saved))
+            say(str(saved).removeprefix("drained: "))
         except (Error, TimeoutError) as error:
             if interrupted:
                 say(f"the job was not saved: {error}")

@@ -3,6 +3,7 @@
 import collections
 import subprocess
 import textwrap
+import time
 import unittest
 
 import numpy as np
@@ -384,6 +385,28 @@ class Up(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertIn("ValueError: this batch is bad", done.stderr)
         self.assertRegex(done.stderr, "error: worker:[01] exited with 1")
+
+    def test_a_worker_that_leaves_the_loop(self):
+        """The others do the rest. When all leave, ps:0 is the first cause, and says how far the job was."""
+        run = Run(self)
+        done = support.run(run.up("--workers=2", program=["--leave_at=2", "--one_leaves"]))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("it gave up: its loop over loader() ended", done.stderr)
+        self.assertRegex(done.stdout, rf"steps +{STEPS} ")
+        run = Run(self)
+        done = support.run(run.up("--workers=2", "--ps=2", program=["--leave_at=2"]))
+        self.assertEqual(done.returncode, 138, done.stderr)
+        self.assertRegex(done.stderr, "(?m)^error: ps:0 exited with 138")
+        self.assertRegex(done.stderr, rf"every worker gave up after \d+ of {STEPS} steps, worker:[01] as the last one: its loop over loader")
+        self.assertRegex(done.stderr, "(?m)^hint: the workers' programs ended well; .* train.epochs")
+
+    def test_a_program_that_never_joins(self):
+        run = Run(self)
+        begin = time.monotonic()
+        done = support.run([support.ROOT / "cli/weir", "up", "--workers=2", run.job, "--", support.PYTHON, "-c", "print('bye')"])
+        self.assertEqual(done.returncode, 70, done.stderr)
+        self.assertRegex(done.stderr, "(?m)^error: the program of worker:[01] ended after .* without joining the job")
+        self.assertLess(time.monotonic() - begin, 30)
 
     def test_who_trains(self):
         run = Run(self)

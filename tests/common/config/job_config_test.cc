@@ -80,7 +80,7 @@ TEST_CASE("The job of a program that brings its model and data has neither") {
   REQUIRE(config.ok());
   CHECK(config->data().batch_size() == 8);
   CHECK(absl::StartsWith(Error(R"({"data": {"batch_size": 8}, "train": {"micro_batches": 2}})"),
-                         "f:1:55: train.micro_batches: is for the program `worker`, got 2; the job has no "
+                         "f:1:56: train.micro_batches: is for the program `worker`, got 2; the job has no "
                          "model"));
   const auto again = ParseJobConfig(ToJson(*config, true), "again");
   REQUIRE(again.ok());
