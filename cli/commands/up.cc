@@ -399,7 +399,7 @@ void Job::Warn() {
 void Job::CheckStart() {
   const absl::Time now = Clock::Real().Now();
   if (now >= begun_by_ || cluster_->CountRunning("worker") >= needed_workers_) return Warn();
-  if (failure_.has_value() || ending_since_.has_value() || waits_ - last_exit_ < kSettle) return;
+  if (failure_.has_value() || waits_ - last_exit_ < kSettle) return;
   const auto cause = FirstCause(exits_);
   if (!cause.has_value()) return FailWithoutMembers();
   const TaskExit& exit = exits_[*cause];
@@ -417,9 +417,8 @@ void Job::FailWithoutMembers() {
   Fail({absl::StrCat("the program of ", ended->task, " ended after ", FormatSeconds(ended->seconds),
                      " without joining the job"),
         kExitInternal, ended->task,
-        "a program joins with the loop over weir.torch.Optimizer(...).loader(), or with a weir.Client; is it "
-        "the "
-        "right program, and does it come to that loop?",
+        "a program joins with the loop over weir.torch.Optimizer(...).loader(), or with a weir.Client; is "
+        "this the right program, and does it come to its loop?",
         ended->last_lines});
 }
 
@@ -518,9 +517,8 @@ Failure Job::CauseOfFailure() const {
       ExitCodeFor(exit), exit.task,
       exit.exit.code == kExitPeerLost && workers_are_well
           ? "the workers' programs ended well; if the lines above say that every worker gave up, they left "
-            "their "
-            "loops too early: a loop ends by itself when the job is done, and for a shorter job there are "
-            "train.epochs and train.examples"
+            "their loops too early: a loop ends by itself when the job is done, and for a shorter job there "
+            "are train.epochs and train.examples"
           : HintFor(exit),
       exit.last_lines};
 }

@@ -63,15 +63,6 @@ absl::StatusOr<std::optional<TaskEnvironment>> EnvironmentOf(const weir_options&
   return environment;
 }
 
-// The checkpoint that the job's servers find as they start; "": there is none.
-absl::StatusOr<std::string> FindResumed(const v1::CheckpointConfig& config) {
-  if (!config.has_directory()) return "";
-  const absl::StatusOr<FoundCheckpoint> found = LatestComplete(AnyStorage(), config.directory());
-  if (absl::IsNotFound(found.status())) return "";
-  if (!found.ok()) return found.status();
-  return found->folder;
-}
-
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const weir_options& options,
@@ -104,7 +95,7 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
   }
   const bool overtakes_slow_pushes = OvertakesSlowPushes(config);
   const bool works_on_parts = TraitsOf(config).works_on_parts;
-  const bool saves = config.checkpoint().has_directory();
+  const std::string checkpoints = config.checkpoint().directory();
   std::unique_ptr<InProcessCluster> local;
   std::string resumed_from;
   if (!environment.has_value()) {
@@ -114,7 +105,6 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
           ", but without a cluster spec there is one worker, in this process; start `weir up --workers=",
           config.cluster().workers(), " JOB -- PROGRAM` for more"));
     }
-    WEIR_ASSIGN_OR_RETURN(resumed_from, FindResumed(config.checkpoint()));
     InProcessCluster::Options cluster;
     cluster.config = std::move(config);
     cluster.servers = options.servers;
@@ -124,9 +114,14 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
     cluster.token = client.token;
     WEIR_ASSIGN_OR_RETURN(local, InProcessCluster::Start(std::move(cluster)));
     client.servers = local->addresses();
+    // The servers have looked there as well, and find nothing newer before a worker joins.
+    if (!checkpoints.empty()) {
+      const absl::StatusOr<FoundCheckpoint> found = LatestComplete(AnyStorage(), checkpoints);
+      if (found.ok()) resumed_from = found->folder;
+    }
   }
   return std::shared_ptr<Member>(new Member(std::move(model), std::move(client), overtakes_slow_pushes,
-                                            works_on_parts, saves, std::move(local),
+                                            works_on_parts, !checkpoints.empty(), std::move(local),
                                             std::move(resumed_from)));
 }
 

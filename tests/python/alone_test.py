@@ -104,6 +104,20 @@ class Alone(unittest.TestCase):
                     self.assertEqual(self.line(said), f"weir: going on from {match[1]}")
                     self.assertEqual(rest, list(range(4 if mode == "sync" else 5, BATCHES)))
 
+    def test_ctrl_c_while_another_loop_is_kept(self):
+        """As in a notebook, where a variable keeps the loader of an earlier cell."""
+        _, said = self.run_program("""
+            import torch, weir.torch
+            def loader():
+                data = torch.utils.data.TensorDataset(torch.ones(16, 3))
+                return weir.torch.Optimizer(torch.nn.Linear(3, 1), {**job, "checkpoint": {}}, data).loader()
+            ended, kept = loader(), loader()
+            next(ended), next(kept)
+            ended.close()
+            torch_run(at=5, do=press)
+        """, code=-2)
+        self.assertRegex(self.line(said), "^weir: Ctrl-C; started again, the job goes on from ")
+
     def test_a_second_ctrl_c_waits_for_nothing(self):
         """It ends the wait for the servers that save."""
         _, said = self.run_program("""
