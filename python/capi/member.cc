@@ -153,17 +153,11 @@ absl::Status Member::LoadResumed(absl::Span<float> weights) const {
 }
 
 absl::Status Member::EndJob(const absl::Status& failure) {
-  Server* const coordinator = local_->server(0);
-  const bool saves = KindOf(failure) == v1::FAILURE_DRAINED;
+  const bool saves = saves_ && KindOf(failure) == v1::FAILURE_DRAINED;
   // Before this member leaves: to the servers it would be the last one that gives up, which they would
   // report.
-  if (saves) {
-    coordinator->Drain(std::string(failure.message()));
-  } else {
-    coordinator->Stop(std::string(failure.message()));
-  }
-  const absl::Status ended = local_->Wait();
-  return saves && saves_ ? ended : absl::OkStatus();
+  const absl::Status ended = local_->End(std::string(failure.message()), saves);
+  return saves ? ended : absl::OkStatus();
 }
 
 absl::Status Member::Leave(const absl::Status& failure) {
