@@ -125,7 +125,8 @@ constexpr const char* kDoctorExamples = R"(Examples:
 
 constexpr const char* kConfigExamples = R"(Examples:
   weir config check configs/digits.json
-  weir config show configs/digits.json --set train.epochs=3)";
+  weir config show configs/digits.json --set train.epochs=3
+  weir config fields)";
 
 void AddOverrides(CLI::App* command, std::vector<std::string>* overrides) {
   command->add_option("--set", *overrides, "Overrides a field of the config; may be given again")
@@ -298,6 +299,8 @@ int Main(int argc, char** argv) {
   config_command->require_subcommand(1);
   CLI::App* check_command = config_command->add_subcommand("check", "Says what is wrong with it");
   CLI::App* show_command = config_command->add_subcommand("show", "Prints it with all defaults");
+  CLI::App* fields_command = config_command->add_subcommand(
+      "fields", "Prints all fields that a config may have, with types, defaults, limits and meanings");
   for (CLI::App* command : {check_command, show_command}) {
     AddConfig(command, &config_file)->required();
     AddOverrides(command, &config_overrides);
@@ -504,8 +507,15 @@ int Main(int argc, char** argv) {
   char** const end = argv + argc;
   char** const dashes =
       argc > 1 && std::strcmp(argv[1], "up") == 0 ? std::find(argv, end, std::string("--")) : end;
-  if (const std::optional<int> exit = ReadCommandLine(app, static_cast<int>(dashes - argv), argv))
+  if (const std::optional<int> exit = ReadCommandLine(app, static_cast<int>(dashes - argv), argv)) {
+    const std::vector<std::string> unknown = up_command->remaining();
+    if (dashes == end && !unknown.empty() && unknown.front()[0] != '-') {
+      std::fprintf(stderr,
+                   "if `%s` is the program that each worker runs, put -- before it: weir up %s -- %s\n",
+                   unknown.front().c_str(), up.config.c_str(), absl::StrJoin(unknown, " ").c_str());
+    }
     return *exit;
+  }
   if (dashes != end) {
     up.program.assign(dashes + 1, end);
     if (up.program.empty())
@@ -525,6 +535,7 @@ int Main(int argc, char** argv) {
   if (check_command->parsed()) {
     return RunConfigCheck(config_file, config_overrides, FindProgram("worker", "worker"));
   }
+  if (fields_command->parsed()) return RunConfigFields();
   if (show_command->parsed()) {
     return RunConfigShow(config_file, config_overrides, config_ps,
                          show_workers->count() > 0 ? std::optional<uint32_t>(config_workers) : std::nullopt);

@@ -35,4 +35,14 @@ absl::Status InProcessCluster::Wait() {
   return first;
 }
 
+absl::Status InProcessCluster::End(const std::string& reason, bool saves) {
+  // ps:0 tells the others.
+  if (saves) {
+    servers_.front()->Drain(reason);
+  } else {
+    servers_.front()->Stop(reason);
+  }
+  return Wait();
+}
+
 }  // namespace weir

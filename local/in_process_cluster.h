@@ -38,6 +38,9 @@ class InProcessCluster {
 
   // Waits until the job is over on every server; the first error.
   absl::Status Wait();
+  // Ends the job for this reason, and waits for that. `saves`: with a checkpoint first, if the job has them
+  // (Server::Drain()). Returns what Wait() does.
+  absl::Status End(const std::string& reason, bool saves);
 
  private:
   std::vector<std::string> addresses_;

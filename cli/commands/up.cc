@@ -98,6 +98,7 @@ class Job {
   void OnSignal(int signal);
   void Warn();
   void CheckStart();
+  void FailWithoutMembers();
   void CheckWorkers();
   void EndStragglers(absl::Duration quiet);
   void CheckLinger();
@@ -162,7 +163,7 @@ absl::Status Job::CheckProgram(const v1::JobConfig& config) const {
     return absl::InvalidArgumentError(absl::StrCat("--device is for `worker`; ", options_.program[0],
                                                    " chooses its device itself; take it out"));
   }
-  return absl::OkStatus();
+  return CheckCanRun(options_.program[0]);
 }
 
 absl::Status Job::MakeLogDir() {
@@ -397,15 +398,28 @@ void Job::Warn() {
 // ps:0 would wait cluster.start_seconds for tasks that will not come.
 void Job::CheckStart() {
   const absl::Time now = Clock::Real().Now();
-  if (now >= begun_by_ || some_worker_done_ || cluster_->CountRunning("worker") >= needed_workers_)
-    return Warn();
+  if (now >= begun_by_ || cluster_->CountRunning("worker") >= needed_workers_) return Warn();
   if (failure_.has_value() || waits_ - last_exit_ < kSettle) return;
   const auto cause = FirstCause(exits_);
-  if (!cause.has_value()) return;
+  if (!cause.has_value()) return FailWithoutMembers();
   const TaskExit& exit = exits_[*cause];
   Fail({absl::StrCat(DescribeExit(exit), "; the job had not begun, and cannot with fewer than ",
                      needed_workers_, needed_workers_ == 1 ? " worker" : " workers"),
         ExitCodeFor(exit), exit.task, HintFor(exit), exit.last_lines});
+}
+
+// A worker of a job that has not begun ended well all the same: it never was in the job.
+void Job::FailWithoutMembers() {
+  const auto ended = std::find_if(exits_.begin(), exits_.end(), [](const TaskExit& exit) {
+    return exit.exit.ok() && absl::StartsWith(exit.task, "worker:");
+  });
+  if (ended == exits_.end()) return;
+  Fail({absl::StrCat("the program of ", ended->task, " ended after ", FormatSeconds(ended->seconds),
+                     " without joining the job"),
+        kExitInternal, ended->task,
+        "a program joins with the loop over weir.torch.Optimizer(...).loader(), or with a weir.Client; is "
+        "this the right program, and does it come to its loop?",
+        ended->last_lines});
 }
 
 // ps:0 would wait for a worker to come.
@@ -493,9 +507,20 @@ Failure Job::CauseOfFailure() const {
     return *failure_;
   }
   const TaskExit& exit = exits_[*cause];
+  // Servers end when the last worker has given up, though its program may end well.
+  const bool workers_are_well =
+      !cluster_->Runs("worker") && std::all_of(exits_.begin(), exits_.end(), [](const TaskExit& other) {
+        return !absl::StartsWith(other.task, "worker:") || other.exit.ok();
+      });
   return {
       absl::StrCat(DescribeExit(exit), exit.restarted ? "; started again, but the job did not recover" : ""),
-      ExitCodeFor(exit), exit.task, HintFor(exit), exit.last_lines};
+      ExitCodeFor(exit), exit.task,
+      exit.exit.code == kExitPeerLost && workers_are_well
+          ? "the workers' programs ended well; if the lines above say that every worker gave up, they left "
+            "their loops too early: a loop ends by itself when the job is done, and for a shorter job there "
+            "are train.epochs and train.examples"
+          : HintFor(exit),
+      exit.last_lines};
 }
 
 void Job::ReportFailureWhenSettled() {

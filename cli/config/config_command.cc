@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "cli/config/checkpoints.h"
+#include "cli/config/job_config_fields.h"
 #include "cli/config/job_sizes.h"
 #include "cli/config/server_memory.h"
 #include "cli/local_cluster/other_program.h"
@@ -42,6 +43,11 @@ int RunConfigCheck(const std::string& path, const std::vector<std::string>& over
   std::vector<std::string> args = {"--check", "--config=" + path};
   for (const std::string& override : overrides) args.insert(args.end(), {"--set", override});
   return BecomeProgram("worker", "worker", args, "");
+}
+
+int RunConfigFields() {
+  std::fputs(kJobConfigFields, stdout);
+  return kExitOk;
 }
 
 int RunConfigShow(const std::string& path, const std::vector<std::string>& overrides, uint32_t servers,

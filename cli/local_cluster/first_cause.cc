@@ -91,7 +91,9 @@ std::optional<size_t> FirstCause(const std::vector<TaskExit>& exits) {
     const Rank rank = RankOf(exits[i]);
     if (rank == kNone) continue;
     const Rank so_far = best.has_value() ? RankOf(exits[*best]) : kNone;
-    if (rank < so_far || (rank == kRestarted && rank == so_far)) best = i;
+    // Of the servers that end with a job, ps:0 knows why.
+    const bool says_why = rank == kConsequence && exits[i].task == "ps:0";
+    if (rank < so_far || (rank == so_far && (rank == kRestarted || says_why))) best = i;
   }
   return best;
 }

@@ -9,7 +9,9 @@
 #include <system_error>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace weir {
 namespace {
@@ -71,6 +73,26 @@ absl::StatusOr<std::string> FindProgram(const std::string& package, const std::s
   return absl::NotFoundError(
       absl::StrCat("the program ", name, " is not there; `./dev build //", package, ":", name,
                    "` makes it, or else a bundle has it beside `weir`; looked for", looked_at));
+}
+
+absl::Status CheckCanRun(const std::string& name) {
+  if (absl::StrContains(name, '/')) {
+    if (IsProgram(name)) return absl::OkStatus();
+    std::error_code error;
+    return absl::NotFoundError(
+        absl::StrCat("cannot run ", name, ": ",
+                     fs::exists(name, error) ? "it is no file that may be executed; for a script, name its "
+                                               "interpreter before it (`-- python train.py`)"
+                                             : "there is no such file"));
+  }
+  const char* const path = std::getenv("PATH");
+  // What execvp() does without PATH.
+  const std::string folders = path != nullptr ? path : "/bin:/usr/bin";
+  for (const absl::string_view folder : absl::StrSplit(folders, ':')) {
+    if (IsProgram(fs::path(folder.empty() ? "." : std::string(folder)) / name)) return absl::OkStatus();
+  }
+  return absl::NotFoundError(absl::StrCat(
+      "cannot run ", name, ": no folder of PATH has such a program; is it misspelt? PATH is ", folders));
 }
 
 absl::StatusOr<std::string> FindShipped(const std::string& name) {

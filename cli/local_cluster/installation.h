@@ -20,6 +20,10 @@ absl::StatusOr<Binaries> FindBinaries(const std::string& bin_dir);
 // NotFound names the places.
 absl::StatusOr<std::string> FindProgram(const std::string& package, const std::string& name);
 
+// Whether `name`, a path or a word that is looked for in PATH as a shell does, is a program that can be run.
+// NotFound says what is missing, and what to do.
+absl::Status CheckCanRun(const std::string& name);
+
 // "configs/digits.json" in one of the folders above this program (a bundle's or repository's root), or above
 // the working folder. NotFound names `name`.
 absl::StatusOr<std::string> FindShipped(const std::string& name);

@@ -250,7 +250,13 @@ void CheckTrain(const v1::JobConfig& config, ConfigProblems* problems) {
     problems->Add("train.examples",
                   "cannot be given together with train.epochs: both say how long the job is");
   }
-  if (train.micro_batches() > config.data().batch_size()) {
+  if (train.micro_batches() > 1 && !config.has_model()) {
+    problems->Add(
+        "train.micro_batches",
+        absl::StrCat("is for the program `worker`, got ", train.micro_batches(),
+                     "; the job has no model, so that it is for a program of its own, which cuts its "
+                     "batches itself (in PyTorch several backward() add up); take it out"));
+  } else if (train.micro_batches() > config.data().batch_size()) {
     problems->Add("train.micro_batches",
                   absl::StrCat("must be at most data.batch_size, which is ", config.data().batch_size(),
                                ", got ", train.micro_batches()));

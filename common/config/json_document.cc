@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "nlohmann/json.hpp"
 
 namespace weir {
@@ -201,8 +202,10 @@ class TreeBuilder {
       reason = "a comma is not allowed before the closing bracket";
     }
     const absl::string_view token = cursor_.Excerpt();
-    // The token may be broken UTF-8; a message never is.
-    return Fail(place, absl::StrCat(reason, token.empty() ? "" : "; near ", absl::CHexEscape(token)));
+    // The token may be broken UTF-8; a message never is. What is plain stays as it was written.
+    const std::string shown =
+        absl::StrReplaceAll(absl::CHexEscape(token), {{R"(\\)", R"(\)"}, {R"(\")", R"(")"}, {R"(\')", "'"}});
+    return Fail(place, absl::StrCat(reason, token.empty() ? "" : "; near ", shown));
   }
 
  private:

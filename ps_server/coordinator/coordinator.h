@@ -265,6 +265,8 @@ class Coordinator {
   uint64_t progress() const {
     return mode_.commits_steps ? steps_.committed() : ranges_.has_value() ? ranges_->completed_batches() : 0;
   }
+  // " after 12 of 48 steps", in messages; "": the job does not run.
+  std::string DoneSoFar() const;
   // Data.
   void ServeRanges();
   void MaybeCommit();

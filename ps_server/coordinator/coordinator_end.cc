@@ -158,7 +158,7 @@ void Coordinator::FailJob(const absl::Status& failure, bool asked) {
   state_ = v1::FAILED;
   end_.Fail(failure);
   meter_.OnEnd(now());
-  if (asked) {
+  if (asked || KindOf(failure) == v1::FAILURE_DRAINED) {
     LogInfo("the job ends: ", failure.message());
   } else {
     LogError(failure.message());

@@ -219,7 +219,8 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
     // A lost worker may be started again; workers that have all given up would do so again.
     if (!request.done() && !preempted && (state_ == v1::RUNNING || state_ == v1::STARTING) &&
         farewell_.gave_up().size() == options_.workers) {
-      FailJob(LostPeer(absl::StrCat("every worker gave up, ", task, " as the last one: ", request.reason())));
+      FailJob(LostPeer(absl::StrCat("every worker gave up", DoneSoFar(), ", ", task,
+                                    " as the last one: ", request.reason())));
     }
   } else if (const Reader* const reader = members_.FindReader(caller); reader != nullptr) {
     departures_.Refuse(reader->instance);
@@ -238,6 +239,12 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
   } else {
     done(v1::LeaveReply());
   }
+}
+
+std::string Coordinator::DoneSoFar() const {
+  if (state_ != v1::RUNNING) return "";
+  return mode_.commits_steps ? absl::StrCat(" after ", progress(), " of ", size_.steps, " steps")
+                             : absl::StrCat(" after ", progress(), " of ", size_.batches, " batches");
 }
 
 void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {

@@ -191,6 +191,23 @@ weir_error* weir_open(const weir_job* job, const weir_options* options, const we
   return nullptr;
 }
 
+const char* weir_resumed_from(const weir_client* client) { return client->member->resumed_from().c_str(); }
+
+weir_future* weir_load_resumed(weir_client* client, float* const* into) {
+  std::vector<weir::MutableTensor> tensors = weir::Into(client->member->model(), into);
+  return weir::InBackground(
+      client, [tensors = std::move(tensors)](weir::Member& member) -> absl::StatusOr<weir::Result> {
+        std::vector<float> weights(static_cast<size_t>(member.model().elements()));
+        WEIR_RETURN_IF_ERROR(member.LoadResumed(absl::MakeSpan(weights)));
+        const float* from = weights.data();
+        for (const weir::MutableTensor& tensor : tensors) {
+          std::copy_n(from, tensor.values.size(), tensor.values.data());
+          from += tensor.values.size();
+        }
+        return weir::Result();
+      });
+}
+
 weir_future* weir_join(weir_client* client, const float* const* initial) {
   std::vector<weir::ConstTensor> values;
   if (initial != nullptr) values = weir::From(client->member->model(), initial);

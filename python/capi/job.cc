@@ -1,4 +1,4 @@
-// Configs, initial weights and the order of examples: what needs no servers.
+// The version, configs, initial weights and the order of examples: what needs no servers.
 #include <cstddef>
 #include <limits>
 #include <string>
@@ -8,6 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/initial_weights.h"
 #include "common/config/job_config.h"
+#include "common/program/version.h"
 #include "python/capi/error.h"
 #include "python/capi/handles.h"
 #include "worker/data/example_order.h"
@@ -63,6 +64,8 @@ absl::StatusOr<ModelSpec> ModelOf(const weir_tensor* tensors, size_t n) {
 }
 
 }  // namespace weir
+
+const char* weir_version() { return weir::kVersion; }
 
 weir_error* weir_load_job(const char* path, const char* text, const char* const* overrides, size_t n,
                           weir_job** job) {

@@ -6,7 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/checkpoint_reader.h"
 #include "common/config/cluster_spec.h"
+#include "common/object_store/object_file_system.h"
 #include "common/protocol/job_failure.h"
 #include "common/protocol/mode_traits.h"
 #include "common/rpc/job_token.h"
@@ -92,7 +95,9 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
   }
   const bool overtakes_slow_pushes = OvertakesSlowPushes(config);
   const bool works_on_parts = TraitsOf(config).works_on_parts;
+  const std::string checkpoints = config.checkpoint().directory();
   std::unique_ptr<InProcessCluster> local;
+  std::string resumed_from;
   if (!environment.has_value()) {
     if (config.cluster().workers() > 1) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -109,9 +114,15 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
     cluster.token = client.token;
     WEIR_ASSIGN_OR_RETURN(local, InProcessCluster::Start(std::move(cluster)));
     client.servers = local->addresses();
+    // The servers have looked there as well, and find nothing newer before a worker joins.
+    if (!checkpoints.empty()) {
+      const absl::StatusOr<FoundCheckpoint> found = LatestComplete(AnyStorage(), checkpoints);
+      if (found.ok()) resumed_from = found->folder;
+    }
   }
   return std::shared_ptr<Member>(new Member(std::move(model), std::move(client), overtakes_slow_pushes,
-                                            works_on_parts, std::move(local)));
+                                            works_on_parts, !checkpoints.empty(), std::move(local),
+                                            std::move(resumed_from)));
 }
 
 absl::Status Member::Join(const std::vector<ConstTensor>& initial) {
@@ -136,14 +147,29 @@ absl::StatusOr<std::shared_ptr<Client>> Member::client() const {
   return client_;
 }
 
+absl::Status Member::LoadResumed(absl::Span<float> weights) const {
+  WEIR_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(AnyStorage(), resumed_from_));
+  return reader.LoadWeights(model_, /*shard=*/0, /*num_shards=*/1, weights);
+}
+
+absl::Status Member::EndJob(const absl::Status& failure) {
+  const bool saves = saves_ && KindOf(failure) == v1::FAILURE_DRAINED;
+  // Before this member leaves: to the servers it would be the last one that gives up, which they would
+  // report.
+  const absl::Status ended = local_->End(std::string(failure.message()), saves);
+  return saves ? ended : absl::OkStatus();
+}
+
 absl::Status Member::Leave(const absl::Status& failure) {
   WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<Client> client, this->client());
+  absl::Status ended;
+  if (!failure.ok() && local_ != nullptr && KindOf(failure) != v1::FAILURE_FENCED) ended = EndJob(failure);
   const absl::Status left = client->Leave(failure);
   {
     MutexLock lock(mutex_);
     client_ = nullptr;
   }
-  if (!failure.ok()) return absl::OkStatus();
+  if (!failure.ok()) return ended;
   // All was done, but the job went back before all members had left; or the job cannot be saved.
   if (absl::IsAborted(left) || KindOf(left) == v1::FAILURE_RESOURCE) return left;
   if (!left.ok()) LogWarning("could not take leave: ", left.message());

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "client/client.h"
 #include "common/model/model_spec.h"
 #include "common/sync/mutex.h"
@@ -34,23 +35,35 @@ class Member {
   absl::Status Join(const std::vector<ConstTensor>& initial);
   // FailedPrecondition: not joined, or left.
   absl::StatusOr<std::shared_ptr<Client>> client() const;
-  // OK: the work is done. Ends the membership, and waits for the end of servers in this process.
+  // OK: the work is done. Ends the membership, and the job of servers in this process (weir_leave()).
   absl::Status Leave(const absl::Status& failure);
 
+  // The checkpoint that the job of servers in this process goes on from; "": there is none.
+  const std::string& resumed_from() const { return resumed_from_; }
+  // Reads its weights, in the model's order.
+  absl::Status LoadResumed(absl::Span<float> weights) const;
+
  private:
-  Member(ModelSpec model, ClientOptions options, bool overtakes_slow_pushes, bool works_on_parts,
-         std::unique_ptr<InProcessCluster> local)
+  Member(ModelSpec model, ClientOptions options, bool overtakes_slow_pushes, bool works_on_parts, bool saves,
+         std::unique_ptr<InProcessCluster> local, std::string resumed_from)
       : model_(std::move(model)),
         overtakes_slow_pushes_(overtakes_slow_pushes),
         works_on_parts_(works_on_parts),
+        saves_(saves),
         options_(std::move(options)),
-        local_(std::move(local)) {}
+        local_(std::move(local)),
+        resumed_from_(std::move(resumed_from)) {}
+
+  // Ends the job of servers in this process, and saves it first if it was asked to end.
+  absl::Status EndJob(const absl::Status& failure);
 
   const ModelSpec model_;
-  const bool overtakes_slow_pushes_, works_on_parts_;
+  // saves_: the job has checkpoints.
+  const bool overtakes_slow_pushes_, works_on_parts_, saves_;
   ClientOptions options_;
   // Null in a cluster. Outlives the client.
   const std::unique_ptr<InProcessCluster> local_;
+  const std::string resumed_from_;
   mutable Mutex mutex_;
   std::shared_ptr<Client> client_ ABSL_GUARDED_BY(mutex_);
 };

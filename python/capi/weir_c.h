@@ -33,6 +33,9 @@ typedef struct weir_gradient weir_gradient;
 typedef struct weir_gate weir_gate;
 typedef struct weir_order weir_order;
 
+// "0.1.0", as `weir --version` says it.
+const char* weir_version(void);
+
 // ---- errors
 
 // A number of v1.FailureKind (proto/failure.proto): 1 diverged, 2 drained, 3 fenced, 4 a lost peer, 5 config,
@@ -100,12 +103,21 @@ typedef struct {
 weir_error* weir_open(const weir_job* job, const weir_options* options, const weir_tensor* tensors, size_t n,
                       weir_client** client);
 
+// Where the servers are in this process: the folder of the checkpoint that the job goes on from. "": it
+// begins anew, or the servers are others'. Lives as long as the client.
+const char* weir_resumed_from(const weir_client* client);
+// Reads the weights of that checkpoint into each tensor's memory, in the model's order: the result of a job
+// that was done before, which nobody can join.
+weir_future* weir_load_resumed(weir_client* client, float* const* into);
+
 // Joins the job. Again, after the membership was lost (kind 3): leave first. `initial`: the initial values of
 // WEIR_UPLOADED tensors, in the model's order, which the future reads; else NULL.
 weir_future* weir_join(weir_client* client, const float* const* initial);
 // `reason` NULL: the work is done. Otherwise ends this membership with a failure of this kind, which says why
-// this member gives up. Where the servers are in this process and the work is done, waits for their end as
-// well.
+// this member gives up. Where the servers are in this process the job ends, too, unless the kind is 3
+// (fenced): if the work is done, waits for their end; if the kind is 2 (drained) and the job has checkpoints,
+// saves one, and the result is an error: of kind 2, which names that checkpoint, or one that says why there
+// is none.
 weir_future* weir_leave(weir_client* client, int kind, const char* reason);
 // Ends a membership that was not left, and servers in this process. Takes a moment; calls that are in flight
 // end.

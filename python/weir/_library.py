@@ -59,6 +59,7 @@ class Pushed(Structure):
 
 # A result that is a weir_error is a c_void_p: None if the call has succeeded.
 _FUNCTIONS = {
+    "version": (c_char_p, []),
     "error_kind": (c_int, [c_void_p]),
     "error_code": (c_int, [c_void_p]),
     "error_exit_code": (c_int, [c_void_p]),
@@ -69,6 +70,8 @@ _FUNCTIONS = {
     "free_job": (None, [c_void_p]),
     "save_weights": (c_void_p, [c_char_p, POINTER(Tensor), c_size_t, POINTER(c_void_p)]),
     "open": (c_void_p, [c_void_p, POINTER(Options), POINTER(Tensor), c_size_t, POINTER(c_void_p)]),
+    "resumed_from": (c_char_p, [c_void_p]),
+    "load_resumed": (c_void_p, [c_void_p, POINTER(c_void_p)]),
     "join": (c_void_p, [c_void_p, POINTER(c_void_p)]),
     "leave": (c_void_p, [c_void_p, c_int, c_char_p]),
     "free_client": (None, [c_void_p]),

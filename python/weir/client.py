@@ -15,10 +15,10 @@ import numpy as np
 from . import _library
 from ._dlpack import Arrays
 from ._library import library
-from .errors import ConfigError, Error, check
+from .errors import ConfigError, Drained, Error, JobDone, check
 from .future import Future, Memory, wait_all
 from .job import ExampleOrder, FlatTensors, Floats, Job, Model, Tensor
-from .progress import is_live
+from .progress import is_live, say
 from .tables import Rows, Tables
 
 if TYPE_CHECKING:
@@ -191,7 +191,9 @@ class Client:
         check(library.open(self.job._handle, ctypes.byref(options), self.model.array, len(self.model.names),
                            ctypes.byref(handle)))
         self._handle: int | None = handle.value
-        self._joined = False
+        self._joined = self._was_in = False
+        # Nobody can join any more.
+        self._done: JobDone | None = None
         self._progress = progress
         _open.add(self)
 
@@ -200,32 +202,47 @@ class Client:
     def join(self, timeout: float | None = None) -> None:
         """Enters the job and waits until it may start, at most cluster.start_seconds. JobDone: its examples are done.
         ConfigError names the first difference between this program and the job."""
+        if self._done is not None:
+            raise self._done
         initial = self.model.initial
         values = self.model.pointers(initial, "initial values", writeable=False) if initial else None
-        Future(library.join(self._live(), values), lambda f: check(library.take(f)), initial).result(timeout)
-        self._joined = True
+        try:
+            Future(library.join(self._live(), values), lambda f: check(library.take(f)), initial).result(timeout)
+        except JobDone as done:
+            self._done = done
+            raise
+        if not self._was_in and self.resumed_from:
+            say(f"going on from {self.resumed_from}")
+        self._joined = self._was_in = True
 
     def leave(self, failure: BaseException | None = None, timeout: float | None = None) -> None:
-        """Ends the membership. failure: why this worker gives up; None: the work is done (then this also waits for
-        the end of servers in this process)."""
+        """Ends the membership. failure: why this worker gives up; None: the work is done. Servers in this process end
+        with the job, unless the failure is a Fenced, and this waits for that. A KeyboardInterrupt makes them save the job
+        first, if it has a checkpoint.directory; the call then raises: Drained says from where the job goes on, another
+        Error why it was not saved."""
         self._joined = False
         reason = None if failure is None else (str(failure) or type(failure).__name__).encode()
         if isinstance(failure, KeyboardInterrupt):
             kind = 2  # drained: the process is asked to end, and may come again
-            reason = b"interrupted"
+            reason = b"Ctrl-C"
         else:
             kind = failure.kind if isinstance(failure, Error) else 7
         Future(library.leave(self._live(), kind, reason), lambda f: check(library.take(f))).result(timeout)
 
     def give_up(self, failure: BaseException | str) -> None:
-        """Leaves with a reason, if this client is in the job. Never raises, and takes a moment at most: whatever is the
-        reason says more than what goes wrong here."""
+        """Leaves with a reason, if this client is in the job. Raises nothing but a second Ctrl-C, and takes a moment at
+        most, or what saving the job takes: whatever is the reason says more than what goes wrong here."""
         if self._handle is None or not self._joined:
             return
+        interrupted = isinstance(failure, KeyboardInterrupt)
+        limit = _LAST_CALL + (float(self.job.get("cluster.server_wait_seconds", 0)) if interrupted else 0)
         try:
-            self.leave(failure if isinstance(failure, BaseException) else Error(failure), timeout=_LAST_CALL)
-        except (Error, TimeoutError):
-            pass
+            self.leave(failure if isinstance(failure, BaseException) else Error(failure), timeout=limit)
+        except Drained as saved:
+            say(str(saved).removeprefix("drained: "))
+        except (Error, TimeoutError) as error:
+            if interrupted:
+                say(f"the job was not saved: {error}")
 
     def close(self) -> None:
         """Ends everything; a membership that was not left, too. Later calls raise."""
@@ -235,7 +252,12 @@ class Client:
 
     def __enter__(self) -> "Client":
         if not self._joined:
-            self.join()
+            try:
+                self.join()
+            except JobDone:
+                # steps() has the result, and no steps.
+                if not self.resumed_from:
+                    raise
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
@@ -299,6 +321,11 @@ class Client:
         check(library.set_progress(self._live(), ctypes.byref(progress)))
 
     @property
+    def resumed_from(self) -> str:
+        """Where the servers are in this process: the checkpoint that the job goes on from; "": there is none."""
+        return os.fsdecode(library.resumed_from(self._live()))
+
+    @property
     def shows_progress(self) -> bool:
         """Whether steps() shows a line of progress."""
         return self._membership().in_process and is_live(sys.stderr) if self._progress is None else self._progress
@@ -320,6 +347,12 @@ class Client:
         handle = library.report(self._live(), of._handle, ctypes.byref(evaluation))
         return Future(handle, lambda f: check(library.take(f)))
 
+    def load_resumed(self, into: Arrays) -> "Future[None]":
+        """Reads the weights of that checkpoint into all of the model's tensors: those of a job that was done before, where
+        join() raises JobDone. The arrays must stay untouched until the future is done."""
+        arrays, pointers = self.model.place(into, "load_resumed", writeable=True)
+        return Future(library.load_resumed(self._live(), pointers), lambda f: check(library.take(f)), arrays)
+
     # ---- the loop
 
     def steps(self, result: Arrays | None = None, result_rows: Rows | None = None) -> Iterator["Step"]:
@@ -327,7 +360,8 @@ class Client:
         push() of each. Joins if need be, joins again where the membership was lost, and leaves at the end.
 
         result: arrays for the model's tensors, which get the trained weights before this worker leaves; with them result_rows
-        get the rows of their keys. JobDone: the job was done before this worker came, so that there is no result.
+        get the rows of their keys. JobDone: the job was done before this worker came, so that there is no result; but where
+        the servers are in this process, `result` gets the weights of the job's last checkpoint (result_rows do not).
         """
         from .steps import run
         return run(self, result, result_rows)
@@ -340,6 +374,9 @@ class Client:
         return self.begin_next_work().result(timeout)
 
     def begin_next_work(self) -> "Future[Work | None]":
+        if self._done is not None:
+            raise self._done
+
         def take(future: int) -> Work | None:
             work, done = _library.Work(), ctypes.c_int()
             check(library.take_work(future, ctypes.byref(work), ctypes.byref(done)))
@@ -459,18 +496,23 @@ class _Exchange(Future["tuple[Pushed, Weights]"]):
 
 # The exit code of the error that ends the program, if one does.
 _exit_code: int | None = None
+# That error or another one, Ctrl-C among them.
+_uncaught: BaseException | None = None
 
 
 def _on_uncaught(kind: Any, error: BaseException, trace: Any, previous: Any = sys.excepthook) -> None:
-    global _exit_code
+    global _exit_code, _uncaught
     if isinstance(error, Error):
         _exit_code = error.exit_code
+    _uncaught = error
     previous(kind, error, trace)
 
 
 def _close_all() -> None:
     for client in list(_open):
-        client.give_up("the program ended before the job was done")
+        if client._joined and _uncaught is None:
+            say("the program ended before the job was done")
+        client.give_up(_uncaught or "the program ended before the job was done")
         client.close()
     wait_all()
     if _exit_code is not None:

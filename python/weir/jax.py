@@ -112,7 +112,8 @@ class Trainer:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         try:
-            self.client.give_up(error or "its loop over steps() ended before the job was done")
+            self.client.give_up(error or "its loop over steps() ended before the job was done; for a shorter job set train.epochs or "
+                                "train.examples")
         finally:
             self.client.close()
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import sys
 import time
 from typing import TYPE_CHECKING, Any, Callable, TextIO
 
@@ -17,6 +18,14 @@ def is_live(stream: Any) -> bool:
     """Whether a line that is drawn anew looks as such there: in a terminal or a notebook."""
     # None: a program without a console.
     return stream is not None and (stream.isatty() or type(stream).__module__.startswith("ipykernel"))
+
+
+def say(text: str) -> None:
+    """A line on stderr."""
+    try:
+        print(f"weir: {text}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        pass  # as of a line of progress
 
 
 def _time(seconds: float) -> str:

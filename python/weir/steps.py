@@ -16,7 +16,7 @@ from .client import Client, Gate, Gradient, Pushed, Weights, Work
 from .errors import Error, Fenced, JobDone, WeightsGone
 from .future import Future
 from .job import FlatTensors, Floats
-from .progress import ProgressLine
+from .progress import ProgressLine, say
 from .tables import Keys, Rows, RowSet
 
 _log = logging.getLogger("weir")
@@ -327,7 +327,13 @@ def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None
             client.leave()
             return
         except JobDone as done:
-            # This worker stood still, or came late, while others did all the work.
+            # This worker stood still, or came late, while others did all the work; or an earlier run has done it, and its servers
+            # are in this process again.
+            if not client._was_in and client.resumed_from and not result_rows:
+                if result is not None:
+                    client.load_resumed(result).result()
+                say(f"the job was done before: {client.resumed_from}")
+                return
             if result is not None and not client._joined:
                 raise
             _log.info("%s", done)

@@ -40,12 +40,14 @@ TEST_CASE("a bad command line exits with 64 and says what is allowed") {
       {{"up", "job.json", "--seed=-1"}, {"--seed", "-1"}},
       {{"up", "job.json", "--http_port=65536"}, {"--http_port", "65535"}},
       {{"up", "job.json", "other.json"}, {"other.json"}},
+      {{"up", "job.json", "--ps=2", "python", "train.py"},
+       {"'python' is not known here", "put -- before it: weir up job.json -- python train.py"}},
       {{"up", "job.json", "--"}, {"after -- comes a program"}},
       {{"up", "--ps=0", "job.json", "--", "python", "--ps=2"}, {"--ps", "0", "1", "64"}},
       {{"up", "job.json", "--device=tpu"}, {"the device 'tpu' is not known", "cuda:N"}},
       {{"demo", "--device=cpu,cuda:0"}, {"mixes kinds"}},
       {{"demo", "--seeds=0"}, {"--seeds", "1000"}},
-      {{"config"}, {"check, show"}},
+      {{"config"}, {"check, show, fields"}},
       {{"config", "check"}, {"config is required", "weir config check"}},
       {{"status"}, {"--cluster=FILE", "--address=HOST:PORT"}},
       {{"status", "--cluster=a.json", "--address=a:1"}, {"--cluster", "--address"}},
@@ -227,6 +229,15 @@ TEST_CASE("status of a cluster that is not there names ps:0 and its address") {
   const WeirResult no_file = Weir({"status", "--cluster=/no/such/file"});
   CHECK(no_file.code == kExitConfig);
   CHECK_THAT(no_file.output, Contains("/no/such/file"));
+}
+
+TEST_CASE("config fields prints what a config may have") {
+  const WeirResult result = Weir({"config", "fields"});
+  CHECK(result.code == 0);
+  CHECK_THAT(result.output, StartsWith("// A training job, as people write it in JSON"));
+  CHECK_THAT(result.output, Contains("message JobConfig {\n") &&
+                                Contains("optional float learning_rate = 2 [default = 0.01,") &&
+                                !Contains("import \"proto/"));
 }
 
 TEST_CASE("config show says a server's memory in bytes where the data tell the model's size") {

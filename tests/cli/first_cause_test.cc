@@ -80,6 +80,8 @@ TEST_CASE("the first cause") {
   SECTION("138 is a consequence, whichever was seen first") {
     CHECK(Cause({Code("worker:0", 138), Code("worker:1", 138), Signal("ps:1", SIGKILL)}) == "ps:1");
     CHECK(Cause({Signal("ps:1", SIGKILL), Code("worker:0", 138), Code("ps:0", 138)}) == "ps:1");
+    // All workers have left: ps:0 says so, and the others hear it from there.
+    CHECK(Cause({Code("worker:0", 0), Code("ps:1", 138), Code("ps:0", 138), Code("ps:2", 138)}) == "ps:0");
   }
   SECTION("what cannot be stored is ps:0's, whichever was seen first") {
     CHECK(Cause({Code("worker:0", 74), Code("ps:1", 74), Code("ps:0", 74), Code("worker:1", 138)}) == "ps:0");

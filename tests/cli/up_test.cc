@@ -203,6 +203,22 @@ TEST_CASE("each task's log is kept; only what matters is shown, or all of it") {
   CHECK_THAT(up.output(), Contains("[worker:0] 10:26:55.123 I joined\n"));
 }
 
+TEST_CASE("a program that cannot be run is refused before anything starts") {
+  Up up;
+  std::ofstream(up.dir() / "script.py") << "print()";
+  const std::string script = up.dir() / "script.py";
+  for (const auto& [program, says] :
+       {std::pair<std::string, std::string>{"pythn", "cannot run pythn: no folder of PATH"},
+        {"./none", "cannot run ./none: there is no such file"},
+        {script, "cannot run " + script + ": it is no file that may be executed"}}) {
+    CHECK(up.Run({"--", program, "x.py"}) == kExitConfig);
+    INFO(up.output());
+    CHECK_THAT(up.output(), Contains("error: " + says));
+  }
+  CHECK_FALSE(fs::exists(up.dir() / "ps:0.pid"));
+  CHECK(up.LogFolders().empty());
+}
+
 TEST_CASE("a job that ends well leaves no folder of logs; one that does not names it") {
   Up up;
   up.environment["FAKE_WORKER"] = "echo said";
@@ -260,6 +276,22 @@ TEST_CASE("the status of the job is shown while it runs") {
   up.AwaitOutput("small sync  step 12/470");
   std::ofstream(up.dir() / "go");
   CHECK(up.Wait() == 0);
+}
+
+TEST_CASE("a worker's program that ends well without joining is named at once") {
+  v1::ClusterStatus status;
+  status.set_state(v1::STARTING);
+  FakeCoordinator coordinator(&status);
+  REQUIRE(coordinator.port() != 0);
+  Up up;
+  up.environment["FAKE_PORT"] = std::to_string(coordinator.port());
+  up.environment["FAKE_PS"] = "forever";
+  up.environment["FAKE_WORKER"] = "[ $TASK = worker:1 ] && { await worker:0; echo bye; exit 0; }; forever";
+  CHECK(up.Run({"--workers=2"}) == kExitInternal);
+  CHECK_THAT(up.output(),
+             Contains("error: the program of worker:1 ended after ") &&
+                 Contains(" without joining the job; the last lines of worker:1:\n    bye\nhint: ") &&
+                 Contains("weir.torch.Optimizer"));
 }
 
 TEST_CASE("a job that cannot begin without a worker that was killed ends at once and names it") {

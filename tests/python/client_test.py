@@ -166,6 +166,9 @@ class Errors(unittest.TestCase):
         self.assertIn(text, str(caught.exception))
         return caught.exception
 
+    def test_version(self):
+        self.assertEqual(support.run([support.ROOT / "cli/weir", "--version"]).stdout, f"weir {weir.__version__}\n")
+
     def test_config(self):
         error = self.error(weir.ConfigError, "train.epochs: must be a number in (0, 1e+09], got -1",
                            lambda: self.client(train={"epochs": -1}))

@@ -246,6 +246,7 @@ class Misuse(unittest.TestCase):
         for _ in opt.loader():
             opt.step()
         self.error("key 1 was not named", lambda: model(torch.tensor([[1]])), weir.Error)
+        self.error("name their keys in loader(final_keys=...)", lambda: opt.snapshot({"words": torch.tensor([1])}).__enter__(), weir.Error)
 
     def test_copies(self):
         """A copy of a model, while it trains, is without rows."""

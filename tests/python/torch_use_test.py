@@ -3,6 +3,7 @@
 import collections
 import subprocess
 import textwrap
+import time
 import unittest
 
 import numpy as np
@@ -251,6 +252,63 @@ class Use(unittest.TestCase):
                 """)], cwd=folder)
                 self.assertEqual(done.returncode, 0, done.stderr)
 
+    def test_settings_of_torchs_optimizers_are_the_jobs(self):
+        for keyword, text in (({"lr": 0.1}, "takes no lr: .* this one is optimizer.learning_rate"),
+                              ({"betas": (0.9, 0.99)}, "optimizer.beta1 and optimizer.beta2"), ({"foreach": True}, "takes no foreach")):
+            with self.subTest(**keyword), self.assertRaisesRegex(TypeError, text):
+                weir.torch.Optimizer(train.make_model(), job(), train.Examples(), **keyword)
+
+    def test_a_loader_has_no_length(self):
+        loader = self.optimizer().loader()
+        with self.assertRaisesRegex(TypeError, "loader\\(\\) has no length: .*train.epochs"):
+            len(loader)
+        self.assertTrue(loader)
+        self.assertEqual(len(next(loader)), 4)
+        loader.close()
+        with self.assertRaises(StopIteration):
+            next(loader)
+
+    def test_a_model_that_is_changed_after_the_optimizer_was_made(self):
+        def replace(model):
+            model[3] = torch.nn.Linear(16, 3)
+
+        def add(model):
+            model.append(torch.nn.Linear(3, 3))
+
+        def unfreeze(model):
+            model[0].weight.requires_grad_(True)
+
+        for change, name in ((replace, "3.weight"), (add, "4.weight"), (unfreeze, "0.weight")):
+            for within in (False, True):
+                with self.subTest(change.__name__, within=within):
+                    model = train.make_model()
+                    if change is unfreeze:
+                        model[0].weight.requires_grad_(False)
+                    opt = self.optimizer(model)
+                    if not within:
+                        change(model)
+                    with self.assertRaisesRegex(weir.ConfigError, f"^{name} is not as it was when the optimizer was made"):
+                        for x, y, *_ in opt.loader():
+                            self.assertTrue(within)
+                            change(model)
+                            F.cross_entropy(model(x), y).backward()
+                            opt.step()
+        # What is frozen later stays as it is.
+        model = train.make_model()
+        opt = self.optimizer(model)
+        model[0].weight.requires_grad_(False)
+        before = model[0].weight.clone()
+        for x, y, *_ in opt.loader():
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+        self.assertTrue(torch.equal(model[0].weight, before))
+
+    def test_a_group_that_fits_no_tensor(self):
+        opt = self.optimizer(optimizer={"type": "sgd", "learning_rate": RATE, "groups": [{"match": "*/bias", "weight_decay": 0}]})
+        with self.assertRaisesRegex(weir.ConfigError, r'groups\[0\].match: "\*/bias" fits no tensor .* 0.weight, 0.bias'):
+            next(opt.loader())
+
     def test_a_step_that_is_missing(self):
         with self.assertRaisesRegex(weir.Error, "step\\(\\) was not called"):
             for _ in self.optimizer().loader():
@@ -327,6 +385,28 @@ class Up(unittest.TestCase):
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertIn("ValueError: this batch is bad", done.stderr)
         self.assertRegex(done.stderr, "error: worker:[01] exited with 1")
+
+    def test_a_worker_that_leaves_the_loop(self):
+        """The others do the rest. When all leave, ps:0 is the first cause, and says how far the job was."""
+        run = Run(self)
+        done = support.run(run.up("--workers=2", program=["--leave_at=2", "--one_leaves"]))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("it gave up: its loop over loader() ended", done.stderr)
+        self.assertRegex(done.stdout, rf"steps +{STEPS} ")
+        run = Run(self)
+        done = support.run(run.up("--workers=2", "--ps=2", program=["--leave_at=2"]))
+        self.assertEqual(done.returncode, 138, done.stderr)
+        self.assertRegex(done.stderr, "(?m)^error: ps:0 exited with 138")
+        self.assertRegex(done.stderr, rf"every worker gave up after \d+ of {STEPS} steps, worker:[01] as the last one: its loop over loader")
+        self.assertRegex(done.stderr, "(?m)^hint: the workers' programs ended well; .* train.epochs")
+
+    def test_a_program_that_never_joins(self):
+        run = Run(self)
+        begin = time.monotonic()
+        done = support.run([support.ROOT / "cli/weir", "up", "--workers=2", run.job, "--", support.PYTHON, "-c", "print('bye')"])
+        self.assertEqual(done.returncode, 70, done.stderr)
+        self.assertRegex(done.stderr, "(?m)^error: the program of worker:[01] ended after .* without joining the job")
+        self.assertLess(time.monotonic() - begin, 30)
 
     def test_who_trains(self):
         run = Run(self)

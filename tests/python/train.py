@@ -106,6 +106,8 @@ def main():
     parser.add_argument("--go_on", action="store_true", help="after the job, until there is the file go")
     parser.add_argument("--fail_after", action="store_true", help="an exception is raised after the job")
     parser.add_argument("--fail_at", type=int, default=-1, help="the batch at which an exception is raised")
+    parser.add_argument("--leave_at", type=int, default=-1, help="the batch at which the loop is left")
+    parser.add_argument("--one_leaves", action="store_true", help="one worker alone")
     parser.add_argument("--hidden", type=int, default=16)
     parser.add_argument("--norm", action="store_true")
     parser.add_argument("--overlap", action="store_true")
@@ -126,6 +128,8 @@ def main():
         if n == args.hold_at and once(args.folder / "held"):
             while not (args.folder / "go").exists():
                 time.sleep(0.005)
+        if n == args.leave_at and (not args.one_leaves or once(args.folder / "left")):
+            break
         if n == args.fail_at:
             raise ValueError("this batch is bad")
         opt.zero_grad()

@@ -3,12 +3,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, Callable, Iterator, Mapping, Sequence
+from typing import Any, Callable, Generator, Iterator, Mapping, NoReturn, Sequence
 
 import numpy as np
 import torch
 import torch.utils.data
 
+from .._interrupts import Interrupts
 from ..client import Client, Work
 from ..errors import ConfigError, Error
 from ..job import ExampleOrder, Job
@@ -18,6 +19,16 @@ from .batches import Batches, StreamBatches
 from .gradients import Gradients
 from .table_rows import KeptRows, KeysOfTables, TableRows, as_arrays
 from .weights import ModelWeights
+
+# Keywords of torch's optimizers, and the field of the job's config that says the same.
+_FIELDS = {
+    "lr": "optimizer.learning_rate", "momentum": "optimizer.momentum", "nesterov": "optimizer.type: \"nesterov\"",
+    "alpha": "optimizer.decay", "betas": "optimizer.beta1 and optimizer.beta2", "eps": "optimizer.epsilon",
+    "weight_decay": "optimizer.weight_decay"
+}
+
+_LEFT = ("its loop over loader() ended before the job was done (an exception, or break); for a shorter job set train.epochs or "
+         "train.examples")
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -47,7 +58,11 @@ class Optimizer(torch.optim.Optimizer):
     def __init__(self, model: torch.nn.Module, job: str | os.PathLike[str] | Mapping[str, Any], train_set: Any, *,
                  overlap: bool = False, servers: int = 1, cluster: str | None = None, task: str | None = None,
                  token_file: str | None = None, history: str | None = None, log_level: str | None = None,
-                 overrides: Sequence[str] = (), progress: bool | None = None):
+                 overrides: Sequence[str] = (), progress: bool | None = None, **refused: NoReturn):
+        for name in refused:
+            where = _FIELDS.get(name)
+            raise TypeError(f"weir.torch.Optimizer() takes no {name}: the rule runs on the servers, and the job's config has its "
+                            f"settings in `optimizer`{'' if where is None else f'; this one is {where}'}")
         if not isinstance(model, torch.nn.Module):
             raise ConfigError(f"model must be the torch.nn.Module itself, got {type(model).__name__}; give model, not "
                               "model.parameters()")
@@ -61,14 +76,13 @@ class Optimizer(torch.optim.Optimizer):
         self._examples = _count_examples(train_set, self.job)
         self._arguments = dict(servers=servers, cluster=cluster, task=task, token_file=token_file, history=history,
                                log_level=log_level, progress=progress)
-        if int(self.job.get("train.micro_batches", 1)) > 1:
-            raise ConfigError("train.micro_batches is for `worker`; this program cuts its batches itself (call "
-                              "backward() for each micro-batch, then step()); take it out")
         self._client: Client | None = None
         self._overlap = overlap
         self._gradients: Gradients | None = None
         self._step: Step | None = None
         self._begun = False
+        # Whether the model was looked at, in the first step().
+        self._checked = False
         # Of the job: shown, and held against LR schedulers.
         self._lr = float(self.job.config["optimizer"]["learning_rate"])
         self._complete = False
@@ -80,7 +94,7 @@ class Optimizer(torch.optim.Optimizer):
     def loader(self, *, num_workers: int = 0, collate_fn: Callable[[list[Any]], Any] | None = None,
                pin_memory: bool = False, prefetch_factor: int = 2, worker_init_fn: Callable[[int], None] | None = None,
                multiprocessing_context: Any = None, final_keys: KeysOfTables | None = None,
-               prefetch_keys: Callable[[Any], KeysOfTables] | None = None, **refused: Any) -> Iterator[Any]:
+               prefetch_keys: Callable[[Any], KeysOfTables] | None = None, **refused: Any) -> "Loader":
         """Yields the batches that this worker has to compute, until the job is done; call step() once for each.
 
         A batch has data.batch_size examples (the job's last one may have fewer). Each example comes once in an epoch, in
@@ -100,7 +114,7 @@ class Optimizer(torch.optim.Optimizer):
                               "data.batch_size and shuffled by its seed")
         if self._begun:
             raise Error("loader() was called already; one loop trains the whole job, all its epochs")
-        self._weights.check_place()
+        self._weights.check()
         kept = KeptRows(final_keys or {}, self._tables)
         self._begun = True
         options: dict[str, Any] = {}
@@ -109,10 +123,10 @@ class Optimizer(torch.optim.Optimizer):
                            multiprocessing_context=multiprocessing_context)
         elif pin_memory:
             raise ConfigError("pin_memory=True needs num_workers, whose batches are pinned where they are made; give both or neither")
-        return self._loop(num_workers, collate_fn, options, kept, prefetch_keys)
+        return Loader(self._loop(num_workers, collate_fn, options, kept, prefetch_keys))
 
     def _loop(self, num_workers: int, collate_fn: Any, options: Mapping[str, Any], kept: KeptRows,
-              prefetch_keys: Callable[[Any], KeysOfTables] | None) -> Iterator[Any]:
+              prefetch_keys: Callable[[Any], KeysOfTables] | None) -> Generator[Any, None, None]:
         job, examples = self.job, self._train_set
         sync = job.get("consistency.mode") == "sync"
         parts = int(job.get("consistency.parts") or job.get("cluster.workers") or 1) if sync else 1
@@ -126,10 +140,11 @@ class Optimizer(torch.optim.Optimizer):
             order = ExampleOrder(self._examples, seed)
             batches = Batches(examples, order, batch, parts, num_workers, collate_fn, **options)
         self._client = client = Client(job, self._weights.tensors(), self._examples, **self._arguments)  # type: ignore[arg-type]
-        yield from self._steps(client, batches, seed if sync else None, kept, prefetch_keys)
+        with Interrupts() as interrupts:
+            yield from self._steps(client, batches, seed if sync else None, kept, prefetch_keys, interrupts)
 
     def _steps(self, client: Client, batches: Batches | StreamBatches, seed: int | None, kept: KeptRows,
-               prefetch_keys: Callable[[Any], KeysOfTables] | None) -> Iterator[Any]:
+               prefetch_keys: Callable[[Any], KeysOfTables] | None, interrupts: Interrupts) -> Iterator[Any]:
         final = client.model.split(np.empty(client.model.elements, dtype=np.float32))
         self._gradients = gradients = Gradients(self._weights, self._overlap)
         self._rows.bind()
@@ -145,6 +160,7 @@ class Optimizer(torch.optim.Optimizer):
                 gradients.begin(step)
                 self._rows.begin(step)
                 yield data
+                interrupts.seen = False
                 self._step = None
                 self._rows.end()
                 if not step.pushed:
@@ -154,7 +170,7 @@ class Optimizer(torch.optim.Optimizer):
             self._weights.load(final)
             self._rows.keep(kept)
         except GeneratorExit:
-            client.give_up("its loop over loader() ended before the job was done")
+            client.give_up(KeyboardInterrupt() if interrupts.seen else _LEFT)
             raise
         except BaseException as error:
             client.give_up(error)
@@ -187,6 +203,9 @@ class Optimizer(torch.optim.Optimizer):
                               "is the servers' that counts; use optimizer.schedule of the job instead of a scheduler")
         if step.pushed:
             raise Error("this batch was pushed already; call step() once for each batch of the loader")
+        if not self._checked:
+            self._weights.check()
+            self._checked = True
         self._gradients.finish()
         step.push(loss=None if loss is None else float(loss), rows=self._rows.gradients())
         return result
@@ -210,7 +229,12 @@ class Optimizer(torch.optim.Optimizer):
         model has the trained weights already.
 
         Embedding modules read the newest rows of the tables each time, which may be newer than the weights. keys: {"table":
-        keys}, int64 of any shape: the rows of these keys are read with the weights, of the same version, and no others."""
+        keys}, int64 of any shape: the rows of these keys are read with the weights, of the same version, and no others. Error:
+        they are given outside the loop, when there are no servers to read them from; after it the modules have the rows of
+        loader(final_keys=...)."""
+        if self._client is None and keys is not None:
+            raise Error("snapshot(keys=...) reads rows within the loop over loader(); for rows that the model has after the loop, "
+                        "name their keys in loader(final_keys=...)")
         if self._client is None:
             yield -1
             return
@@ -244,6 +268,28 @@ class Optimizer(torch.optim.Optimizer):
     def _step_supports_amp_scaling(self) -> bool:
         raise ConfigError("GradScaler cannot be used: a step that it skips would be missing in the job. bfloat16 "
                           "(torch.autocast(\"cpu\", torch.bfloat16)) needs no scaling")
+
+
+class Loader(Iterator[Any]):
+    """The batches of Optimizer.loader()."""
+
+    def __init__(self, batches: Generator[Any, None, None]):
+        self._batches = batches
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+    def __len__(self) -> int:
+        raise TypeError("loader() has no length: it gives the batches that the job leaves to this worker, which depends on the other "
+                        "workers and on what was done before. The job's length is train.epochs or train.examples of its config; "
+                        "Optimizer(progress=True) shows how far it is")
+
+    def __bool__(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Leaves the loop, as `break` does."""
+        self._batches.close()
 
 
 def _count_examples(train_set: Any, job: Job) -> int:

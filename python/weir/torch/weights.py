@@ -32,7 +32,7 @@ class ModelWeights:
     once."""
 
     def __init__(self, model: torch.nn.Module):
-        model = original(model)
+        self._model = model = original(model)
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not self.parameters:
             raise ConfigError("the model has no parameter that requires a gradient")
@@ -50,8 +50,16 @@ class ModelWeights:
         """Where they are; from the first call on."""
         return place_of(self.all)
 
-    def check_place(self) -> None:
-        """ConfigError: the model is no more where it was."""
+    def check(self) -> None:
+        """ConfigError: the model has other parameters than it had, or is no more where it was."""
+        known, now = set(map(id, self.parameters.values())), dict(self._model.named_parameters())
+        there = set(map(id, now.values()))
+        strange = [name for name, p in now.items() if p.requires_grad and id(p) not in known]
+        strange += [name for name, p in self.parameters.items() if id(p) not in there]
+        if strange:
+            raise ConfigError(f"{strange[0]} is not as it was when the optimizer was made: its layer was replaced, added or "
+                              "unfrozen since, and what is new there would not be trained; make the optimizer when the model is "
+                              "complete")
         for name, p in self.parameters.items():
             if p.device != self.place.device:
                 raise ConfigError(f"{name} is on {p.device}, and was on {self.place.device} when the optimizer was made; move the "

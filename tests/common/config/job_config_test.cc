@@ -79,6 +79,9 @@ TEST_CASE("The job of a program that brings its model and data has neither") {
   const auto config = ParseJobConfig(R"({"data": {"batch_size": 8}})", "f");
   REQUIRE(config.ok());
   CHECK(config->data().batch_size() == 8);
+  CHECK(absl::StartsWith(Error(R"({"data": {"batch_size": 8}, "train": {"micro_batches": 2}})"),
+                         "f:1:56: train.micro_batches: is for the program `worker`, got 2; the job has no "
+                         "model"));
   const auto again = ParseJobConfig(ToJson(*config, true), "again");
   REQUIRE(again.ok());
   CHECK(FirstDifference(*config, *again).empty());

@@ -81,7 +81,7 @@ TEST_CASE("What is not JSON is refused with its place") {
       {"  \n ", "f:2:2: unexpected end of input"},
       {"{\"a\": 1,}", "f:1:9: a comma is not allowed before the closing bracket"},
       {"[1,\n]", "f:2:1: a comma is not allowed before the closing bracket"},
-      {"{\"a\": 1\n \"b\": 2}", "f:2:2: unexpected string literal; expected '}'; near"},
+      {"{\"a\": 1\n \"b\": 2}", "f:2:2: unexpected string literal; expected '}'; near \"b\""},
       {"{\"a\" 1}", "f:1:6: unexpected number literal; expected ':'; near 1"},
       {"{a: 1}", "f:1:2: invalid literal; near a"},
       {"[NaN]", "f:1:2: invalid literal; near NaN"},
