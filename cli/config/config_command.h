@@ -20,9 +20,10 @@ int RunConfigCheck(const std::string& path, const std::vector<std::string>& over
 // config itself; and on stderr lines about the memory that a server needs (in bytes where the data on this
 // machine tell the model's size, for a job of so many servers and workers) and about checkpoints. workers:
 // nullopt for the config's, or 1.
-// Prints all fields of a config, with types, defaults, limits and meanings: proto/job_config.proto.
-int RunConfigFields();
 int RunConfigShow(const std::string& path, const std::vector<std::string>& overrides, uint32_t servers,
                   std::optional<uint32_t> workers);
+
+// Prints all fields of a config, with types, defaults, limits and meanings: proto/job_config.proto.
+int RunConfigFields();
 
 }  // namespace weir

@@ -33,8 +33,7 @@ absl::StatusOr<ShardSet::Push> ClientImpl::MakePush(ExchangeOrder::Push order,
   if (base.no_base) {
     return absl::InvalidArgumentError(
         "`base` waited for nobody: it is a snapshot, or rows alone with consistency.tables \"async\". Give "
-        "the "
-        "result of a pull of weights at the push's clock");
+        "the result of a pull of weights at the push's clock");
   }
   if (base.past || base.versions.size() != shards_.size() || base.incarnations.size() != shards_.size()) {
     return absl::InvalidArgumentError(
