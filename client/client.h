@@ -190,8 +190,8 @@ class Client {
   }
 
   // The newest consistent weights, from outside the training (in sync those of one step on all shards): pins
-  // a version, reads it and releases it. For evaluators, exports and a final evaluation. With rows and
-  // without tensors, reads rows alone.
+  // a version, reads it and releases it. For evaluators, exports and a final evaluation; no base of a push.
+  // With rows and without tensors, reads rows alone.
   virtual Future<PullResult> PullSnapshot(std::vector<MutableTensor> tensors,
                                           std::vector<RowsToRead> rows = {}) = 0;
 

@@ -22,6 +22,7 @@
 #include "cli/local_cluster/first_cause.h"
 #include "cli/local_cluster/installation.h"
 #include "cli/local_cluster/local_cluster.h"
+#include "cli/report/digest_time.h"
 #include "cli/report/format.h"
 #include "cli/report/status_text.h"
 #include "common/base/status_macros.h"
@@ -125,7 +126,7 @@ class Job {
   bool temporary_logs_ = false;  // their folder is ours
   bool saves_ = false;           // the job has checkpoints
   absl::Duration lease_;
-  absl::Duration digests_;     // what servers may take at the end for the hash of a job's rows
+  absl::Duration digests_;     // TimeForDigests(), at most so far
   size_t needed_workers_ = 0;  // for the job to begin
   bool skips_workers_ = false;
   bool workers_started_ = false;
@@ -210,7 +211,6 @@ absl::Status Job::Prepare() {
   }
   saves_ = config.checkpoint().has_directory();
   lease_ = absl::Seconds(config.cluster().lease_seconds());
-  digests_ = config.tables().empty() ? absl::ZeroDuration() : absl::Minutes(10);
   // A job that is resumed has begun already.
   needed_workers_ = !options_.resume.empty()             ? 1
                     : config.cluster().has_min_workers() ? config.cluster().min_workers()
@@ -565,6 +565,7 @@ void Job::PollStatus() {
   // ps:0 may be busy for a moment, or gone at the end; the last status stays.
   if (!status.ok()) return;
   console_.SetStatus(StatusLine(*status));
+  digests_ = std::max(digests_, TimeForDigests(*status));
   if (status->state() != v1::STARTING) {
     begun_by_ = start_;
   } else if (begun_by_ != start_) {

@@ -430,8 +430,8 @@ class Client:
                               read=next_rows)
 
     def snapshot(self, into: Arrays | None, rows: Rows | None = None) -> "Future[Weights]":
-        """Reads the newest consistent weights, from outside the training: in sync those of one step. into: the model's
-        tensors; None: rows alone. rows: as of pull()."""
+        """Reads the newest consistent weights, from outside the training: in sync those of one step. The result is no base
+        of a push. into: the model's tensors; None: rows alone. rows: as of pull()."""
         arrays, pointers = (None, None) if into is None else self.model.place(into, "snapshot", writeable=True)
         placed = self.tables.place(rows, "snapshot", writeable=True)
         return _Exchange(library.snapshot(self._live(), pointers, placed.array, len(placed)), self.model, False,

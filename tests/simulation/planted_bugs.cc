@@ -2,6 +2,11 @@
 
 namespace weir {
 
+std::vector<PlantedBug> InJobsWithTable(std::vector<PlantedBug> bugs) {
+  for (PlantedBug& bug : bugs) bug.in = [](const Plan& plan) { return plan.ledger.table; };
+  return bugs;
+}
+
 std::vector<PlantedBug> PlantedBugs() {
   std::vector<PlantedBug> all;
   for (const std::vector<PlantedBug>& some :

@@ -17,7 +17,12 @@ struct PlantedBug {
   // At least one of these must notice the bug. Other invariants that notice it do not count.
   std::vector<Invariant> caught_by;
   std::function<void(Site*)> plant;
+  // The plans that leave room for the bug, the only ones in which it is planted; null: all.
+  bool (*in)(const Plan&) = nullptr;
 };
+
+// The same bugs, in jobs with a table alone.
+std::vector<PlantedBug> InJobsWithTable(std::vector<PlantedBug> bugs);
 
 // All planted bugs.
 std::vector<PlantedBug> PlantedBugs();

@@ -19,10 +19,11 @@ bool Named(const PlantedBug& bug, Invariant invariant) {
   return std::count(bug.caught_by.begin(), bug.caught_by.end(), invariant) > 0;
 }
 
-// The first invariant of those that must notice the bug that does notice it, if the seed's run passes without
-// the bug.
+// The first invariant of those that must notice the bug that does notice it, if the seed leaves room for the
+// bug and its run passes without it.
 std::optional<Invariant> Caught(const PlantedBug& bug, uint64_t seed) {
   const Plan plan = MakePlan(seed);
+  if (bug.in != nullptr && !bug.in(plan)) return std::nullopt;
   const SimulationResult result = RunSimulation(plan, bug.plant);
   for (const Violation& violation : result.violations) {
     if (!Named(bug, violation.invariant)) continue;

@@ -199,7 +199,7 @@ void NewestUnderPin(Site* site) {
 }  // namespace
 
 std::vector<PlantedBug> PlantedInRows() {
-  return {
+  return InJobsWithTable({
       {"rows: the last one wins",
        "of a key that a batch has twice only the last gradient is pushed",
        {Invariant::kRows},
@@ -222,7 +222,7 @@ std::vector<PlantedBug> PlantedInRows() {
        "a pinned version's rows are read as updates have left them",
        {Invariant::kTorn},
        NewestUnderPin},
-  };
+  });
 }
 
 }  // namespace weir

@@ -54,7 +54,6 @@ class MoreRows : public ForwardingClient {
 
 template <typename Wrong>
 void Instead(Site* site) {
-  if (!site->plan.ledger.table) return;
   site->seams.client = [site](Client* client) { return std::make_unique<Wrong>(site, client); };
 }
 
@@ -130,7 +129,6 @@ void ChangeConfig(Site* site, std::function<void(uint32_t shard, v1::JobConfig*)
 
 std::function<void(Site*)> InConfig(std::function<void(const Site&, uint32_t, v1::TableConfig*)> change) {
   return [change](Site* site) {
-    if (!site->plan.ledger.table) return;
     ChangeConfig(site, [site, change](uint32_t shard, v1::JobConfig* config) {
       change(*site, shard, config->mutable_tables(0));
     });
@@ -159,7 +157,6 @@ void AdmittedByShard(const Site&, uint32_t shard, v1::TableConfig* table) {
 
 // A step's rows are summed in another order than that of its parts.
 void AnyOrder(Site* site) {
-  if (!site->plan.ledger.table) return;
   site->seams.control = [](uint32_t, const v1::ControlMessage& message) {
     v1::ControlMessage changed = message;
     if (message.has_commit()) {
@@ -259,7 +256,6 @@ class ChangedTables : public JobStore {
 
 template <typename Wrong>
 void InCheckpoints(Site* site) {
-  if (!site->plan.ledger.table) return;
   // Files with all rows.
   ChangeConfig(site,
                [](uint32_t, v1::JobConfig* config) { config->mutable_checkpoint()->set_table_deltas(0); });
@@ -328,7 +324,6 @@ class NoTombstones final : public ChangedTables {
 };
 
 void WithoutTombstones(Site* site) {
-  if (!site->plan.ledger.table) return;
   auto rows = std::make_shared<NoTombstones::Rows>();
   site->seams.store = [site, rows](std::unique_ptr<JobStore> inner) {
     return std::make_unique<NoTombstones>(site, std::move(inner), rows);
@@ -338,7 +333,7 @@ void WithoutTombstones(Site* site) {
 }  // namespace
 
 std::vector<PlantedBug> PlantedInTables() {
-  return {
+  return InJobsWithTable({
       {"row made by a read",
        "a key that is read gets a row, or a count",
        {Invariant::kRows},
@@ -384,7 +379,7 @@ std::vector<PlantedBug> PlantedInTables() {
        "a checkpoint of changes does not say which rows have gone",
        {Invariant::kRestored},
        WithoutTombstones},
-  };
+  });
 }
 
 }  // namespace weir
