@@ -510,9 +510,10 @@ int Main(int argc, char** argv) {
   if (const std::optional<int> exit = ReadCommandLine(app, static_cast<int>(dashes - argv), argv)) {
     const std::vector<std::string> unknown = up_command->remaining();
     if (dashes == end && !unknown.empty() && unknown.front()[0] != '-') {
-      std::fprintf(stderr,
-                   "if `%s` is the program that each worker runs, put -- before it: weir up %s -- %s\n",
-                   unknown.front().c_str(), up.config.c_str(), absl::StrJoin(unknown, " ").c_str());
+      std::vector<std::string> words(argv + 1, end);
+      words.insert(std::find(words.begin(), words.end(), unknown.front()), "--");
+      std::fprintf(stderr, "if `%s` is the program that each worker runs, put -- before it: weir %s\n",
+                   unknown.front().c_str(), absl::StrJoin(words, " ").c_str());
     }
     return *exit;
   }

@@ -126,7 +126,7 @@ class Job {
   bool temporary_logs_ = false;  // their folder is ours
   bool saves_ = false;           // the job has checkpoints
   absl::Duration lease_;
-  absl::Duration digests_;     // TimeForDigests(), at most so far
+  absl::Duration digests_;     // the longest TimeForDigests() so far
   size_t needed_workers_ = 0;  // for the job to begin
   bool skips_workers_ = false;
   bool workers_started_ = false;
@@ -508,14 +508,16 @@ Failure Job::CauseOfFailure() const {
   }
   const TaskExit& exit = exits_[*cause];
   // Servers end when the last worker has given up, though its program may end well.
-  const bool workers_are_well =
-      !cluster_->Runs("worker") && std::all_of(exits_.begin(), exits_.end(), [](const TaskExit& other) {
-        return !absl::StartsWith(other.task, "worker:") || other.exit.ok();
-      });
+  const auto is_worker = [](const TaskExit& other) { return absl::StartsWith(other.task, "worker:"); };
+  const bool programs_are_well = !options_.program.empty() && !cluster_->Runs("worker") &&
+                                 std::any_of(exits_.begin(), exits_.end(), is_worker) &&
+                                 std::all_of(exits_.begin(), exits_.end(), [&](const TaskExit& other) {
+                                   return !is_worker(other) || other.exit.ok();
+                                 });
   return {
       absl::StrCat(DescribeExit(exit), exit.restarted ? "; started again, but the job did not recover" : ""),
       ExitCodeFor(exit), exit.task,
-      exit.exit.code == kExitPeerLost && workers_are_well
+      exit.exit.code == kExitPeerLost && programs_are_well
           ? "the workers' programs ended well; if the lines above say that every worker gave up, they left "
             "their loops too early: a loop ends by itself when the job is done, and for a shorter job there "
             "are train.epochs and train.examples"

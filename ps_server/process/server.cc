@@ -501,6 +501,11 @@ void ServerImpl::Tick() {
     if (drain_until_.has_value() && now > *drain_until_) {
       drain_until_.reset();
       late = drain_reason_;
+      // The shards' coordinator saves them.
+      if (coordinator_ != nullptr) {
+        absl::StrAppend(&*late, "; it could not be saved within ", absl::FormatDuration(server_wait()),
+                        ", which are cluster.server_wait_seconds");
+      }
     }
   }
   if (late.has_value()) Stop(*late);

@@ -148,6 +148,10 @@ absl::StatusOr<std::shared_ptr<Client>> Member::client() const {
 }
 
 absl::Status Member::LoadResumed(absl::Span<float> weights) const {
+  if (resumed_from_.empty()) {
+    return absl::FailedPreconditionError(
+        "this job goes on from no checkpoint, or its servers are not in this process");
+  }
   WEIR_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(AnyStorage(), resumed_from_));
   return reader.LoadWeights(model_, /*shard=*/0, /*num_shards=*/1, weights);
 }

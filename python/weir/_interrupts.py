@@ -7,9 +7,9 @@ from types import FrameType, TracebackType
 
 
 class Interrupts:
-    """Within `with`, notes Ctrl-C, which raises KeyboardInterrupt as ever: a generator whose loop that ends hears nothing but
-    GeneratorExit. Where the program has a handler of its own, or `with` is in another thread than the main one, nothing is
-    noted."""
+    """Within `with`, notes Ctrl-C, which raises KeyboardInterrupt as ever. If Ctrl-C ends the loop over a generator, the
+    generator itself gets only GeneratorExit. Nothing is noted where the program has a handler of its own. All instances
+    that are within `with` note it, since nothing tells whose loop it ends."""
 
     def __init__(self) -> None:
         self.seen = False
@@ -35,6 +35,6 @@ def _is_main() -> bool:
 
 
 def _note(number: int, frame: FrameType | None) -> None:
-    for interrupts in _noting:
+    for interrupts in tuple(_noting):
         interrupts.seen = True
     signal.default_int_handler(number, frame)

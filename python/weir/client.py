@@ -230,18 +230,19 @@ class Client:
         Future(library.leave(self._live(), kind, reason), lambda f: check(library.take(f))).result(timeout)
 
     def give_up(self, failure: BaseException | str) -> None:
-        """Leaves with a reason, if this client is in the job. Raises nothing but a second Ctrl-C, and takes a moment at
-        most, or what saving the job takes: whatever is the reason says more than what goes wrong here."""
+        """Leaves with a reason, if this client is in the job. Raises nothing but a second Ctrl-C: the reason says more than
+        what goes wrong here. Takes a moment at most, or where Ctrl-C saves the job cluster.server_wait_seconds."""
         if self._handle is None or not self._joined:
             return
-        interrupted = isinstance(failure, KeyboardInterrupt)
-        limit = _LAST_CALL + (float(self.job.get("cluster.server_wait_seconds", 0)) if interrupted else 0)
+        saves = (isinstance(failure, KeyboardInterrupt) and bool(self.job.get("checkpoint.directory"))
+                 and bool(self._membership().in_process))
+        limit = _LAST_CALL + (float(self.job.get("cluster.server_wait_seconds", 0)) if saves else 0)
         try:
             self.leave(failure if isinstance(failure, BaseException) else Error(failure), timeout=limit)
         except Drained as saved:
             say(str(saved).removeprefix("drained: "))
         except (Error, TimeoutError) as error:
-            if interrupted:
+            if saves:
                 say(f"the job was not saved: {error}")
 
     def close(self) -> None:
@@ -348,8 +349,8 @@ class Client:
         return Future(handle, lambda f: check(library.take(f)))
 
     def load_resumed(self, into: Arrays) -> "Future[None]":
-        """Reads the weights of that checkpoint into all of the model's tensors: those of a job that was done before, where
-        join() raises JobDone. The arrays must stay untouched until the future is done."""
+        """Reads the weights of the checkpoint `resumed_from` into all of the model's tensors: those of a job that was done
+        before, where join() raises JobDone. Error: there is no such checkpoint. The arrays must stay untouched until the future is done."""
         arrays, pointers = self.model.place(into, "load_resumed", writeable=True)
         return Future(library.load_resumed(self._live(), pointers), lambda f: check(library.take(f)), arrays)
 
@@ -504,7 +505,9 @@ def _on_uncaught(kind: Any, error: BaseException, trace: Any, previous: Any = sy
     global _exit_code, _uncaught
     if isinstance(error, Error):
         _exit_code = error.exit_code
-    _uncaught = error
+    # An interactive interpreter goes on.
+    if not (hasattr(sys, "ps1") or sys.flags.interactive):
+        _uncaught = error
     previous(kind, error, trace)
 
 
@@ -525,3 +528,5 @@ def _close_all() -> None:
 
 sys.excepthook = _on_uncaught
 atexit.register(_close_all)
+# A forked child is in no job.
+os.register_at_fork(after_in_child=_open.clear)

@@ -41,7 +41,7 @@ TEST_CASE("a bad command line exits with 64 and says what is allowed") {
       {{"up", "job.json", "--http_port=65536"}, {"--http_port", "65535"}},
       {{"up", "job.json", "other.json"}, {"other.json"}},
       {{"up", "job.json", "--ps=2", "python", "train.py"},
-       {"'python' is not known here", "put -- before it: weir up job.json -- python train.py"}},
+       {"'python' is not known here", "put -- before it: weir up job.json --ps=2 -- python train.py"}},
       {{"up", "job.json", "--"}, {"after -- comes a program"}},
       {{"up", "--ps=0", "job.json", "--", "python", "--ps=2"}, {"--ps", "0", "1", "64"}},
       {{"up", "job.json", "--device=tpu"}, {"the device 'tpu' is not known", "cuda:N"}},

@@ -334,7 +334,8 @@ TEST_CASE("rows: what was on a stream that breaks is sent again, from the first 
   CHECK(f.cluster.pushes().size() == 2);
   CHECK(f.cluster.pulled_keys(1).size() == (in_request ? 0 : 2));
   for (const std::string& keys : f.cluster.pulled_keys(1)) {
-    const FakeCluster::Push& push = f.cluster.pushes()[f.cluster.pushes()[0].shard == 1 ? 0 : 1];
+    const std::vector<FakeCluster::Push> pushes = f.cluster.pushes();
+    const FakeCluster::Push& push = pushes[pushes[0].shard == 1 ? 0 : 1];
     CHECK(keys == push.rows.substr(push.rows.size() - keys.size()));
   }
   CHECK(f.cluster.streams(1) == 3);

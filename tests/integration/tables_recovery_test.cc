@@ -5,6 +5,7 @@
 #include <csignal>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -165,16 +166,19 @@ AllRows CountApplied(const std::string& directory) {
 TEST_CASE(
     "async with the log: servers are lost after some checkpoints of changes, and have all that they "
     "applied") {
-  const TestFolder folder;
-  const std::string runs = folder.path("runs"), slow = "count,few,slow";
-  const TableRun same = {2, 2, Counting(folder, {"train.examples=72"}), {slow, slow}};
-  // A busy machine may begin a new chain between the message and the kills.
+  std::optional<TestFolder> made;
+  TableRun same;
+  // A busy machine may begin a new chain between the message and the kills: then all begins anew.
   do {
+    made.emplace();
+    same = {2, 2, Counting(*made, {"train.examples=72"}), {"count,few,slow", "count,few,slow"}};
     JobOfTables t(same);
     t.StartAll();
     t.job["ps:0"].WaitForLog("on 2 earlier checkpoints");
     t.Kill({"ps:0", "ps:1", "worker:0", "worker:1"});
-  } while (!EndsInDeltas(runs));
+  } while (!EndsInDeltas(made->path("runs")));
+  const TestFolder& folder = *made;
+  const std::string runs = folder.path("runs");
   DamagedLink link(runs);
   link.CheckRefused(same);
   link.Repair();

@@ -9,7 +9,7 @@ import support
 
 # The batches that a run was given are what it prints; `at` calls do() in the batch of that number.
 PROGRAM = """
-    import os, signal, sys, threading
+    import os, signal, sys, threading, time
     import numpy as np
     import weir
 
@@ -119,19 +119,33 @@ class Alone(unittest.TestCase):
         self.assertRegex(self.line(said), "^weir: Ctrl-C; started again, the job goes on from ")
 
     def test_a_second_ctrl_c_waits_for_nothing(self):
-        """It ends the wait for the servers that save."""
+        """It ends the wait for the servers that save, here for a call that takes a minute in their place."""
         _, said = self.run_program("""
-            leave = weir.Client.leave
-            def hang(self, failure=None, timeout=None):
-                press()
-                leave(self, failure, timeout)
-            weir.Client.leave = hang
+            from weir.client import library
+            job["cluster"] = {"server_wait_seconds": 60}
+            def hang(client, kind, reason):
+                assert kind == 2, kind
+                threading.Timer(0.3, press).start()
+                return library.wait_draining(client, 60)
+            library.leave = hang
+            begin = time.monotonic()
             try:
                 numpy_run(at=5, do=press)
             except KeyboardInterrupt:
-                print("ended")
+                assert time.monotonic() - begin < 30
         """)
         self.assertNotIn("weir: ", said)
+
+    def test_ctrl_c_when_the_job_cannot_be_saved(self):
+        """It ends all the same, and says why."""
+        _, said = self.run_program("""
+            def spoil():
+                os.rename(FOLDER, FOLDER + "-away")
+                open(FOLDER, "w").close()
+                press()
+            numpy_run(at=5, do=spoil)
+        """, code=-2)
+        self.assertRegex(self.line(said), "^weir: the job was not saved: .*Not a directory; the last one is 0$")
 
     def test_a_job_that_was_done(self):
         """Its loop is empty, and the result is there."""

@@ -235,6 +235,20 @@ class Fork(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("trained", done.stdout)
 
+    def test_a_forked_child_says_nothing_of_the_job(self):
+        done = support.run(script("""
+            with client(train={"epochs": 1}) as c:
+                for n, step in enumerate(c.steps()):
+                    if n == 1:
+                        child = os.fork()
+                        if child == 0:
+                            sys.exit(7)
+                        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+                    step.gradient.flat[:] = 0
+                    step.push()
+        """))
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
 
     def test_processes_that_load_data_beside_a_client(self):
         """A program's own DataLoader, within the loop: its processes come when there are connections."""

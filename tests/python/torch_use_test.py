@@ -3,7 +3,6 @@
 import collections
 import subprocess
 import textwrap
-import time
 import unittest
 
 import numpy as np
@@ -402,11 +401,9 @@ class Up(unittest.TestCase):
 
     def test_a_program_that_never_joins(self):
         run = Run(self)
-        begin = time.monotonic()
         done = support.run([support.ROOT / "cli/weir", "up", "--workers=2", run.job, "--", support.PYTHON, "-c", "print('bye')"])
         self.assertEqual(done.returncode, 70, done.stderr)
         self.assertRegex(done.stderr, "(?m)^error: the program of worker:[01] ended after .* without joining the job")
-        self.assertLess(time.monotonic() - begin, 30)
 
     def test_who_trains(self):
         run = Run(self)

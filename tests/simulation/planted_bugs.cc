@@ -3,9 +3,13 @@
 namespace weir {
 
 std::vector<PlantedBug> InJobsWithTable(std::vector<PlantedBug> bugs) {
-  for (PlantedBug& bug : bugs) bug.in = [](const Plan& plan) { return plan.ledger.table; };
+  for (PlantedBug& bug : bugs) {
+    if (bug.in == nullptr) bug.in = [](const Plan& plan) { return plan.ledger.table; };
+  }
   return bugs;
 }
+
+bool HasEarlyRows(const Plan& plan) { return plan.early_rows(); }
 
 std::vector<PlantedBug> PlantedBugs() {
   std::vector<PlantedBug> all;

@@ -21,7 +21,8 @@ struct PlantedBug {
   bool (*in)(const Plan&) = nullptr;
 };
 
-// The same bugs, in jobs with a table alone.
+bool HasEarlyRows(const Plan& plan);
+// The same bugs, in jobs with a table alone; of those that have an `in`, it is a part of such jobs.
 std::vector<PlantedBug> InJobsWithTable(std::vector<PlantedBug> bugs);
 
 // All planted bugs.

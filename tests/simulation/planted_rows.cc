@@ -165,7 +165,6 @@ class PartsForgotten final : public JobStore {
 };
 
 void ForgetParts(Site* site) {
-  if (!site->plan.early_rows()) return;
   site->seams.store = [site, struck = std::make_shared<bool>()](std::unique_ptr<JobStore> inner) {
     return std::make_unique<PartsForgotten>(site, struck, std::move(inner));
   };
@@ -213,7 +212,8 @@ std::vector<PlantedBug> PlantedInRows() {
       {"early rows not saved",
        "a checkpoint does not know the parts whose rows are there before their step",
        {Invariant::kRows},
-       ForgetParts},
+       ForgetParts,
+       HasEarlyRows},
       {"rows of two versions",
        "the rows of one answer are of several versions",
        {Invariant::kTorn},

@@ -145,9 +145,7 @@ void AgesOfShard(const Site& site, uint32_t, v1::TableConfig* table) {
 
 // Rows that take effect before their step expire as if a step were one version.
 void AgesInSteps(const Site& site, uint32_t, v1::TableConfig* table) {
-  if (site.plan.early_rows()) {
-    table->set_expire_after_steps(table->expire_after_steps() * site.plan.ledger.parts);
-  }
+  table->set_expire_after_steps(table->expire_after_steps() * site.plan.ledger.parts);
 }
 
 // Each shard counts its own part of the pushes that a key needs.
@@ -354,7 +352,8 @@ std::vector<PlantedBug> PlantedInTables() {
       {"early rows expire by steps",
        "rows that are there before their step are as old as their steps, not as the parts since",
        {Invariant::kRows},
-       InConfig(AgesInSteps)},
+       InConfig(AgesInSteps),
+       HasEarlyRows},
       {"admission by shard",
        "how many pushes admit a key depends on its shard",
        {Invariant::kRows},
