@@ -100,6 +100,8 @@ class Job {
   void Warn();
   void CheckStart();
   void FailWithoutMembers();
+  // The first exit of a worker that ended well, or that did not; exits_.end(): there is none.
+  std::vector<TaskExit>::const_iterator FindWorker(bool ok) const;
   void CheckWorkers();
   void EndStragglers(absl::Duration quiet);
   void CheckLinger();
@@ -281,9 +283,7 @@ int Job::RunToEnd() {
   if (!status.ok() || signal_ != 0) console_.Line(absl::StrCat("logs: ", result_.log_dir));
   if (signal_ != 0) return 128 + signal_;
   if (status.ok() && !options_.program.empty() && !some_worker_done_) {
-    const auto failed = std::find_if(exits_.begin(), exits_.end(), [](const TaskExit& exit) {
-      return !exit.exit.ok() && absl::StartsWith(exit.task, "worker:");
-    });
+    const auto failed = FindWorker(/*ok=*/false);
     if (failed != exits_.end()) {
       console_.Line("error: ", Console::Color::kRed,
                     "the job is done, but the program of no worker ended well: see the warnings");
@@ -408,11 +408,15 @@ void Job::CheckStart() {
         ExitCodeFor(exit), exit.task, HintFor(exit), exit.last_lines});
 }
 
+std::vector<TaskExit>::const_iterator Job::FindWorker(bool ok) const {
+  return std::find_if(exits_.begin(), exits_.end(), [ok](const TaskExit& exit) {
+    return exit.exit.ok() == ok && absl::StartsWith(exit.task, "worker:");
+  });
+}
+
 // A worker of a job that has not begun ended well all the same: it never was in the job.
 void Job::FailWithoutMembers() {
-  const auto ended = std::find_if(exits_.begin(), exits_.end(), [](const TaskExit& exit) {
-    return exit.exit.ok() && absl::StartsWith(exit.task, "worker:");
-  });
+  const auto ended = FindWorker(/*ok=*/true);
   if (ended == exits_.end()) return;
   Fail({absl::StrCat("the program of ", ended->task, " ended after ", FormatSeconds(ended->seconds),
                      " without joining the job"),
@@ -508,12 +512,8 @@ Failure Job::CauseOfFailure() const {
   }
   const TaskExit& exit = exits_[*cause];
   // Servers end when the last worker has given up, though its program may end well.
-  const auto is_worker = [](const TaskExit& other) { return absl::StartsWith(other.task, "worker:"); };
-  const bool programs_are_well = !options_.program.empty() && !cluster_->Runs("worker") &&
-                                 std::any_of(exits_.begin(), exits_.end(), is_worker) &&
-                                 std::all_of(exits_.begin(), exits_.end(), [&](const TaskExit& other) {
-                                   return !is_worker(other) || other.exit.ok();
-                                 });
+  const bool programs_are_well = !options_.program.empty() && some_worker_done_ &&
+                                 !cluster_->Runs("worker") && FindWorker(/*ok=*/false) == exits_.end();
   return {
       absl::StrCat(DescribeExit(exit), exit.restarted ? "; started again, but the job did not recover" : ""),
       ExitCodeFor(exit), exit.task,

@@ -126,6 +126,18 @@ class Up {
   std::unique_ptr<Subprocess> process_;
 };
 
+// The ports of its servers answer with this status of the job.
+class UpWithStatus : public Up {
+ public:
+  explicit UpWithStatus(const v1::ClusterStatus& status) : coordinator_(&status) {
+    REQUIRE(coordinator_.port() != 0);
+    environment["FAKE_PORT"] = std::to_string(coordinator_.port());
+  }
+
+ private:
+  FakeCoordinator coordinator_;
+};
+
 // A zombie that its new parent has not reaped yet counts as gone.
 bool IsGone(pid_t pid) {
   std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
@@ -267,10 +279,7 @@ TEST_CASE("the status of the job is shown while it runs") {
   status.set_mode("sync");
   status.set_step(12);
   status.set_total_steps(470);
-  FakeCoordinator coordinator(&status);
-  REQUIRE(coordinator.port() != 0);
-  Up up;
-  up.environment["FAKE_PORT"] = std::to_string(coordinator.port());
+  UpWithStatus up(status);
   up.environment["FAKE_WORKER"] = "until [ -e $STATE/go ]; do sleep 0.02; done";
   up.Start({});
   up.AwaitOutput("small sync  step 12/470");
@@ -281,10 +290,7 @@ TEST_CASE("the status of the job is shown while it runs") {
 TEST_CASE("a worker's program that ends well without joining is named at once") {
   v1::ClusterStatus status;
   status.set_state(v1::STARTING);
-  FakeCoordinator coordinator(&status);
-  REQUIRE(coordinator.port() != 0);
-  Up up;
-  up.environment["FAKE_PORT"] = std::to_string(coordinator.port());
+  UpWithStatus up(status);
   up.environment["FAKE_PS"] = "forever";
   up.environment["FAKE_WORKER"] = "[ $TASK = worker:1 ] && { await worker:0; echo bye; exit 0; }; forever";
   CHECK(up.Run({"--workers=2"}) == kExitInternal);
@@ -298,10 +304,7 @@ TEST_CASE("a job that cannot begin without a worker that was killed ends at once
   v1::ClusterStatus status;
   status.set_state(v1::STARTING);
   status.set_name("small");
-  FakeCoordinator coordinator(&status);
-  REQUIRE(coordinator.port() != 0);
-  Up up;
-  up.environment["FAKE_PORT"] = std::to_string(coordinator.port());
+  UpWithStatus up(status);
   up.environment["FAKE_PS"] = "forever";
   up.environment["FAKE_WORKER"] = "[ $TASK = worker:1 ] && { await worker:0 worker:2; kill -9 $$; }; forever";
   SECTION("all are needed") {
@@ -418,10 +421,7 @@ TEST_CASE("a killed worker is a warning, as long as another one finishes") {
 TEST_CASE("a worker that lost the others is a warning, as long as another one finishes") {
   v1::ClusterStatus status;
   status.set_state(v1::RUNNING);
-  FakeCoordinator coordinator(&status);
-  REQUIRE(coordinator.port() != 0);
-  Up up;
-  up.environment["FAKE_PORT"] = std::to_string(coordinator.port());
+  UpWithStatus up(status);
   up.environment["FAKE_WORKER"] =
       "[ $TASK = worker:0 ] && { await worker:1; exit 138; }; until [ -e $STATE/go ]; do sleep 0.02; done";
   up.Start({"--workers=2"});

@@ -254,13 +254,18 @@ TEST_CASE("with TLS a server listens beyond loopback, and shows pages to certifi
   }
 }
 
+// Of ps:0, which was started.
+int PortOnceItListens(TestJob& job) {
+  job["ps:0"].WaitForLog("listens on");
+  const std::string address = job.address("ps:0");
+  return std::stoi(address.substr(address.rfind(':') + 1));
+}
+
 TEST_CASE("connections whose handshake fails do not fill the log") {
   TestJob job({.set = kLong});
   const TestCertificates ca(FolderOf(job), "ca");
   job.Start("ps:0", FlagsOf(FilesOf(ca, "ps:0")));
-  job["ps:0"].WaitForLog("listens on");
-  const std::string address = job.address("ps:0");
-  const int port = std::stoi(address.substr(address.rfind(':') + 1));
+  const int port = PortOnceItListens(job);
   for (int i = 0; i < 20; ++i) HttpGet(port, "/");
   const std::string log = job["ps:0"].log(), failed = "Handshake failed";
   const size_t first = log.find(failed);
@@ -280,9 +285,7 @@ grpc::StatusCode CallInTheClear(int port, const std::string& method, const std::
 TEST_CASE("texts of a stranger that are not UTF-8 do not fill the log") {
   TestJob job({.set = kLong});
   job.Start("ps:0");
-  job["ps:0"].WaitForLog("listens on");
-  const std::string address = job.address("ps:0");
-  const int port = std::stoi(address.substr(address.rfind(':') + 1));
+  const int port = PortOnceItListens(job);
   // HealthCheckRequest.service
   for (int i = 0; i < 20; ++i) CallInTheClear(port, "grpc.health.v1.Health/Check", "\x0a\x01\xff");
   const std::string log = job["ps:0"].log(), invalid = "UTF-8";

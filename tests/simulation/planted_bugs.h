@@ -22,7 +22,7 @@ struct PlantedBug {
 };
 
 bool HasEarlyRows(const Plan& plan);
-// The same bugs, in jobs with a table alone; of those that have an `in`, it is a part of such jobs.
+// The same bugs; those without an `in` are planted in jobs with a table alone.
 std::vector<PlantedBug> InJobsWithTable(std::vector<PlantedBug> bugs);
 
 // All planted bugs.
