@@ -2,7 +2,6 @@
 import os
 import pathlib
 import subprocess
-import urllib.request
 
 from job import Skipped, wait_until
 from network import GATEWAY
@@ -18,21 +17,18 @@ class ObjectStorage:
         python = os.environ.get("WEIR_S3_PYTHON", "")
         if not pathlib.Path(python).exists():
             raise Skipped(f"WEIR_S3_PYTHON='{python}' is not the Python that has moto; `./dev hosts-test` installs it from PyPI")
-        ports = folder / "s3-ports"
+        listens = folder / "s3-port"
         self._log = folder / "s3.log"
         with open(self._log, "wb") as log:
-            self._process = subprocess.Popen([python, "-B", SERVER, ports, GATEWAY], stdout=log, stderr=log)
-        wait_until(lambda: ports.exists() or self._process.poll() is not None, "moto listens")
-        if not ports.exists():
+            self._process = subprocess.Popen([python, "-B", SERVER, listens, BUCKET, GATEWAY], stdout=log, stderr=log)
+        wait_until(lambda: listens.exists() or self._process.poll() is not None, "moto listens")
+        if not listens.exists():
             raise RuntimeError(f"moto: {self._log.read_text(encoding='utf-8')}")
-        port, moto_port = ports.read_text(encoding="ascii").split()
-        ports.unlink()
+        port = int(listens.read_text(encoding="ascii"))
+        listens.unlink()
         # Keys are those of s3_server.py.
         self.environment = {"AWS_ENDPOINT_URL_S3": f"http://{GATEWAY}:{port}", "AWS_REGION": "us-east-1",
                             "AWS_ACCESS_KEY_ID": "weir-test", "AWS_SECRET_ACCESS_KEY": "weir-secret/+="}
-        # moto itself wants no signature.
-        with urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{moto_port}/{BUCKET}", method="PUT"), timeout=60):
-            pass
 
     def close(self):
         self._process.kill()

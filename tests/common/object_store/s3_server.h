@@ -9,8 +9,8 @@
 
 namespace weir {
 
-// A real S3 server (moto) with an empty bucket, behind a proxy that injects faults: s3_server.py, which says
-// which faults there are. Ends with this object. A failure in here fails the Catch2 test case.
+// A real S3 server (moto) with an empty bucket, which injects faults: s3_server.py says which there are. Ends
+// with this object. A failure in here fails the Catch2 test case.
 class S3Server {
  public:
   static constexpr char kBucket[] = "weir-test", kIdentity[] = "the-job";

@@ -1,11 +1,11 @@
-"""A real S3 server (moto) behind a proxy that injects faults, for tests. Listens on loopback.
+"""A real S3 server (moto) with a way in front of it that injects faults, for tests. Listens on loopback.
 
-    s3_server.py PORTS [ADDRESS]    writes the proxy's port, then moto's, into the file PORTS when both listen;
-                                    the proxy listens on ADDRESS instead
+    s3_server.py PORT BUCKET [ADDRESS]    writes its port into the file PORT when it listens and has the bucket BUCKET;
+                                          listens on ADDRESS instead
 
-The proxy refuses what real S3 refuses and moto lets pass: a wrong signature (recomputed by botocore), keys that have
-expired or lack their session token, a body that does not have its SHA-256 or CRC-32C. It lets one request at a time
-through, since moto's conditional puts are not atomic. It is STS, too: for the token IDENTITY moto gives temporary keys.
+It refuses what real S3 refuses and moto lets pass: a wrong signature (recomputed by botocore), keys that have expired
+or lack their session token, a body that does not have its SHA-256 or CRC-32C. It lets one request at a time through,
+since moto's conditional puts are not atomic. It is STS, too: for the token IDENTITY moto gives temporary keys.
 
 Faults are set by POST /-/faults?..., and hold until the next such call:
 
@@ -29,10 +29,8 @@ import base64
 import collections
 import datetime
 import hashlib
-import http.client
 import http.server
 import json
-import logging
 import os
 import random
 import re
@@ -45,7 +43,8 @@ import urllib.parse
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
-from moto.server import ThreadedMotoServer
+from moto.moto_server.werkzeug_app import create_backend_app
+from werkzeug.test import EnvironBuilder, run_wsgi_app
 
 KEY_ID, SECRET_KEY = "weir-test", "weir-secret/+="
 SEEDED = ("500", "503", "409", "damaged", "cut", "lost", "lost500", "truncated", "slow", "late")
@@ -75,7 +74,7 @@ def crc32c(data):
 
 
 class Faults:
-    """Decides which request has which fault. Guarded by the proxy's lock."""
+    """Decides which request has which fault. Guarded by the server's lock."""
 
     def __init__(self):
         self.planned, self.random, self.rate, self.kinds = [], None, 0.0, SEEDED
@@ -102,28 +101,31 @@ class Faults:
         return fault
 
 
-class Proxy(http.server.ThreadingHTTPServer):
+class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, address, moto_port):
+    def __init__(self, address, bucket):
         super().__init__((address, 0), Handler)
-        self.moto_port = moto_port
         self.lock = threading.Lock()
         self.faults = Faults()
         self.late = []  # [requests to go, request]
         self.keys_seconds = 3600.0
         # By id: secret, session token or None, whether they have expired.
         self.keys = {KEY_ID: [SECRET_KEY, None, False]}
+        # moto is called in this process: a second server behind this one would take most of a test's time.
+        self.s3, self.sts = create_backend_app("s3"), create_backend_app("sts")
+        status, _, content = self.forward(("PUT", f"/{bucket}", {"Host": "s3.amazonaws.com"}, b""))
+        if status != 200:
+            raise RuntimeError(f"bucket {bucket}: {status} {content.decode()}")
 
-    def forward(self, request):
-        method, path, headers, body = request
-        moto = http.client.HTTPConnection("127.0.0.1", self.moto_port, timeout=60)
-        moto.request(method, path, body, headers)
-        answer = moto.getresponse()
-        result = answer.status, answer.getheaders(), answer.read()
-        moto.close()
-        return result
+    def forward(self, request, app=None):
+        """moto's (status, headers, body)."""
+        method, target, headers, body = request
+        path, _, query = target.partition("?")
+        environ = EnvironBuilder(path=path, query_string=query, method=method, headers=headers, data=body).get_environ()
+        content, status, answered = run_wsgi_app(app or self.s3, environ)
+        return int(status.split()[0]), list(answered), b"".join(content)
 
     def release(self, all_of_them):
         for entry in list(self.late):
@@ -190,7 +192,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return 400, [], (b"<ErrorResponse><Error><Code>InvalidIdentityToken</Code>"
                              b"<Message>no such token</Message></Error></ErrorResponse>")
         headers = {"Content-Type": self.headers["Content-Type"], "Host": "sts.amazonaws.com"}
-        status, answered, content = self.server.forward(("POST", "/", headers, body))
+        status, answered, content = self.server.forward(("POST", "/", headers, body), self.server.sts)
         xml = content.decode()
         found = [re.search(f"<{name}>(.*?)</{name}>", xml).group(1)
                  for name in ("AccessKeyId", "SecretAccessKey", "SessionToken")]
@@ -310,15 +312,12 @@ def main():
     # moto itself signs nothing, but must not look for credentials elsewhere.
     os.environ.update(AWS_ACCESS_KEY_ID=KEY_ID, AWS_SECRET_ACCESS_KEY=SECRET_KEY, AWS_DEFAULT_REGION="us-east-1",
                       AWS_EC2_METADATA_DISABLED="true")
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it logs each request
-    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    moto.start()
-    proxy = Proxy(sys.argv[2] if len(sys.argv) > 2 else "127.0.0.1", moto.get_host_and_port()[1])
+    server = Server(sys.argv[3] if len(sys.argv) > 3 else "127.0.0.1", sys.argv[2])
     temporary = sys.argv[1] + ".tmp"
     with open(temporary, "w") as file:
-        file.write(f"{proxy.server_address[1]}\n{proxy.moto_port}\n")
+        file.write(f"{server.server_address[1]}\n")
     os.rename(temporary, sys.argv[1])
-    proxy.serve_forever()
+    server.serve_forever()
 
 
 if __name__ == "__main__":
