@@ -50,7 +50,7 @@ def step_of(model, args):
 
     def step():
         images, labels = next(data)
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=True)  # the default since PyTorch 2
         loss = torch.nn.functional.cross_entropy(model(images), labels)
         loss.backward()
         optimizer.step()

@@ -77,7 +77,7 @@ def torch_loop():
     while True:
         for x, y in torch.utils.data.DataLoader(train, job["data"]["batch_size"], shuffle=True):
             turns.step()
-            opt.zero_grad()
+            opt.zero_grad(set_to_none=True)  # the default since PyTorch 2
             loss = loss_of(model, x.to(args.device), y.to(args.device))
             loss.backward()
             if clip_norm:

@@ -60,6 +60,17 @@ class Use(unittest.TestCase):
             opt.step()
         self.assertLess(len(memory), 4)
 
+    def test_gradients_begin_as_none_unless_zeros_are_wanted(self):
+        model = train.make_model(dropout=0)
+        opt = self.optimizer(model)
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        opt.zero_grad(set_to_none=False)
+        for parameter in model.parameters():
+            self.assertTrue(torch.equal(parameter.grad, torch.zeros_like(parameter)))
+        opt.zero_grad()
+        self.assertEqual([parameter.grad for parameter in model.parameters()], [None] * len(list(model.parameters())))
+
     def test_frozen_and_tied_parameters_and_buffers(self):
         class Model(torch.nn.Module):
             def __init__(self):

@@ -44,9 +44,8 @@ class Gradients:
         finally:
             self._accumulating = before
 
-    @torch.no_grad()
     def finish(self) -> None:
-        """Hands over what was not yet; a parameter without a gradient counts as zeros."""
+        """Hands over what was not yet; a parameter without a gradient counts as zeros. Under torch.no_grad()."""
         assert self._step is not None
         for name, (grad, version) in self._sent.items():
             if self._parameters[name].grad is not grad or grad._version != version:

@@ -210,9 +210,14 @@ class Optimizer(torch.optim.Optimizer):
         step.push(loss=None if loss is None else float(loss), rows=self._rows.gradients())
         return result
 
-    def zero_grad(self, *arguments: Any, **named: Any) -> None:
-        """As torch.optim.Optimizer.zero_grad(), and for the rows of tables, whose gradients each batch begins without."""
-        super().zero_grad(*arguments, **named)
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch.optim.Optimizer.zero_grad() of PyTorch 2, also on older ones; and for the rows of tables, whose gradients
+        each batch begins without. set_to_none: the gradients become None; so backward makes them, instead of adding to zeros."""
+        if set_to_none:
+            for parameter in self._weights.parameters.values():
+                parameter.grad = None
+        else:
+            super().zero_grad(set_to_none=False)
         self._rows.zero_grad()
 
     def accumulate(self) -> contextlib.AbstractContextManager[None]:
