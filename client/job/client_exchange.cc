@@ -20,10 +20,10 @@ Future<ExchangeResult> Ready(const absl::Status& error) {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const RowRoutes>> ClientImpl::MakeRows(
-    absl::Span<const RowGradients> push, absl::Span<const RowsToRead> pull) const {
+absl::StatusOr<std::shared_ptr<const RowRoutes>> ClientImpl::MakeRows(absl::Span<const RowGradients> push,
+                                                                      absl::Span<const RowsToRead> pull) {
   if (push.empty() && pull.empty()) return nullptr;
-  return RowRoutes::Create(tables_, shards_.size(), push, pull, {wire_.push_dtype, wire_.pull_dtype});
+  return RowRoutes::Create(tables_, key_cuts_, push, pull, {wire_.push_dtype, wire_.pull_dtype});
 }
 
 absl::StatusOr<ShardSet::Push> ClientImpl::MakePush(ExchangeOrder::Push order,

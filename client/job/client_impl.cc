@@ -66,6 +66,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
                     config.consistency().on_nonfinite() != v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER),
       tensors_(model, reply.num_shards()),
       tables_(TablesOf(config)),
+      key_cuts_(tables_.size(), reply.num_shards()),
       gradients_(model, wire_.shared_memory && wire_.push_dtype == v1::F32),
       epoch_(reply.membership().epoch()),
       parts_({config.data().batch_size(), reply.total_batches(), reply.total_examples()}, reply.parts(),

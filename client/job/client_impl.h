@@ -25,6 +25,7 @@
 #include "client/job/history_observer.h"
 #include "client/job/transport.h"
 #include "client/job/work_source.h"
+#include "client/tables/key_cuts.h"
 #include "client/tables/row_routes.h"
 #include "client/tensors/gradient_memory.h"
 #include "client/tensors/outgoing_gradient.h"
@@ -148,7 +149,7 @@ class ClientImpl final : public Client {
 
   // The rows of both; null: they have none.
   absl::StatusOr<std::shared_ptr<const RowRoutes>> MakeRows(absl::Span<const RowGradients> push,
-                                                            absl::Span<const RowsToRead> pull) const;
+                                                            absl::Span<const RowsToRead> pull);
   // rows_finite: RowRoutes::finite().
   absl::StatusOr<ShardSet::Push> MakePush(ExchangeOrder::Push order, const absl::Status& rows_finite);
   absl::StatusOr<ShardSet::Pull> MakePull(ExchangeOrder::Pull order);
@@ -197,6 +198,7 @@ class ClientImpl final : public Client {
   const bool shard_checks_;
   const TensorMap tensors_;
   const std::vector<TableSpec> tables_;
+  KeyCuts key_cuts_;
   // The buffers of views, by shard.
   std::vector<std::shared_ptr<FloatPool<>>> buffers_;
   GradientMemory gradients_;

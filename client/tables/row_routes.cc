@@ -12,7 +12,6 @@
 #include "common/codec/bfloat16.h"
 #include "common/codec/finite.h"
 #include "common/codec/wire_dtype.h"
-#include "common/model/key_bucket.h"
 #include "common/model/value_cursor.h"
 #include "common/protocol/job_failure.h"
 
@@ -46,7 +45,7 @@ void Declare(uint32_t table, size_t keys, RowLayout::Entries* entries) {
 
 }  // namespace
 
-absl::StatusOr<RowRoutes::Cut> RowRoutes::CutKeys(const std::vector<TableSpec>& tables, uint32_t shards,
+absl::StatusOr<RowRoutes::Cut> RowRoutes::CutKeys(const std::vector<TableSpec>& tables, KeyCuts& cuts,
                                                   const char* what, uint32_t table,
                                                   absl::Span<const uint64_t> keys, size_t values) {
   if (table >= tables.size()) {
@@ -54,40 +53,28 @@ absl::StatusOr<RowRoutes::Cut> RowRoutes::CutKeys(const std::vector<TableSpec>& 
         absl::StrCat(what, " of table ", table, ": the job's config has ", tables.size(), " tables"));
   }
   const std::string name = absl::StrCat(what, " of table '", tables[table].name, "'");
-  Cut cut;
-  cut.table = table;
-  cut.dim = tables[table].dim;
+  const size_t dim = tables[table].dim;
   if (keys.size() > kMaxBatchKeys) {
     return absl::InvalidArgumentError(
         absl::StrCat(name, ": ", keys.size(), " keys; at most ", kMaxBatchKeys, " may come at once"));
   }
-  if (values != keys.size() * cut.dim) {
+  if (values != keys.size() * dim) {
     return absl::InvalidArgumentError(absl::StrCat(name, ": ", values, " values; ", keys.size(),
-                                                   " keys of dim ", cut.dim, " have ",
-                                                   keys.size() * cut.dim));
+                                                   " keys of dim ", dim, " have ", keys.size() * dim));
   }
-  cut.batch = GroupByKey(keys);
-  cut.of_shard.resize(shards);
-  for (std::vector<uint32_t>& own : cut.of_shard) {
-    // The hash levels the shards.
-    own.reserve(cut.batch.keys.size() / shards + cut.batch.keys.size() / 16 + 16);
-  }
-  for (size_t i = 0; i < cut.batch.keys.size(); ++i) {
-    cut.of_shard[ShardOfKey(cut.batch.keys[i], shards)].push_back(static_cast<uint32_t>(i));
-  }
-  return cut;
+  return Cut{table, dim, cuts.Cut(table, keys)};
 }
 
 char* RowRoutes::WriteKeys(const Cut& cut, uint32_t shard, char* to) {
-  for (uint32_t key : cut.of_shard[shard]) {
-    std::memcpy(to, &cut.batch.keys[key], sizeof(uint64_t));
+  for (uint32_t key : cut.keys->of_shard[shard]) {
+    std::memcpy(to, &cut.keys->batch.keys[key], sizeof(uint64_t));
     to += sizeof(uint64_t);
   }
   return to;
 }
 
 size_t RowRoutes::WriteSums(const Cut& cut, uint32_t shard, const float* gradients, char* to) const {
-  const std::vector<uint32_t>& own = cut.of_shard[shard];
+  const std::vector<uint32_t>& own = cut.keys->of_shard[shard];
   const bool rounds = types_.push == v1::BF16;
   const size_t at_once = std::max<size_t>(1, kValuesAtOnce / cut.dim);
   std::vector<float> sums(rounds ? std::min(own.size(), at_once) * cut.dim : 0);
@@ -96,7 +83,7 @@ size_t RowRoutes::WriteSums(const Cut& cut, uint32_t shard, const float* gradien
     const auto n = static_cast<int64_t>(rows * cut.dim);
     // A float32 is aligned there: all that lies before it is keys and other float32.
     float* const block = rounds ? sums.data() : reinterpret_cast<float*>(to);
-    SumEach(cut.batch, absl::MakeConstSpan(own).subspan(first, rows), gradients, cut.dim, block);
+    SumEach(cut.keys->batch, absl::MakeConstSpan(own).subspan(first, rows), gradients, cut.dim, block);
     const int64_t bad = rounds ? FirstNonFiniteBfloat16(block, n) : FirstNonFinite(block, n);
     if (bad < n) return first * cut.dim + static_cast<size_t>(bad);
     if (rounds) ToBfloat16(block, to, static_cast<size_t>(n));
@@ -108,9 +95,9 @@ size_t RowRoutes::WriteSums(const Cut& cut, uint32_t shard, const float* gradien
 void RowRoutes::Refuse(const std::string& table, const Cut& cut, const float* gradients, size_t key,
                        size_t column) {
   std::vector<float> sum(cut.dim);
-  SumDuplicates(cut.batch.of(key), gradients, cut.dim, sum.data());
-  const std::string what =
-      absl::StrCat("the gradient of table '", table, "', key ", cut.batch.keys[key], ", column ", column);
+  SumDuplicates(cut.keys->batch.of(key), gradients, cut.dim, sum.data());
+  const std::string what = absl::StrCat("the gradient of table '", table, "', key ",
+                                        cut.keys->batch.keys[key], ", column ", column);
   finite_ = absl::InvalidArgumentError(
       std::isfinite(sum[column])
           ? absl::StrCat(what, " is ", sum[column], ", which bfloat16 rounds to infinity")
@@ -118,10 +105,11 @@ void RowRoutes::Refuse(const std::string& table, const Cut& cut, const float* gr
 }
 
 absl::StatusOr<std::shared_ptr<const RowRoutes>> RowRoutes::Create(const std::vector<TableSpec>& tables,
-                                                                   uint32_t shards,
+                                                                   KeyCuts& cuts,
                                                                    absl::Span<const RowGradients> push,
                                                                    absl::Span<const RowsToRead> pull,
                                                                    const Types& types) {
+  const uint32_t shards = cuts.shards();
   std::shared_ptr<RowRoutes> routes(new RowRoutes(types));
   routes->shards_.resize(shards);
   const auto twice = [&](const char* what, uint32_t table) {
@@ -131,13 +119,13 @@ absl::StatusOr<std::shared_ptr<const RowRoutes>> RowRoutes::Create(const std::ve
   std::vector<std::pair<Cut, const float*>> pushed;
   for (size_t i : ByTable(push)) {
     WEIR_ASSIGN_OR_RETURN(
-        Cut cut, CutKeys(tables, shards, "gradients", push[i].table, push[i].keys, push[i].values.size()));
+        Cut cut, CutKeys(tables, cuts, "gradients", push[i].table, push[i].keys, push[i].values.size()));
     if (!pushed.empty() && pushed.back().first.table == cut.table) return twice("gradients", cut.table);
     pushed.emplace_back(std::move(cut), push[i].values.data());
   }
   for (size_t i : ByTable(pull)) {
     WEIR_ASSIGN_OR_RETURN(
-        Cut cut, CutKeys(tables, shards, "rows to read", pull[i].table, pull[i].keys, pull[i].values.size()));
+        Cut cut, CutKeys(tables, cuts, "rows to read", pull[i].table, pull[i].keys, pull[i].values.size()));
     if (!routes->pulled_.empty() && routes->pulled_.back().cut.table == cut.table) {
       return twice("rows to read", cut.table);
     }
@@ -149,12 +137,12 @@ absl::StatusOr<std::shared_ptr<const RowRoutes>> RowRoutes::Create(const std::ve
   for (uint32_t s = 0; s < shards; ++s) {
     Shard& shard = routes->shards_[s];
     for (const auto& [cut, gradients] : pushed) {
-      if (!cut.of_shard[s].empty()) Declare(cut.table, cut.of_shard[s].size(), &shard.push);
+      if (!cut.keys->of_shard[s].empty()) Declare(cut.table, cut.keys->of_shard[s].size(), &shard.push);
     }
     for (size_t i = 0; i < routes->pulled_.size(); ++i) {
       const Cut& cut = routes->pulled_[i].cut;
-      if (cut.of_shard[s].empty()) continue;
-      Declare(cut.table, cut.of_shard[s].size(), &shard.pull);
+      if (cut.keys->of_shard[s].empty()) continue;
+      Declare(cut.table, cut.keys->of_shard[s].size(), &shard.pull);
       shard.pulled.push_back(i);
     }
     WEIR_ASSIGN_OR_RETURN(const RowLayout request,
@@ -171,9 +159,9 @@ absl::StatusOr<std::shared_ptr<const RowRoutes>> RowRoutes::Create(const std::ve
   for (const auto& [cut, gradients] : pushed) {
     // Of all shards' values that are not finite, the one of the lowest key: the same for any number of
     // shards.
-    size_t bad_key = cut.batch.keys.size(), bad_column = 0;
+    size_t bad_key = cut.keys->batch.keys.size(), bad_column = 0;
     for (uint32_t s = 0; s < shards; ++s) {
-      const std::vector<uint32_t>& own = cut.of_shard[s];
+      const std::vector<uint32_t>& own = cut.keys->of_shard[s];
       to[s] = WriteKeys(cut, s, to[s]);
       const size_t bad = routes->WriteSums(cut, s, gradients, to[s]);
       if (bad < own.size() * cut.dim && own[bad / cut.dim] < bad_key) {
@@ -182,7 +170,7 @@ absl::StatusOr<std::shared_ptr<const RowRoutes>> RowRoutes::Create(const std::ve
       }
       to[s] += own.size() * cut.dim * static_cast<size_t>(BytesPerValue(types.push));
     }
-    if (bad_key < cut.batch.keys.size() && routes->finite_.ok()) {
+    if (bad_key < cut.keys->batch.keys.size() && routes->finite_.ok()) {
       routes->Refuse(tables[cut.table].name, cut, gradients, bad_key, bad_column);
     }
   }
@@ -212,14 +200,14 @@ void RowRoutes::Place(uint32_t shard, uint64_t first, uint64_t bytes,
     const size_t dim = pulled.cut.dim;
     const uint64_t row = (std::max(first, entry.values_at) - entry.values_at) / entry.row_bytes;
     const uint64_t row_end = (std::min(end, entry.end) - entry.values_at) / entry.row_bytes;
-    const std::vector<uint32_t>& keys = pulled.cut.of_shard[shard];
+    const std::vector<uint32_t>& keys = pulled.cut.keys->of_shard[shard];
     for (uint64_t r = row; r < row_end; ++r) {
       if (r + kAhead < row_end) {
-        const absl::Span<const uint32_t> next = pulled.cut.batch.of(keys[r + kAhead]);
+        const absl::Span<const uint32_t> next = pulled.cut.keys->batch.of(keys[r + kAhead]);
         for (uint32_t position : next.subspan(0, kAhead))
           __builtin_prefetch(pulled.values + position * dim, 1);
       }
-      const absl::Span<const uint32_t> positions = pulled.cut.batch.of(keys[r]);
+      const absl::Span<const uint32_t> positions = pulled.cut.keys->batch.of(keys[r]);
       float* const to = pulled.values + positions[0] * dim;
       TakeValues(&values, types_.pull, to, static_cast<int64_t>(dim));
       // Not from the wire: memory that the shard shares may have changed.

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "client/tables/sum_duplicates.h"
+#include "client/tables/key_cuts.h"
 #include "client/types.h"
 #include "common/protocol/row_layout.h"
 #include "proto/parameter_server.pb.h"
@@ -28,11 +28,11 @@ class RowRoutes {
     v1::Dtype push = v1::F32;
     v1::Dtype pull = v1::F32;
   };
-  // `push` is read here; the memory of `pull` is written by Place(). InvalidArgument: a table that the job
-  // does not have, or that comes twice; values of another number than keys x dim; more than the rows of an
-  // exchange may have.
+  // `cuts`: of these tables. `push` is read here; the memory of `pull` is written by Place().
+  // InvalidArgument: a table that the job does not have, or that comes twice; values of another number than
+  // keys x dim; more than the rows of an exchange may have.
   static absl::StatusOr<std::shared_ptr<const RowRoutes>> Create(const std::vector<TableSpec>& tables,
-                                                                 uint32_t shards,
+                                                                 KeyCuts& cuts,
                                                                  absl::Span<const RowGradients> push,
                                                                  absl::Span<const RowsToRead> pull,
                                                                  const Types& types);
@@ -65,9 +65,7 @@ class RowRoutes {
   struct Cut {
     uint32_t table = 0;
     size_t dim = 0;
-    KeyOccurrences batch;
-    // By shard: its keys, as positions in batch.keys, rising.
-    std::vector<std::vector<uint32_t>> of_shard;
+    std::shared_ptr<const KeyCut> keys;
   };
   struct Shard {
     RowLayout::Entries push, pull;
@@ -84,7 +82,7 @@ class RowRoutes {
 
   explicit RowRoutes(const Types& types) : types_(types) {}
 
-  static absl::StatusOr<Cut> CutKeys(const std::vector<TableSpec>& tables, uint32_t shards, const char* what,
+  static absl::StatusOr<Cut> CutKeys(const std::vector<TableSpec>& tables, KeyCuts& cuts, const char* what,
                                      uint32_t table, absl::Span<const uint64_t> keys, size_t values);
   // Writes the shard's keys of a cut; returns the end of what was written.
   static char* WriteKeys(const Cut& cut, uint32_t shard, char* to);

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cstring>
 
+#include "client/tables/key_cuts.h"
 #include "client/tables/row_routes.h"
 #include "common/model/model_spec.h"
 #include "tests/client/manual_channel.h"
@@ -132,7 +133,7 @@ struct RowStream {
       pull->request.set_header_only(true);
       read.push_back({0, absl::MakeConstSpan(keys).subspan(0, 10), absl::MakeSpan(rows)});
     }
-    routes.push_back(RowRoutes::Create({{"t", 1}}, 1, pushed, read, {}).value());
+    routes.push_back(RowRoutes::Create({{"t", 1}}, cuts, pushed, read, {}).value());
     const auto exchange = std::make_shared<ShardExchange>(tensors, 0, wire, "Exchange", std::move(push),
                                                           std::move(pull), answered_clock, routes.back());
     REQUIRE(stream->Add(exchange, [this](const absl::StatusOr<ShardExchange::Progress>& how) {
@@ -183,6 +184,7 @@ struct RowStream {
   const std::vector<float> gradients = std::vector<float>(50000, 0.5f);
   std::vector<float> rows = std::vector<float>(10, -1);
   std::atomic<uint64_t> answered_clock = 0;
+  KeyCuts cuts{1, 1};
   std::vector<std::shared_ptr<const RowRoutes>> routes;
   std::vector<bool> ended;
   const std::shared_ptr<ExchangeStream> stream =
@@ -296,9 +298,9 @@ TEST_CASE("A pull that is given up before its keys were sent takes its stream al
   std::vector<float> many(50000);
   ShardPull pull;
   pull.request.set_header_only(true);
-  const auto routes =
-      RowRoutes::Create({{"t", 1}}, 1, {}, std::vector<RowsToRead>{{0, s.keys, absl::MakeSpan(many)}}, {})
-          .value();
+  const auto routes = RowRoutes::Create({{"t", 1}}, s.cuts, {},
+                                        std::vector<RowsToRead>{{0, s.keys, absl::MakeSpan(many)}}, {})
+                          .value();
   const auto exchange = std::make_shared<ShardExchange>(s.tensors, 0, s.wire, "Pull", std::nullopt, pull,
                                                         s.answered_clock, routes);
   REQUIRE(s.stream->Add(exchange, [](const auto&) {}));

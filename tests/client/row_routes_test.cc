@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "client/tables/key_cuts.h"
 #include "common/base/random.h"
 #include "common/codec/bfloat16.h"
 #include "common/codec/wire_dtype.h"
@@ -25,6 +26,15 @@ std::string Message(const absl::Status& status) { return std::string(status.mess
 const std::vector<TableSpec>& Tables() {
   static const std::vector<TableSpec> tables = {{"users", 3}, {"items/deep", 8}, {"days", 1}};
   return tables;
+}
+
+// Of keys that come for the first time.
+absl::StatusOr<std::shared_ptr<const RowRoutes>> Create(const std::vector<TableSpec>& tables, uint32_t shards,
+                                                        absl::Span<const RowGradients> push,
+                                                        absl::Span<const RowsToRead> pull,
+                                                        const RowRoutes::Types& types) {
+  KeyCuts cuts(tables.size(), shards);
+  return RowRoutes::Create(tables, cuts, push, pull, types);
 }
 
 std::vector<uint32_t> Dims() {
@@ -110,8 +120,7 @@ TEST_CASE("each shard gets the sums of its own keys, in the same bits for any nu
   // Not in the order of the tables.
   std::vector<Batch> pushed = {RandomBatch(2, n, 500, random), RandomBatch(0, n, 3000, random)};
   std::vector<Batch> pulled = {RandomBatch(1, n, 800, random), RandomBatch(0, 40, 10, random)};
-  const auto routes =
-      RowRoutes::Create(Tables(), shards, Gradients(pushed), ToRead(pulled), {dtype, v1::F32});
+  const auto routes = Create(Tables(), shards, Gradients(pushed), ToRead(pulled), {dtype, v1::F32});
   REQUIRE(routes.ok());
   REQUIRE((*routes)->finite().ok());
   std::map<std::pair<uint32_t, uint64_t>, std::vector<float>> got;
@@ -153,7 +162,7 @@ TEST_CASE("the rows of an answer land wherever their keys were asked for") {
   std::vector<Batch> batches = {RandomBatch(2, 300, 50, random), RandomBatch(1, 2000, 900, random),
                                 RandomBatch(0, 1, 5, random)};
   for (Batch& batch : batches) std::fill(batch.values.begin(), batch.values.end(), kUntouched);
-  const auto routes = RowRoutes::Create(Tables(), shards, {}, ToRead(batches), {v1::F32, dtype});
+  const auto routes = Create(Tables(), shards, {}, ToRead(batches), {v1::F32, dtype});
   REQUIRE(routes.ok());
   const auto value = [](uint32_t table, uint64_t key, size_t column) {
     return static_cast<float>(table * 1000 + key % 509) + static_cast<float>(column) / 8;
@@ -207,9 +216,8 @@ TEST_CASE("a shard that has none of the keys gets no entry") {
   const std::vector<uint64_t> keys(4, 12);
   const std::vector<float> values(4, 1);
   std::vector<float> read(4);
-  const auto routes =
-      RowRoutes::Create(Tables(), 3, std::vector<RowGradients>{{2, keys, values}},
-                        std::vector<RowsToRead>{{2, keys, absl::MakeSpan(read)}, {0, {}, {}}}, {});
+  const auto routes = Create(Tables(), 3, std::vector<RowGradients>{{2, keys, values}},
+                             std::vector<RowsToRead>{{2, keys, absl::MakeSpan(read)}, {0, {}, {}}}, {});
   REQUIRE(routes.ok());
   for (uint32_t shard = 0; shard < 3; ++shard) {
     const int entries = ShardOfKey(12, 3) == shard;
@@ -251,7 +259,7 @@ TEST_CASE("a sum that is not finite is found, and named by the lowest key, for a
           "the gradient of table 'users', key 5, column 2 is 3.40282e+38, which bfloat16 rounds to infinity";
     }
   }
-  const auto routes = RowRoutes::Create(Tables(), shards, Gradients({users}), {}, {dtype, v1::F32});
+  const auto routes = Create(Tables(), shards, Gradients({users}), {}, {dtype, v1::F32});
   REQUIRE(routes.ok());
   CHECK(Message((*routes)->finite()) == expected);
 }
@@ -261,12 +269,12 @@ TEST_CASE("rows that do not fit the job are refused, by name") {
   const std::vector<float> values(6);
   std::vector<float> read(6);
   const auto push = [&](const std::vector<RowGradients>& rows) {
-    const auto routes = RowRoutes::Create(Tables(), 2, rows, {}, {});
+    const auto routes = Create(Tables(), 2, rows, {}, {});
     CHECK(routes.status().code() == absl::StatusCode::kInvalidArgument);
     return Message(routes.status());
   };
   const auto pull = [&](const std::vector<RowsToRead>& rows) {
-    const auto routes = RowRoutes::Create(Tables(), 2, {}, rows, {});
+    const auto routes = Create(Tables(), 2, {}, rows, {});
     CHECK(routes.status().code() == absl::StatusCode::kInvalidArgument);
     return Message(routes.status());
   };
@@ -279,7 +287,7 @@ TEST_CASE("rows that do not fit the job are refused, by name") {
         "gradients of table 'users' come in two entries; give them in one");
   CHECK(pull({{0, keys, absl::MakeSpan(read)}, {0, {}, {}}}) ==
         "rows to read of table 'users' come in two entries; give them in one");
-  const auto none = RowRoutes::Create({}, 1, std::vector<RowGradients>{{0, keys, values}}, {}, {});
+  const auto none = Create({}, 1, std::vector<RowGradients>{{0, keys, values}}, {}, {});
   CHECK(Message(none.status()) == "gradients of table 0: the job's config has 0 tables");
 }
 
@@ -292,10 +300,10 @@ TEST_CASE("more rows than an exchange may have are refused before memory is take
   // Never touched: nothing is written before an answer comes.
   const std::unique_ptr<float[]> memory(new float[kKeys * 16384]);
   const absl::Span<float> values(memory.get(), kKeys * 16384);
-  const auto one = RowRoutes::Create(wide, 1, {}, std::vector<RowsToRead>{{0, keys, values}}, {});
+  const auto one = Create(wide, 1, {}, std::vector<RowsToRead>{{0, keys, values}}, {});
   CHECK(one.status().code() == absl::StatusCode::kInvalidArgument);
   CHECK_THAT(Message(one.status()), Contains("at most 536870912 bytes"));
-  CHECK(RowRoutes::Create(wide, 2, {}, std::vector<RowsToRead>{{0, keys, values}}, {}).ok());
+  CHECK(Create(wide, 2, {}, std::vector<RowsToRead>{{0, keys, values}}, {}).ok());
 }
 
 }  // namespace

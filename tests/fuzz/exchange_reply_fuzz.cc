@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "client/exchange/exchange_stream.h"
+#include "client/tables/key_cuts.h"
 #include "client/tables/row_routes.h"
 #include "tests/client/manual_channel.h"
 #include "tests/fuzz/fuzz_target.h"
@@ -62,8 +63,9 @@ struct Client {
     const std::vector<TableSpec> specs = {{tables[0].name(), tables[0].dim()},
                                           {tables[1].name(), tables[1].dim()}};
     static constexpr uint64_t kKeys[] = {5, 7, 5};
+    KeyCuts cuts(specs.size(), 1);
     return RowRoutes::Create(
-               specs, 1, {},
+               specs, cuts, {},
                std::vector<RowsToRead>{{0, absl::MakeConstSpan(kKeys, 1), absl::MakeSpan(users)},
                                        {1, absl::MakeConstSpan(kKeys, 3), absl::MakeSpan(items)}},
                {})
