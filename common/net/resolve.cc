@@ -75,6 +75,12 @@ std::string Ip::ToString() const {
   return text;
 }
 
+std::string HostOf(Ip ip) {
+  if (ip.family == AF_INET || ip.Loopback()) return ip.ToString();
+  memset(ip.bytes.s6_addr + 8, 0, 8);
+  return ip.ToString() + "/64";
+}
+
 Ip IpOf(const sockaddr* end) {
   Ip ip;
   if (end == nullptr) return ip;

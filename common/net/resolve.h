@@ -30,6 +30,10 @@ Ip IpOf(const sockaddr* end);
 // The socket's end at this address and port.
 sockaddr_storage EndAt(const Ip& ip, uint16_t port);
 
+// The host that has this address, as text: of IPv6 its /64 network, in which a host chooses its addresses as
+// it likes.
+std::string HostOf(Ip ip);
+
 // What a host's name, or its address as text, stands for: in the resolver's order, each once. Empty: the name
 // does not resolve. Where no DNS server answers, the resolver may take a minute.
 std::vector<Ip> Resolve(const std::string& host);

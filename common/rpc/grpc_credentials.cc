@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 namespace weir {
 namespace {
@@ -29,6 +30,10 @@ std::vector<std::string> ToStrings(const std::vector<grpc::string_ref>& texts) {
   std::vector<std::string> strings;
   for (const grpc::string_ref& text : texts) strings.emplace_back(text.data(), text.size());
   return strings;
+}
+
+bool IsTrue(const std::vector<grpc::string_ref>& property) {
+  return !property.empty() && property[0] == "true";
 }
 
 // OpenSSL has checked the chain and the dates before.
@@ -55,7 +60,10 @@ class IdentityVerifier final : public ExternalCertificateVerifier {
   const Identity expected_;
 };
 
-bool IsUnix(const std::string& address) { return absl::StartsWith(address, "unix"); }
+// A host's name may begin with "unix", too.
+bool IsUnix(const std::string& address) {
+  return absl::StartsWith(address, "unix:") || absl::StartsWith(address, "unix-abstract:");
+}
 
 std::shared_ptr<FileWatcherCertificateProvider> Watch(const Tls* tls) {
   if (tls == nullptr) return nullptr;
@@ -99,7 +107,18 @@ std::shared_ptr<grpc::ServerCredentials> JobCredentials::OfServer(const std::str
 
 absl::StatusOr<std::optional<Identity>> CallerOf(const grpc::ServerContext& context) {
   const std::shared_ptr<const grpc::AuthContext> peer = context.auth_context();
-  if (peer == nullptr || !peer->IsPeerAuthenticated()) return std::nullopt;
+  if (peer == nullptr || !peer->IsPeerAuthenticated()) {
+    // "ipv4:10.0.0.1:4711", "ipv6:...": no connection over a network comes without TLS to a server that has
+    // it.
+    if (absl::StartsWith(context.peer(), "ipv")) return absl::UnauthenticatedError("is missing");
+    return std::nullopt;
+  }
+  if (IsTrue(peer->FindPropertyValues(GRPC_SSL_SESSION_REUSED_PROPERTY))) {
+    // OpenSSL checks the dates of a chain, and here none has come: the session has the certificate.
+    const std::vector<std::string> pem =
+        ToStrings(peer->FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME));
+    if (pem.empty() || EndOfCertificate(pem[0]) < absl::Now()) return absl::UnauthenticatedError("has ended");
+  }
   const absl::StatusOr<Identity> identity =
       IdentityOf(ToStrings(peer->FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)),
                  ToStrings(peer->FindPropertyValues(GRPC_PEER_DNS_PROPERTY_NAME)));

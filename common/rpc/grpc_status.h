@@ -7,7 +7,7 @@
 namespace weir {
 
 // Codes of absl::Status and gRPC are the same numbers. The kind of a failure (common/protocol/job_failure.h)
-// travels along.
+// travels along. A very long message is shortened.
 grpc::Status ToGrpc(const absl::Status& status);
 absl::Status FromGrpc(const grpc::Status& status);
 

@@ -132,6 +132,13 @@ absl::StatusOr<CertificateInfo> ReadCertificate(const std::string& path) {
   return Describe(path, certificates[0].get());
 }
 
+absl::Time EndOfCertificate(const std::string& pem) {
+  const BioPtr bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+  const X509Ptr certificate(PEM_read_bio_X509(bio.get(), nullptr, NoPassPhrase, nullptr));
+  ERR_clear_error();
+  return certificate == nullptr ? absl::InfinitePast() : ToTime(X509_get0_notAfter(certificate.get()));
+}
+
 TlsFiles TlsFilesOfEnvironment() {
   const auto path = [](const char* variable) {
     const char* value = std::getenv(variable);

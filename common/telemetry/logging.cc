@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "common/base/shortened.h"
 #include "common/telemetry/escape.h"
 #include "spdlog/formatter.h"
 #include "spdlog/logger.h"
@@ -14,6 +15,9 @@
 
 namespace weir {
 namespace {
+
+// Of a message. A peer's own words may be in it.
+constexpr size_t kMostBytes = 8192;
 
 struct LevelName {
   LogLevel level;
@@ -103,7 +107,8 @@ void Log(LogLevel level, absl::string_view message) {
 }
 
 std::string FormatLogLine(const LoggingOptions& options, LogLevel level,
-                          std::chrono::system_clock::time_point time, absl::string_view message) {
+                          std::chrono::system_clock::time_point time, absl::string_view said) {
+  const std::string message = Shortened(said, kMostBytes);
   const std::string at =
       absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::FromChrono(time), absl::UTCTimeZone());
   std::string out;

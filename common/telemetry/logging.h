@@ -54,7 +54,8 @@ void LogError(const Pieces&... pieces) {
 }
 
 // The line that Log writes, with its line feed. Text: a message's further lines are indented, and its other
-// control characters shown as \xNN, so that what a peer sent can neither forge a line nor steer a terminal.
+// control characters shown as \xNN, so that what a peer sent can neither forge a line nor steer a terminal;
+// nor fill a disk: of a very long message the beginning is shown.
 std::string FormatLogLine(const LoggingOptions& options, LogLevel level,
                           std::chrono::system_clock::time_point time, absl::string_view message);
 

@@ -90,12 +90,13 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, 
 }
 
 absl::Status Coordinator::CheckJoin(const v1::JoinRequest& request) {
+  // First, since messages name the task.
+  WEIR_RETURN_IF_ERROR(CheckTaskName(request.task()));
   WEIR_RETURN_IF_ERROR(CheckProtocol(request.task(), request.protocol(), "ps:0"));
   if (request.role() != v1::WORKER && request.role() != v1::READER) {
     return absl::InvalidArgumentError(
         absl::StrCat("role: ", request.role(), " is not one of WORKER, READER"));
   }
-  WEIR_RETURN_IF_ERROR(CheckTaskName(request.task()));
   if (evaluations_.waits() && !WaitsAtWorkEnd(request.protocol())) {
     return absl::FailedPreconditionError(
         absl::StrCat(request.task(), " speaks version ", ToString(request.protocol()),

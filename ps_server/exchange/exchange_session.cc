@@ -7,6 +7,7 @@
 #include "common/base/status_macros.h"
 #include "common/codec/wire_codec.h"
 #include "common/codec/wire_dtype.h"
+#include "common/protocol/limits.h"
 #include "common/protocol/outcomes.h"
 
 namespace weir {
@@ -14,6 +15,10 @@ namespace {
 
 // The limit for the distance between pieces of a chunk in shared memory. Bytes.
 constexpr uint64_t kMaxStride = uint64_t{1} << 40;
+
+// Fields that this program does not know are taken out of a head that is larger. They would stay for as long
+// as the exchange does.
+constexpr size_t kSmallHead = 1024;
 
 absl::Status CheckDtype(v1::Dtype dtype) {
   if (v1::Dtype_IsValid(dtype)) return absl::OkStatus();
@@ -46,6 +51,13 @@ absl::Status ExchangeSession::Receive(const IncomingMessage& message) {
   WEIR_ASSIGN_OR_RETURN(SplitMessage split, SplitPayload(message.pieces));
   v1::ExchangeRequest request;
   if (!request.ParseFromString(split.head)) return absl::InvalidArgumentError("not an ExchangeRequest");
+  const size_t head = split.head.size() - request.gradient().size();
+  if (head > kMaxRequestBytes) {
+    return LimitReached(Limit::kRequestBytes, absl::StatusCode::kResourceExhausted,
+                        absl::StrCat("a message has ", head, " bytes beside its gradient; at most ",
+                                     kMaxRequestBytes, " are allowed"));
+  }
+  if (head > kSmallHead) request.DiscardUnknownFields();
   Chunk chunk{request.first(), split.payload_bytes, request.rows(), std::move(split.payload), message.owner};
   if (chunk.bytes == 0 && !request.gradient().empty()) {
     // The client's serializer did not put the gradient last.

@@ -1,6 +1,5 @@
 #include "ps_server/grpc/connection_limits.h"
 
-#include <string.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -25,29 +24,26 @@ std::optional<uint64_t> CookieOf(int fd) {
 }
 
 // "": the socket has no IP peer any more.
-std::string HostOf(int fd) {
+std::string PeerHost(int fd) {
   sockaddr_storage peer{};
   socklen_t length = sizeof(peer);
   if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) return "";
-  Ip ip = IpOf(reinterpret_cast<const sockaddr*>(&peer));
-  if (ip.family == AF_UNSPEC) return "";
-  if (ip.family == AF_INET || ip.Loopback()) return ip.ToString();
-  memset(ip.bytes.s6_addr + 8, 0, 8);
-  return absl::StrCat(ip.ToString(), "/64");
+  const Ip ip = IpOf(reinterpret_cast<const sockaddr*>(&peer));
+  return ip.family == AF_UNSPEC ? "" : HostOf(ip);
 }
 
 }  // namespace
 
-ConnectionLimits::ConnectionLimits(const v1::ClientLimits& limits, size_t descriptors, const Clock* clock,
-                                   LimitCounters* counters)
-    : most_(std::min<size_t>(limits.connections(), descriptors / 2)),
-      most_of_host_(std::min<size_t>(limits.connections_of_host(), most_ / 2)),
-      clock_(*clock),
-      counters_(counters) {}
+ConnectionLimits::Most ConnectionLimits::Most::Of(const v1::ClientLimits& limits, size_t descriptors) {
+  const size_t connections = std::min<size_t>(limits.connections(), descriptors / 2);
+  return {connections, std::min<size_t>(limits.connections_of_host(), connections / 2),
+          "server.clients.connections, and half of `ulimit -n`",
+          "server.clients.connections_of_host, and a quarter of `ulimit -n`"};
+}
 
 bool ConnectionLimits::Admit(int fd) {
   const std::optional<Cookie> cookie = CookieOf(fd);
-  std::string host = HostOf(fd);
+  std::string host = PeerHost(fd);
   if (!cookie.has_value() || host.empty()) return true;  // it is gone already
   MutexLock lock(mutex_);
   if (const auto former = connections_.find(fd); former != connections_.end()) Forget(former);
@@ -56,12 +52,12 @@ bool ConnectionLimits::Admit(int fd) {
     return it == of_host_.end() ? 0 : it->second;
   };
   const absl::Time now = clock_.Now();
-  if ((connections_.size() >= most_ || of_host() >= most_of_host_) && now >= next_sweep_) {
+  if ((connections_.size() >= most_.connections || of_host() >= most_.of_host) && now >= next_sweep_) {
     next_sweep_ = now + kBetweenSweeps;
-    Sweep(connections_.size() >= most_ ? "" : host);
+    Sweep(connections_.size() >= most_.connections ? "" : host);
   }
-  const bool too_many = connections_.size() >= most_;
-  if (!too_many && of_host() < most_of_host_) {
+  const bool too_many = connections_.size() >= most_.connections;
+  if (!too_many && of_host() < most_.of_host) {
     ++of_host_[host];
     connections_[fd] = {*cookie, std::move(host)};
     return true;
@@ -69,13 +65,10 @@ bool ConnectionLimits::Admit(int fd) {
   counters_->Count(too_many ? Limit::kConnections : Limit::kConnectionsOfHost);
   if (logged_.Due(now)) {
     LogWarning("refused a connection from ", host, ": ",
-               too_many ? absl::StrCat(most_,
-                                       " are open, as many as may be (server.clients.connections, and half "
-                                       "of `ulimit -n`)")
-                        : absl::StrCat(most_of_host_,
-                                       " of that host are open, as many as may be "
-                                       "(server.clients.connections_of_host, and a quarter of "
-                                       "`ulimit -n`)"),
+               too_many ? absl::StrCat(most_.connections, " are open, as many as may be (",
+                                       most_.connections_source, ")")
+                        : absl::StrCat(most_.of_host, " of that host are open, as many as may be (",
+                                       most_.of_host_source, ")"),
                logged_.left_out() > 0 ? absl::StrCat("; and ", logged_.left_out(), " more before") : "");
   }
   return false;

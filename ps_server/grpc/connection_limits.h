@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "absl/time/time.h"
 #include "common/protocol/limit_reached.h"
@@ -15,8 +16,8 @@
 
 namespace weir {
 
-// How many TCP connections a server has: in all, and of each host. Handshakes that never end count, too. An
-// IPv6 host is its /64 network, in which a host chooses its addresses as it likes.
+// How many TCP connections a server has: in all, and of each host (HostOf()). Handshakes that never end
+// count, too.
 //
 // gRPC tells of no connection that it closes. A connection that is gone is noticed when the limit is reached,
 // by its socket, which is not the one any more that was admitted.
@@ -24,10 +25,17 @@ namespace weir {
 // Thread-safe.
 class ConnectionLimits {
  public:
-  // `descriptors`: that the process may have open; half of them are for connections.
+  struct Most {
+    size_t connections = 0, of_host = 0;
+    // Where the numbers come from, for messages.
+    std::string connections_source, of_host_source;
+
+    // `descriptors`: that the process may have open; half of them are for connections.
+    static Most Of(const v1::ClientLimits& limits, size_t descriptors);
+  };
   // `clock` and `counters` outlive this object.
-  ConnectionLimits(const v1::ClientLimits& limits, size_t descriptors, const Clock* clock,
-                   LimitCounters* counters);
+  ConnectionLimits(Most most, const Clock* clock, LimitCounters* counters)
+      : most_(std::move(most)), clock_(*clock), counters_(counters) {}
 
   // Counts the connection of an accepted TCP socket. False: it is one too many, and does not count.
   bool Admit(int fd);
@@ -46,7 +54,7 @@ class ConnectionLimits {
   void Sweep(const std::string& host) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget(std::unordered_map<int, Connection>::iterator connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const size_t most_, most_of_host_;
+  const Most most_;
   const Clock& clock_;
   LimitCounters* const counters_;
   Mutex mutex_;

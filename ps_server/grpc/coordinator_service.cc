@@ -4,21 +4,22 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "ps_server/grpc/grpc_unary_call.h"
 
 namespace weir {
 namespace {
 
 const RpcRule& Rule(absl::string_view method) {
-  return RuleOf(absl::StrCat(v1::Coordinator::service_full_name(), "/", method));
+  return RuleOf(absl::StrCat(CoordinatorService::kService, "/", method));
 }
 
 // Serves a method whose broken connections have no effect.
-template <typename Service, typename RequestCall, typename Request, typename Reply>
-void Serve(GrpcEventLoop* loop, Service* service, RequestCall request_call, GrpcAdmission* admission,
-           const RpcRule& rule, Coordinator* coordinator,
+template <typename Request, typename Reply>
+void Serve(GrpcEventLoop* loop, GrpcMethods* service, GrpcAdmission* admission, const RpcRule& rule,
+           Coordinator* coordinator,
            void (Coordinator::*method)(Request, std::function<void(absl::StatusOr<Reply>)>)) {
-  ServeUnary<Request, Reply>(loop, service, request_call, admission, rule,
+  ServeUnary<Request, Reply>(loop, service, admission, rule,
                              [coordinator, method](Request request, auto done) {
                                (coordinator->*method)(std::move(request), std::move(done));
                                return nullptr;
@@ -26,11 +27,11 @@ void Serve(GrpcEventLoop* loop, Service* service, RequestCall request_call, Grpc
 }
 
 // Serves a method whose broken connections are reported for the member.
-template <typename Service, typename RequestCall, typename Request, typename Reply>
-void ServeMember(GrpcEventLoop* loop, Service* service, RequestCall request_call, GrpcAdmission* admission,
-                 const RpcRule& rule, Coordinator* coordinator,
+template <typename Request, typename Reply>
+void ServeMember(GrpcEventLoop* loop, GrpcMethods* service, GrpcAdmission* admission, const RpcRule& rule,
+                 Coordinator* coordinator,
                  void (Coordinator::*method)(Request, std::function<void(absl::StatusOr<Reply>)>)) {
-  ServeUnary<Request, Reply>(loop, service, request_call, admission, rule,
+  ServeUnary<Request, Reply>(loop, service, admission, rule,
                              [coordinator, method](Request request, auto done) {
                                const v1::Caller caller = request.caller();
                                (coordinator->*method)(std::move(request), std::move(done));
@@ -40,10 +41,13 @@ void ServeMember(GrpcEventLoop* loop, Service* service, RequestCall request_call
 
 }  // namespace
 
+CoordinatorService::CoordinatorService(GrpcEventLoop* loop, GrpcAdmission* admission)
+    : loop_(loop), admission_(admission), service_(kService) {}
+
 void CoordinatorService::Start(Coordinator* coordinator) {
   // A model may be as large as the largest message that the server accepts.
   ServeUnary<v1::JoinRequest, v1::JoinReply>(
-      loop_, &service_, &Service::RequestJoin, admission_, Rule("Join"),
+      loop_, &service_, admission_, Rule("Join"),
       [this, coordinator](v1::JoinRequest request, auto done) {
         const uint64_t instance = request.instance();
         const uint64_t number = ++joins_;
@@ -52,27 +56,27 @@ void CoordinatorService::Start(Coordinator* coordinator) {
       },
       std::numeric_limits<size_t>::max());
   ServeUnary<v1::StatusRequest, v1::ClusterStatus>(
-      loop_, &service_, &Service::RequestStatus, admission_, Rule("Status"),
+      loop_, &service_, admission_, Rule("Status"),
       [coordinator](const v1::StatusRequest& request, auto done) {
         coordinator->Status(std::move(done), request.with_loss_curve());
         return nullptr;
       });
   // Methods whose broken connections are reported.
-  const auto serve_member = [&](auto request_call, absl::string_view name, auto method) {
-    ServeMember(loop_, &service_, request_call, admission_, Rule(name), coordinator, method);
+  const auto serve_member = [&](absl::string_view name, auto method) {
+    ServeMember(loop_, &service_, admission_, Rule(name), coordinator, method);
   };
-  serve_member(&Service::RequestHeartbeat, "Heartbeat", &Coordinator::Heartbeat);
-  serve_member(&Service::RequestNextRange, "NextRange", &Coordinator::NextRange);
-  serve_member(&Service::RequestPin, "Pin", &Coordinator::Pin);
+  serve_member("Heartbeat", &Coordinator::Heartbeat);
+  serve_member("NextRange", &Coordinator::NextRange);
+  serve_member("Pin", &Coordinator::Pin);
   // Methods whose broken connections have no effect.
-  const auto serve = [&](auto request_call, absl::string_view name, auto method) {
-    Serve(loop_, &service_, request_call, admission_, Rule(name), coordinator, method);
+  const auto serve = [&](absl::string_view name, auto method) {
+    Serve(loop_, &service_, admission_, Rule(name), coordinator, method);
   };
-  serve(&Service::RequestLeave, "Leave", &Coordinator::Leave);
-  serve(&Service::RequestUnpin, "Unpin", &Coordinator::Unpin);
-  serve(&Service::RequestReport, "Report", &Coordinator::Report);
-  serve(&Service::RequestCheckpoint, "Checkpoint", &Coordinator::Checkpoint);
-  serve(&Service::RequestAnnounce, "Announce", &Coordinator::Announce);
+  serve("Leave", &Coordinator::Leave);
+  serve("Unpin", &Coordinator::Unpin);
+  serve("Report", &Coordinator::Report);
+  serve("Checkpoint", &Coordinator::Checkpoint);
+  serve("Announce", &Coordinator::Announce);
 }
 
 }  // namespace weir

@@ -4,10 +4,10 @@
 
 #include <cstdint>
 
-#include "proto/coordinator.grpc.pb.h"
 #include "ps_server/coordinator/coordinator.h"
 #include "ps_server/grpc/grpc_admission.h"
 #include "ps_server/grpc/grpc_event_loop.h"
+#include "ps_server/grpc/grpc_methods.h"
 
 namespace weir {
 
@@ -15,24 +15,19 @@ namespace weir {
 // Outlives the loop's thread.
 class CoordinatorService {
  public:
+  static constexpr char kService[] = "weir.v1.Coordinator";
+
   // The loop and the admission outlive the coordinator, which may answer calls when the loop has stopped.
-  CoordinatorService(GrpcEventLoop* loop, GrpcAdmission* admission) : loop_(loop), admission_(admission) {}
+  CoordinatorService(GrpcEventLoop* loop, GrpcAdmission* admission);
 
   void Register(grpc::ServerBuilder* builder) { builder->RegisterService(&service_); }
   // The coordinator outlives the loop's thread.
   void Start(Coordinator* coordinator);
 
  private:
-  using Plain = v1::Coordinator;
-  // All methods receive their messages as bytes.
-  using Service = Plain::WithRawMethod_Join<Plain::WithRawMethod_Heartbeat<
-      Plain::WithRawMethod_Leave<Plain::WithRawMethod_NextRange<Plain::WithRawMethod_Pin<
-          Plain::WithRawMethod_Unpin<Plain::WithRawMethod_Report<Plain::WithRawMethod_Checkpoint<
-              Plain::WithRawMethod_Announce<Plain::WithRawMethod_Status<Plain::Service>>>>>>>>>>;
-
   GrpcEventLoop* const loop_;
   GrpcAdmission* const admission_;
-  Service service_;
+  GrpcMethods service_;
   uint64_t joins_ = 0;  // used by the loop only
 };
 

@@ -12,8 +12,6 @@ namespace weir {
 namespace {
 
 constexpr std::chrono::seconds kRefusalHolds{1};
-// Over so many seconds a caller's Joins are counted: all workers of a host may be started at once.
-constexpr double kJoinSeconds = 10;
 constexpr char kTable[] = " (docs/security.md says who may call what)";
 
 grpc::Status Unauthenticated(const std::string& why) { return {grpc::StatusCode::UNAUTHENTICATED, why}; }
@@ -21,10 +19,9 @@ grpc::Status Denied(const std::string& why) {
   return {grpc::StatusCode::PERMISSION_DENIED, absl::StrCat(why, kTable)};
 }
 
-// The caller: its host and, with TLS, its identity. gRPC's "ipv4:10.0.0.1:4711" without the port, which
-// changes from connection to connection.
+// The caller: its host and, with TLS, its identity.
 std::string KeyOf(const std::string& peer, const std::optional<Identity>& caller) {
-  return absl::StrCat(peer.substr(0, peer.rfind(':')), caller.has_value() ? " " + caller->ToUri() : "");
+  return absl::StrCat(HostOfPeer(peer), caller.has_value() ? " " + caller->ToUri() : "");
 }
 
 }  // namespace
@@ -92,10 +89,7 @@ grpc::Status GrpcAdmission::CheckRate(const grpc::ServerContext& context,
                                       const std::optional<Identity>& caller) {
   const std::string key = KeyOf(context.peer(), caller);
   MutexLock lock(mutex_);
-  if (joins_.size() >= kMostRefusals && joins_.count(key) == 0) joins_.clear();
-  RateLimit& joins =
-      joins_.try_emplace(key, joins_per_second_, kJoinSeconds * joins_per_second_).first->second;
-  if (joins.Take(weir::Clock::Awake().Now())) return grpc::Status::OK;
+  if (joins_.Take(key, weir::Clock::Awake().Now())) return grpc::Status::OK;
   limits_.Count(Limit::kJoins);
   return {grpc::StatusCode::UNAVAILABLE,
           absl::StrCat("more than ", joins_per_second_,

@@ -39,7 +39,10 @@ class GrpcAdmission {
  public:
   // `job`: of the server's own certificate; empty: there is no TLS.
   GrpcAdmission(JobToken token, std::string job, double joins_per_second)
-      : token_(std::move(token)), job_(std::move(job)), joins_per_second_(joins_per_second) {}
+      : token_(std::move(token)),
+        job_(std::move(job)),
+        joins_per_second_(joins_per_second),
+        joins_(joins_per_second, kJoinSeconds * joins_per_second, kMostRefusals) {}
   // The port to which the server is bound, 0 for a Unix socket. Must be called before the first call.
   void SetPort(uint16_t port) { port_ = port; }
 
@@ -62,6 +65,8 @@ class GrpcAdmission {
  private:
   using Clock = std::chrono::steady_clock;
   static constexpr size_t kMostRefusals = 1024;
+  // Over so many seconds a caller's Joins are counted: all workers of a host may be started at once.
+  static constexpr double kJoinSeconds = 10;
   struct Refusal {
     Clock::time_point until;
     grpc::Status status;
@@ -84,9 +89,9 @@ class GrpcAdmission {
   Mutex mutex_;
   // By peer, as gRPC writes it: "ipv4:127.0.0.1:2222". At most kMostRefusals.
   std::map<std::string, Refusal> refusals_ ABSL_GUARDED_BY(mutex_);
-  // By the peer's host and identity. At most kMostRefusals of each.
+  // By the peer's host and identity.
   LogLimits logged_ ABSL_GUARDED_BY(mutex_){absl::Minutes(1), kMostRefusals};
-  std::map<std::string, RateLimit> joins_ ABSL_GUARDED_BY(mutex_);
+  RateLimits joins_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace weir

@@ -50,10 +50,10 @@ void GrpcEventLoop::CallEnds() {
   if (--open_calls_ == 0) calls_ended_.NotifyAll();
 }
 
-bool GrpcEventLoop::WaitUntilNoCalls(std::chrono::steady_clock::time_point deadline) {
+bool GrpcEventLoop::WaitUntilNoCalls(Steady::time_point deadline) {
   MutexLock lock(loop_.mutex);
   while (open_calls_ > 0) {
-    if (!calls_ended_.WaitUntil(loop_.mutex, deadline) && std::chrono::steady_clock::now() >= deadline) break;
+    if (!calls_ended_.WaitUntil(loop_.mutex, deadline) && Steady::now() >= deadline) break;
   }
   return open_calls_ == 0;
 }
@@ -64,11 +64,34 @@ void GrpcEventLoop::StartOperationsLater(OperationStarter* starter) {
   starters_.push_back(starter);
 }
 
+void GrpcEventLoop::AwaitRequest(RequestWaiter* waiter) {
+  waiter->waits_ = true;
+  waiter->due_ = Steady::now() + kRequestTime;
+  waiter->place_ = waiters_.insert(waiters_.end(), waiter);
+}
+
+void GrpcEventLoop::RequestCame(RequestWaiter* waiter) {
+  if (std::exchange(waiter->waits_, false)) waiters_.erase(waiter->place_);
+}
+
+void GrpcEventLoop::TellLate() {
+  while (!waiters_.empty() && waiters_.front()->due_ <= Steady::now()) {
+    RequestWaiter* const late = waiters_.front();
+    RequestCame(late);
+    loop_.mutex.Unlock();
+    late->OnLate();
+    loop_.mutex.Lock();
+  }
+}
+
 void GrpcEventLoop::Run() {
   MutexLock lock(loop_.mutex);
+  Steady::time_point until;
   do {
+    TellLate();
     Work();
-  } while (loop_.HandleNext(std::chrono::steady_clock::time_point::max()) != grpc::CompletionQueue::SHUTDOWN);
+    until = waiters_.empty() ? Steady::time_point::max() : waiters_.front()->due_;
+  } while (loop_.HandleNext(until) != grpc::CompletionQueue::SHUTDOWN);
 }
 
 void GrpcEventLoop::Work() {

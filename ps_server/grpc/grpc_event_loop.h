@@ -3,6 +3,7 @@
 #include <grpcpp/completion_queue.h>
 
 #include <chrono>
+#include <list>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -23,6 +24,8 @@ namespace weir {
 //
 // Operations on the queue are started on its thread only, and not once stopping() is true.
 class GrpcEventLoop final : public Executor {
+  using Steady = std::chrono::steady_clock;
+
  public:
   class OperationStarter {
    public:
@@ -35,6 +38,22 @@ class GrpcEventLoop final : public Executor {
     friend class GrpcEventLoop;
     bool due_ = false;
   };
+
+  // A call that was accepted and whose request is still to come. It has kRequestTime.
+  class RequestWaiter {
+   public:
+    virtual void OnLate() = 0;
+
+   protected:
+    ~RequestWaiter() = default;
+
+   private:
+    friend class GrpcEventLoop;
+    bool waits_ = false;
+    Steady::time_point due_;
+    std::list<RequestWaiter*>::iterator place_;
+  };
+  static constexpr std::chrono::seconds kRequestTime{20};
 
   // The thread polls for events for `busy_poll` before it sleeps.
   GrpcEventLoop(std::unique_ptr<grpc::ServerCompletionQueue> queue, std::chrono::microseconds busy_poll);
@@ -53,7 +72,7 @@ class GrpcEventLoop final : public Executor {
   // of each; another thread waits. False: some calls were still open at the deadline.
   void CallBegins();
   void CallEnds();
-  bool WaitUntilNoCalls(std::chrono::steady_clock::time_point deadline);
+  bool WaitUntilNoCalls(Steady::time_point deadline);
 
   // For the loop's thread only.
   grpc::ServerCompletionQueue* queue() { return queue_.get(); }
@@ -61,6 +80,10 @@ class GrpcEventLoop final : public Executor {
   // As in GrpcCompletionLoop.
   void Add(SharedWork* work, Doorbell* bell) { loop_.Add(work, bell); }
   void Remove(SharedWork* work) { loop_.Remove(work); }
+  // OnLate() will run unless RequestCame() is called in time. The waiter lives until RequestCame(), late or
+  // not.
+  void AwaitRequest(RequestWaiter* waiter);
+  void RequestCame(RequestWaiter* waiter);
   // StartOperations() will run once, however often it is requested before that.
   void StartOperationsLater(OperationStarter* starter);
 
@@ -68,6 +91,8 @@ class GrpcEventLoop final : public Executor {
   void Run();
   // Runs until the thread can only wait. Releases the lock meanwhile.
   void Work() ABSL_EXCLUSIVE_LOCKS_REQUIRED(loop_.mutex);
+  // Releases the lock meanwhile.
+  void TellLate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(loop_.mutex);
 
   const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   GrpcCompletionLoop loop_;
@@ -76,6 +101,7 @@ class GrpcEventLoop final : public Executor {
   // Used by the loop's thread only.
   bool stopping_ = false;
   std::vector<OperationStarter*> starters_;
+  std::list<RequestWaiter*> waiters_;  // the one whose request is due first comes first
 
   CondVar calls_ended_;
   int open_calls_ ABSL_GUARDED_BY(loop_.mutex) = 0;

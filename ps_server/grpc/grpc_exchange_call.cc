@@ -7,13 +7,18 @@
 #include "ps_server/grpc/grpc_unary_call.h"
 
 namespace weir {
+namespace {
+
+constexpr char kMethod[] = "weir.v1.ParameterServer/Exchange";
+
+}  // namespace
 
 void GrpcExchangeCall::Accept(Host* host) {
   if (host->loop->stopping()) return;
   auto* const call = new GrpcExchangeCall(host);
   call->context_.AsyncNotifyWhenDone(call->over_.tag());
-  host->service->RequestExchange(&call->context_, &call->stream_, host->loop->queue(), host->loop->queue(),
-                                 call->accept_.Begin());
+  host->service->Accept(host->service->IndexOf(kMethod), &call->context_, &call->stream_, host->loop->queue(),
+                        call->accept_.Begin());
 }
 
 void GrpcExchangeCall::OnAccepted(bool ok) {
@@ -28,7 +33,7 @@ void GrpcExchangeCall::OnAccepted(bool ok) {
   host_->accept_next();
   ExchangeSession::Options options = host_->session;
   options.id = ++*host_->sessions;
-  const RpcRule& rule = RuleOf("weir.v1.ParameterServer/Exchange");
+  const RpcRule& rule = RuleOf(kMethod);
   std::optional<Identity> caller;
   grpc::Status refused = host_->admission->Admit(context_, rule, &caller);
   if (caller.has_value()) {

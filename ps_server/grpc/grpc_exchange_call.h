@@ -13,10 +13,10 @@
 #include "absl/status/statusor.h"
 #include "common/shared_memory/message_ring.h"
 #include "common/shared_memory/shared_work.h"
-#include "proto/parameter_server.grpc.pb.h"
 #include "ps_server/exchange/exchange_session.h"
 #include "ps_server/grpc/grpc_admission.h"
 #include "ps_server/grpc/grpc_event_loop.h"
+#include "ps_server/grpc/grpc_methods.h"
 #include "ps_server/shared_memory/shared_memory_server.h"
 
 namespace weir {
@@ -33,12 +33,9 @@ namespace weir {
 // ended.
 class GrpcExchangeCall final : GrpcEventLoop::OperationStarter, SharedWork {
  public:
-  using Service = v1::ParameterServer::WithRawMethod_Exchange<
-      v1::ParameterServer::WithRawMethod_ReadRows<v1::ParameterServer::Service>>;
-
   // The streams of one loop, and what they share. Only the loop's thread uses it, except for the counters.
   struct Host {
-    Service* service = nullptr;
+    GrpcMethods* service = nullptr;
     GrpcEventLoop* loop = nullptr;
     // All fields but `id`.
     ExchangeSession::Options session;
@@ -97,7 +94,7 @@ class GrpcExchangeCall final : GrpcEventLoop::OperationStarter, SharedWork {
 
   Host* const host_;
   grpc::ServerContext context_;
-  grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream_;
+  GrpcMethods::Stream stream_;
   std::shared_ptr<ExchangeSession> session_;
   grpc::ByteBuffer received_;
   // Null: messages travel in the call.

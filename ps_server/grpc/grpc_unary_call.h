@@ -1,7 +1,7 @@
 #pragma once
 
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/support/async_unary_call.h>
+#include <grpcpp/impl/codegen/proto_utils.h>
 
 #include <functional>
 #include <memory>
@@ -19,6 +19,7 @@
 #include "proto/coordinator.pb.h"
 #include "ps_server/grpc/grpc_admission.h"
 #include "ps_server/grpc/grpc_event_loop.h"
+#include "ps_server/grpc/grpc_methods.h"
 
 namespace weir {
 
@@ -50,22 +51,46 @@ struct SpeakerOfRequest<v1::AnnounceRequest> {
   }
 };
 
-// A call of a unary method. Its request stays bytes until its caller is admitted, so a stranger's message is
-// never parsed, nor one that is larger than this method's requests can be. Lives on its loop's thread. Owns
-// itself until the call is over and all its operations have ended; the callback that still owes the answer
-// keeps the call alive too.
+// How a call ends whose request does not come.
+inline grpc::Status NoRequest() {
+  return {grpc::StatusCode::INVALID_ARGUMENT, "the call ended without its request"};
+}
+inline grpc::Status LateRequest() {
+  return {grpc::StatusCode::DEADLINE_EXCEEDED,
+          absl::StrCat("the request did not come within ", GrpcEventLoop::kRequestTime.count(), " s")};
+}
+
+// Parses a request if it has at most so many bytes, which are taken away. Fields that this program does not
+// know are left out: they would be kept for as long as the request is.
+template <typename Request>
+absl::Status ParseRequest(size_t most_bytes, grpc::ByteBuffer* received, Request* request) {
+  const size_t bytes = received->Length();
+  if (bytes > most_bytes) {
+    received->Clear();
+    return LimitReached(
+        Limit::kRequestBytes, absl::StatusCode::kResourceExhausted,
+        absl::StrCat("the request has ", bytes, " bytes; at most ", most_bytes, " are allowed"));
+  }
+  const grpc::Status parsed = grpc::SerializationTraits<Request>::Deserialize(received, request);
+  received->Clear();
+  request->DiscardUnknownFields();
+  return FromGrpc(parsed);
+}
+
+// A call of a unary method. Its request is read when its caller is admitted, so a stranger's message is never
+// taken, and is parsed if it is no larger than this method's requests can be. A request that does not come
+// whole in time ends the call. Lives on its loop's thread. Owns itself until the call is over and all its
+// operations have ended; the callback that still owes the answer keeps the call alive too.
 template <typename Request, typename Reply>
-class GrpcUnaryCall final {
+class GrpcUnaryCall final : GrpcEventLoop::RequestWaiter {
  public:
   // Gives the answer: exactly once, from any thread.
   using Done = std::function<void(absl::StatusOr<Reply>)>;
   using OnCancel = std::function<void()>;
   struct Method {
     GrpcEventLoop* loop = nullptr;
-    // Asks gRPC for the next call.
-    std::function<void(grpc::ServerContext*, grpc::ByteBuffer*,
-                       grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>*, void* tag)>
-        request_call;
+    GrpcMethods* service = nullptr;
+    int method = 0;  // GrpcMethods::IndexOf()
     // The size limit of a request. Bytes.
     size_t most_bytes = 0;
     // Null: everybody may call.
@@ -82,11 +107,12 @@ class GrpcUnaryCall final {
     const auto call = std::make_shared<GrpcUnaryCall>(std::move(method));
     call->self_ = call;
     call->context_.AsyncNotifyWhenDone(call->over_.tag());
-    call->method_->request_call(&call->context_, &call->received_, &call->responder_, call->accept_.Begin());
+    call->method_->service->Accept(call->method_->method, &call->context_, &call->stream_,
+                                   call->method_->loop->queue(), call->accept_.Begin());
   }
 
   explicit GrpcUnaryCall(std::shared_ptr<const Method> method)
-      : method_(std::move(method)), responder_(&context_) {}
+      : method_(std::move(method)), stream_(&context_) {}
 
  private:
   void OnAccepted(bool ok) {
@@ -94,24 +120,30 @@ class GrpcUnaryCall final {
     over_.Begin();
     method_->loop->CallBegins();
     Accept(method_);
+    if (method_->admission != nullptr) {
+      const grpc::Status admitted = method_->admission->Admit(context_, *method_->rule, &caller_);
+      if (!admitted.ok()) return Finish(admitted);
+    }
+    if (method_->loop->stopping()) return;
+    method_->loop->AwaitRequest(this);
+    stream_.Read(&received_, read_.Begin());
+  }
+
+  void OnLate() override { Finish(LateRequest()); }
+
+  void OnRead(bool ok) {
+    method_->loop->RequestCame(this);
+    if (!ok) Finish(NoRequest());
+    if (!ok || ended_) return ReleaseIfEnded();
     Request request;
-    std::optional<Identity> caller;
-    GrpcAdmission* const admission = method_->admission;
-    grpc::Status status;
-    if (admission != nullptr) status = admission->Admit(context_, *method_->rule, &caller);
-    if (status.ok() && received_.Length() > method_->most_bytes) {
-      status = Counted(LimitReached(Limit::kRequestBytes, absl::StatusCode::kResourceExhausted,
-                                    absl::StrCat("the request has ", received_.Length(), " bytes; at most ",
-                                                 method_->most_bytes, " are allowed")));
+    const absl::Status parsed = ParseRequest(method_->most_bytes, &received_, &request);
+    if (!parsed.ok()) return Finish(Counted(parsed));
+    const std::optional<Speaker> speaker = SpeakerOfRequest<Request>::Get(request);
+    if (speaker.has_value() && method_->admission != nullptr) {
+      const grpc::Status admitted =
+          method_->admission->AdmitMessage(context_, *method_->rule, caller_, *speaker);
+      if (!admitted.ok()) return Finish(admitted);
     }
-    if (status.ok()) status = grpc::SerializationTraits<Request>::Deserialize(&received_, &request);
-    received_.Clear();
-    if (status.ok() && admission != nullptr) {
-      if (const auto speaker = SpeakerOfRequest<Request>::Get(request); speaker.has_value()) {
-        status = admission->AdmitMessage(context_, *method_->rule, caller, *speaker);
-      }
-    }
-    if (!status.ok()) return Finish(status);
     on_cancel_ = method_->handle(std::move(request), [call = self_](absl::StatusOr<Reply> answer) {
       call->method_->loop->Post(
           [call, answer = std::move(answer)]() mutable { call->Answer(std::move(answer)); });
@@ -131,11 +163,12 @@ class GrpcUnaryCall final {
   }
 
   void Finish(const grpc::Status& status) {
-    if (!over_.under_way() || method_->loop->stopping()) return;
+    if (ended_ || !over_.under_way() || method_->loop->stopping()) return;
+    ended_ = true;
     if (status.ok()) {
-      responder_.Finish(reply_, grpc::Status::OK, finish_.Begin());
+      stream_.WriteAndFinish(reply_, grpc::WriteOptions(), status, finish_.Begin());
     } else {
-      responder_.FinishWithError(status, finish_.Begin());
+      stream_.Finish(status, finish_.Begin());
     }
   }
 
@@ -148,7 +181,7 @@ class GrpcUnaryCall final {
   }
 
   void ReleaseIfEnded() {
-    if (!over_.under_way() && !finish_.under_way()) self_.reset();
+    if (!over_.under_way() && !read_.under_way() && !finish_.under_way()) self_.reset();
   }
 
   using Operation = GrpcOperation<GrpcUnaryCall>;
@@ -156,39 +189,30 @@ class GrpcUnaryCall final {
   const std::shared_ptr<const Method> method_;
   std::shared_ptr<GrpcUnaryCall> self_;
   grpc::ServerContext context_;
+  GrpcMethods::Stream stream_;
+  std::optional<Identity> caller_;
   grpc::ByteBuffer received_, reply_;
-  grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> responder_;
   OnCancel on_cancel_;
+  bool ended_ = false;  // finish_ has begun
   Operation accept_{this, &GrpcUnaryCall::OnAccepted};
+  Operation read_{this, &GrpcUnaryCall::OnRead};
   Operation finish_{this, &GrpcUnaryCall::OnFinished};
   // In flight until the call is over, whichever end ended it.
   Operation over_{this, &GrpcUnaryCall::OnOver};
 };
 
-// A size in which every request but a Join fits: the largest names 1024 ranges that a worker has completed.
-// Bytes.
-constexpr size_t kMaxUnaryBytes = 64 << 10;
-
-// Serves a raw method of a service on a loop:
-// ServeUnary<v1::JoinRequest, v1::JoinReply>(loop, &service, &Service::RequestJoin, admission, rule,
-// handle), where null for the admission admits everybody. The rule outlives the loop.
-// The service outlives the loop's thread.
-template <typename Request, typename Reply, typename Service, typename Base>
-void ServeUnary(GrpcEventLoop* loop, Service* service,
-                void (Base::*request_call)(grpc::ServerContext*, grpc::ByteBuffer*,
-                                           grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>*,
-                                           grpc::CompletionQueue*, grpc::ServerCompletionQueue*, void*),
-                GrpcAdmission* admission, const RpcRule& rule,
+// Serves a method on a loop; the rule names it, and outlives the loop. Null for the admission admits
+// everybody. The service outlives the loop's thread.
+template <typename Request, typename Reply>
+void ServeUnary(GrpcEventLoop* loop, GrpcMethods* service, GrpcAdmission* admission, const RpcRule& rule,
                 decltype(GrpcUnaryCall<Request, Reply>::Method::handle) handle,
-                size_t most_bytes = kMaxUnaryBytes) {
+                size_t most_bytes = kMaxRequestBytes) {
   using Call = GrpcUnaryCall<Request, Reply>;
   auto method = std::make_shared<typename Call::Method>();
   method->loop = loop;
+  method->service = service;
+  method->method = service->IndexOf(rule.method);
   method->most_bytes = most_bytes;
-  method->request_call = [=](grpc::ServerContext* context, grpc::ByteBuffer* request,
-                             grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>* responder, void* tag) {
-    (service->*request_call)(context, request, responder, loop->queue(), loop->queue(), tag);
-  };
   method->admission = admission;
   method->rule = &rule;
   method->handle = std::move(handle);

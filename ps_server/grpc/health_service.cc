@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "proto/health.pb.h"
 #include "ps_server/grpc/grpc_unary_call.h"
 
 namespace weir {
@@ -13,22 +14,22 @@ using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
 // Owns itself: it is deleted when the call is over and all its operations have ended.
-class HealthService::WatchCall final : GrpcEventLoop::OperationStarter {
+class HealthService::WatchCall final : GrpcEventLoop::OperationStarter, GrpcEventLoop::RequestWaiter {
  public:
   static void Accept(HealthService* service) {
     GrpcEventLoop& loop = *service->loop_;
     if (loop.stopping()) return;
     auto* const call = new WatchCall(service);
     call->context_.AsyncNotifyWhenDone(call->over_.tag());
-    service->service_.RequestWatch(&call->context_, &call->request_, &call->writer_, loop.queue(),
-                                   loop.queue(), call->accept_.Begin());
+    service->service_.Accept(service->service_.IndexOf("grpc.health.v1.Health/Watch"), &call->context_,
+                             &call->stream_, loop.queue(), call->accept_.Begin());
   }
 
   // The status of the watched service may have changed.
   void Changed() { service_->loop_->StartOperationsLater(this); }
 
  private:
-  explicit WatchCall(HealthService* service) : service_(service), writer_(&context_) {}
+  explicit WatchCall(HealthService* service) : service_(service), stream_(&context_) {}
 
   void OnAccepted(bool ok) {
     if (!ok) {
@@ -40,6 +41,27 @@ class HealthService::WatchCall final : GrpcEventLoop::OperationStarter {
     service_->watchers_.insert(this);
     Accept(service_);
     Changed();
+    if (service_->loop_->stopping()) return;
+    service_->loop_->AwaitRequest(this);
+    stream_.Read(&received_, read_.Begin());
+  }
+  void OnLate() override {
+    end_ = LateRequest();
+    Changed();
+  }
+  void OnRead(bool ok) {
+    service_->loop_->RequestCame(this);
+    Changed();
+    if (end_.has_value()) return;
+    HealthCheckRequest request;
+    const absl::Status parsed = ok ? ParseRequest(kMaxRequestBytes, &received_, &request) : absl::OkStatus();
+    if (!ok) {
+      end_ = NoRequest();
+    } else if (!parsed.ok()) {
+      end_ = ToGrpc(parsed);
+    } else {
+      knows_ = service_->Knows(request.service());
+    }
   }
   void OnWritten(bool ok) {
     if (!ok) closed_ = true;  // OnOver comes
@@ -56,42 +78,57 @@ class HealthService::WatchCall final : GrpcEventLoop::OperationStarter {
     if (service_->loop_->stopping()) closed_ = true;
     if (write_.under_way()) return;
     if (closed_) {
-      if (over_.under_way() || finish_.under_way()) return;
+      if (over_.under_way() || read_.under_way() || finish_.under_way()) return;
       service_->watchers_.erase(this);
       delete this;
       return;
     }
-    const auto status = !service_->Knows(request_.service()) ? HealthCheckResponse::SERVICE_UNKNOWN
-                        : service_->serving_                 ? HealthCheckResponse::SERVING
-                                                             : HealthCheckResponse::NOT_SERVING;
-    if (told_ != status) {
-      told_ = status;
-      HealthCheckResponse response;
-      response.set_status(status);
-      writer_.Write(response, write_.Begin());
-    } else if (!service_->serving_) {
-      closed_ = true;
-      writer_.Finish({grpc::StatusCode::UNAVAILABLE, "the server ends"}, finish_.Begin());
+    if (knows_.has_value() && !end_.has_value()) {
+      const auto status = !*knows_             ? HealthCheckResponse::SERVICE_UNKNOWN
+                          : service_->serving_ ? HealthCheckResponse::SERVING
+                                               : HealthCheckResponse::NOT_SERVING;
+      if (told_ != status) return Tell(status);
+      if (!service_->serving_) end_ = grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server ends");
     }
+    if (!end_.has_value()) return;
+    closed_ = true;
+    stream_.Finish(*end_, finish_.Begin());
+  }
+
+  void Tell(HealthCheckResponse::ServingStatus status) {
+    told_ = status;
+    HealthCheckResponse response;
+    response.set_status(status);
+    bool own_buffer = false;
+    grpc::SerializationTraits<HealthCheckResponse>::Serialize(response, &response_, &own_buffer);
+    stream_.Write(response_, write_.Begin());
   }
 
   using Operation = GrpcOperation<WatchCall>;
 
   HealthService* const service_;
   grpc::ServerContext context_;
-  HealthCheckRequest request_;
-  grpc::ServerAsyncWriter<HealthCheckResponse> writer_;
+  GrpcMethods::Stream stream_;
+  grpc::ByteBuffer received_, response_;
+  // Whether the server has the watched service, once the request has come.
+  std::optional<bool> knows_;
   std::optional<HealthCheckResponse::ServingStatus> told_;
+  // The end, once it is decided.
+  std::optional<grpc::Status> end_;
   bool closed_ = false;  // no more operations start
   Operation accept_{this, &WatchCall::OnAccepted};
+  Operation read_{this, &WatchCall::OnRead};
   Operation write_{this, &WatchCall::OnWritten};
   Operation finish_{this, &WatchCall::OnFinished};
   Operation over_{this, &WatchCall::OnOver};
 };
 
+HealthService::HealthService(GrpcEventLoop* loop, std::set<std::string> services)
+    : loop_(loop), services_(std::move(services)), service_("grpc.health.v1.Health") {}
+
 void HealthService::Start() {
   ServeUnary<HealthCheckRequest, HealthCheckResponse>(
-      loop_, &service_, &Service::RequestCheck, /*admission=*/nullptr, RuleOf("grpc.health.v1.Health/Check"),
+      loop_, &service_, /*admission=*/nullptr, RuleOf("grpc.health.v1.Health/Check"),
       [this](const HealthCheckRequest& request, auto done) {
         if (Knows(request.service())) {
           HealthCheckResponse response;

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "proto/health.grpc.pb.h"
 #include "ps_server/grpc/grpc_event_loop.h"
+#include "ps_server/grpc/grpc_methods.h"
 
 namespace weir {
 
@@ -17,8 +17,7 @@ namespace weir {
 class HealthService {
  public:
   // The loop must live as long as the service uses it; the service must outlive the loop's thread.
-  HealthService(GrpcEventLoop* loop, std::set<std::string> services)
-      : loop_(loop), services_(std::move(services)) {}
+  HealthService(GrpcEventLoop* loop, std::set<std::string> services);
 
   // Must be called before the server is built.
   void Register(grpc::ServerBuilder* builder) { builder->RegisterService(&service_); }
@@ -33,9 +32,7 @@ class HealthService {
 
   GrpcEventLoop* const loop_;
   const std::set<std::string> services_;
-  using Service = grpc::health::v1::Health::WithRawMethod_Check<
-      grpc::health::v1::Health::WithAsyncMethod_Watch<grpc::health::v1::Health::Service>>;
-  Service service_;
+  GrpcMethods service_;
   // Used by the loop only.
   bool serving_ = true;
   std::set<WatchCall*> watchers_;

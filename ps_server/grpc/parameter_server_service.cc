@@ -7,6 +7,9 @@
 
 namespace weir {
 
+ParameterServerService::ParameterServerService(Options options)
+    : options_(std::move(options)), service_(kService) {}
+
 void ParameterServerService::Register(grpc::ServerBuilder* builder) {
   builder->RegisterService(&service_);
   ExchangeSession::Options session;
@@ -35,8 +38,8 @@ void ParameterServerService::Start(SharedMemoryServer* shared_memory) {
   }
   AcceptNext();
   ServeUnary<v1::ReadRowsRequest, v1::ReadRowsReply>(
-      &options_.loops->front(), &service_, &GrpcExchangeCall::Service::RequestReadRows, options_.admission,
-      RuleOf("weir.v1.ParameterServer/ReadRows"), [this](v1::ReadRowsRequest request, auto done) {
+      &options_.loops->front(), &service_, options_.admission, RuleOf("weir.v1.ParameterServer/ReadRows"),
+      [this](v1::ReadRowsRequest request, auto done) {
         options_.shard->ShowRows(std::move(request), std::move(done));
         return nullptr;
       });

@@ -23,6 +23,8 @@ namespace weir {
 // calls.
 class ParameterServerService {
  public:
+  static constexpr char kService[] = "weir.v1.ParameterServer";
+
   struct Options {
     Shard* shard = nullptr;
     std::deque<GrpcEventLoop>* loops = nullptr;
@@ -32,7 +34,7 @@ class ParameterServerService {
     std::function<void(const v1::Caller&)> on_broken;
   };
 
-  explicit ParameterServerService(Options options) : options_(std::move(options)) {}
+  explicit ParameterServerService(Options options);
 
   void Register(grpc::ServerBuilder* builder);
   // `shared_memory` may be null; it must outlive the streams.
@@ -54,7 +56,7 @@ class ParameterServerService {
   void AcceptNext();
 
   const Options options_;
-  GrpcExchangeCall::Service service_;
+  GrpcMethods service_;
   std::atomic<uint64_t> sessions_{0};
   std::atomic<bool> wants_releases_{false};
   std::deque<GrpcExchangeCall::Host> hosts_;  // by loop

@@ -17,6 +17,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "common/net/local_host.h"
+#include "common/net/resolve.h"
 
 namespace weir {
 namespace {
@@ -86,12 +87,12 @@ std::optional<End> ParseTableEnd(absl::string_view text) {
   return end;
 }
 
-bool OfThisHost(const End& end) {
+sockaddr_storage SocketAddress(const End& end) {
   sockaddr_storage storage{};
   auto* const address = reinterpret_cast<sockaddr_in6*>(&storage);
   address->sin6_family = AF_INET6;
   address->sin6_addr = end.ip;
-  return IsThisHost(storage);
+  return storage;
 }
 
 }  // namespace
@@ -123,9 +124,16 @@ absl::Status CheckTcpPeer(const std::string& peer, uint16_t port) {
       ours = true;
     }
   }
-  if (ours || !OfThisHost(*other)) return absl::OkStatus();
+  if (ours || !IsThisHost(SocketAddress(*other))) return absl::OkStatus();
   return absl::PermissionDeniedError(
       absl::StrCat("the caller at ", peer, " is gone, so that the owner of its process is not known"));
+}
+
+std::string HostOfPeer(const std::string& peer) {
+  const std::optional<End> end = ParsePeer(peer);
+  if (!end.has_value()) return peer;
+  const sockaddr_storage address = SocketAddress(*end);
+  return HostOf(IpOf(reinterpret_cast<const sockaddr*>(&address)));
 }
 
 }  // namespace weir

@@ -19,4 +19,7 @@ namespace weir {
 // connections.
 absl::Status CheckTcpPeer(const std::string& peer, uint16_t port);
 
+// The host of such a peer (HostOf()); of one that is no TCP address its own text.
+std::string HostOfPeer(const std::string& peer);
+
 }  // namespace weir

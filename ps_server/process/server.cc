@@ -66,6 +66,8 @@ constexpr absl::Duration kDrainGrace = absl::Seconds(5);
 constexpr absl::Duration kLook = absl::Seconds(1);
 // How often a server without a coordinator logs that it waits.
 constexpr absl::Duration kComplaintInterval = absl::Seconds(10);
+// The share of the memory that bytes may take which have come over TCP and were not taken yet: 1 / this.
+constexpr uint64_t kArrivingShare = 4;
 // How often a server warns of a certificate that ends soon.
 constexpr absl::Duration kExpiryLook = absl::Hours(24);
 // For so long must there be a cause for which ps:0 cannot be reached: files of certificates may be half
@@ -103,7 +105,8 @@ class ServerImpl final : public Server {
         credentials_(std::make_shared<const JobCredentials>(options_.tls)),
         admission_(options_.token, options_.tls == nullptr ? "" : options_.tls->identity().job,
                    options_.config.server().clients().joins_per_second()),
-        connections_(options_.config.server().clients(), DescriptorLimit(), &clock_, &admission_.limits()) {}
+        connections_(ConnectionLimits::Most::Of(options_.config.server().clients(), DescriptorLimit()),
+                     &clock_, &admission_.limits()) {}
   ~ServerImpl() override;
 
   absl::Status Start();
@@ -248,7 +251,8 @@ absl::Status ServerImpl::Start() {
   shard.on_revoke = [this] { parameter_server_->DropRevoked(); };
   shard.on_short = [this] { parameter_server_->WantReleases(); };
   shard.make_policy = options_.make_policy;
-  shard.memory_bytes = LookAtMemory().most();
+  const uint64_t memory = LookAtMemory().most();
+  shard.memory_bytes = memory;
   shard_ = std::make_unique<Shard>(std::move(shard));
 
   // gRPC itself reports only that it failed, after log lines of its own.
@@ -258,7 +262,7 @@ absl::Status ServerImpl::Start() {
   };
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  SetServerOptions(options_.config.server().clients(), &builder);
+  SetServerOptions(options_.config.server().clients(), memory / kArrivingShare, &builder);
   if (listen.is_unix()) {
     SetUnixSocketOptions(&builder);
     builder.AddListeningPort(options_.listen, credentials_->OfServer(options_.listen));
@@ -285,12 +289,12 @@ absl::Status ServerImpl::Start() {
   }
   parameter_server_ = std::make_unique<ParameterServerService>(std::move(data_plane));
   parameter_server_->Register(&builder);
-  std::set<std::string> services = {v1::ParameterServer::service_full_name()};
+  std::set<std::string> services = {ParameterServerService::kService};
   const uint64_t instance = RandomNumber();
   if (options_.index == 0) {
     coordinator_service_ = std::make_unique<CoordinatorService>(control_loop(), &admission_);
     coordinator_service_->Register(&builder);
-    services.insert(v1::Coordinator::service_full_name());
+    services.insert(CoordinatorService::kService);
   } else {
     ShardControlService::Options control;
     control.shard = shard_.get();
@@ -662,6 +666,7 @@ absl::Status ServerImpl::StartHttp(std::set<std::string> services) {
   };
   options.ready = [this] { return Ready(); };
   options.services = std::move(services);
+  options.limits = &admission_.limits();
   options.metrics = &metrics_;
   options.coordinator = coordinator_.get();
   WEIR_ASSIGN_OR_RETURN(auto http, ServerPorts::Start(std::move(options)));

@@ -3,14 +3,16 @@
 #include <grpcpp/server_builder.h>
 #include <grpcpp/server_posix.h>
 
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/https.h"
+#include "common/system/clock.h"
 #include "common/telemetry/http_server.h"
 #include "common/telemetry/logging.h"
+#include "ps_server/grpc/connection_limits.h"
+#include "ps_server/grpc/grpc_server_options.h"
 #include "ps_server/grpc/health_service.h"
 #include "ps_server/process/dashboard.h"
 #include "ps_server/process/server_pages.h"
@@ -18,9 +20,8 @@
 namespace weir {
 namespace {
 
-// More than any name of a service needs.
-constexpr int kMostHealthRequestBytes = 4096;
-constexpr int kIdleMs = 30'000, kAgeMs = 300'000;
+// Half of them may be of one host.
+constexpr size_t kHealthConnections = 64;
 
 constexpr char kTokenHint[] =
     "this page needs the token of --http_token_file: as \"Authorization: Bearer TOKEN\", or as a password";
@@ -31,13 +32,11 @@ constexpr char kProofHint[] =
 // A gRPC server of grpc.health.v1, on connections that others have accepted.
 class GrpcHealth {
  public:
-  explicit GrpcHealth(std::set<std::string> services) {
+  GrpcHealth(std::set<std::string> services, LimitCounters* counters)
+      : connections_({kHealthConnections, kHealthConnections / 2, "of --health_port", "of --health_port"},
+                     &Clock::Awake(), counters) {
     grpc::ServerBuilder builder;
-    builder.SetMaxReceiveMessageSize(kMostHealthRequestBytes);
-    // Whoever watches connects again.
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kAgeMs);
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kIdleMs);
+    SetHealthOptions(&builder);
     loop_ = std::make_unique<GrpcEventLoop>(builder.AddCompletionQueue(), std::chrono::microseconds(0));
     health_ = std::make_unique<HealthService>(loop_.get(), std::move(services));
     health_->Register(&builder);
@@ -51,10 +50,14 @@ class GrpcHealth {
     loop_->Stop();
   }
 
-  void Take(UniqueFd connection) { grpc::AddInsecureChannelFromFd(server_.get(), connection.Release()); }
+  void Take(UniqueFd connection) {
+    if (!connections_.Admit(connection.get())) return;
+    grpc::AddInsecureChannelFromFd(server_.get(), connection.Release());
+  }
   void End() { health_->End(); }
 
  private:
+  ConnectionLimits connections_;
   std::unique_ptr<HealthService> health_;
   std::unique_ptr<GrpcEventLoop> loop_;
   std::unique_ptr<grpc::Server> server_;
@@ -85,7 +88,7 @@ absl::StatusOr<std::unique_ptr<ServerPorts>> ServerPorts::Start(Options options)
   common.health = options.health;
   common.ready = options.ready;
   if (options.health_port >= 0) {
-    state->grpc_health = std::make_unique<GrpcHealth>(std::move(options.services));
+    state->grpc_health = std::make_unique<GrpcHealth>(std::move(options.services), options.limits);
     HttpServer::Options health = common;
     health.port = options.health_port;
     health.on_http2 = [grpc = state->grpc_health.get()](UniqueFd connection) {

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/protocol/limit_reached.h"
 #include "common/rpc/job_token.h"
 #include "common/rpc/tls.h"
 #include "common/telemetry/metrics.h"
@@ -34,6 +35,8 @@ class ServerPorts {
     std::function<absl::Status()> health, ready;
     // Names of services that gRPC's health knows.
     std::set<std::string> services;
+    // Counts connections that are refused.
+    LimitCounters* limits = nullptr;
     MetricRegistry* metrics = nullptr;
     // On ps:0; else null.
     Coordinator* coordinator = nullptr;

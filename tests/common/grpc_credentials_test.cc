@@ -12,6 +12,7 @@
 #include <fstream>
 #include <functional>
 #include <thread>
+#include <typeinfo>
 
 #include "common/rpc/openssl_types.h"
 #include "common/rpc/tls_probe.h"
@@ -183,6 +184,10 @@ TEST_CASE("a process notices that its certificate is somebody else's, and when i
   const absl::Time end = absl::FromUnixSeconds(absl::ToUnixSeconds(absl::Now()) + 7200);
   ca.Issue(kWorker, kWorker.ToDns(), {absl::Now() - absl::Hours(1), end});
   CHECK(tls->expiry() == end);  // of the file as it is now
+  std::ifstream file(tls->files().certificate);
+  const std::string pem{std::istreambuf_iterator<char>(file), {}};
+  CHECK(EndOfCertificate(pem) == end);
+  CHECK(EndOfCertificate("none") == absl::InfinitePast());
 }
 
 TEST_CASE("both ends must prove who they are") {
@@ -224,6 +229,22 @@ TEST_CASE("a server must be the one that was meant, of the same job") {
     CHECK_FALSE(Connects(impostor.address(), worker));
     CHECK_THAT(Cause(impostor.address(), worker.tls()),
                Contains("is that of " + identity.ToUri() + "; expected is spiffe://j/ps/0"));
+  }
+}
+
+TEST_CASE("a host whose name begins like that of a socket is reached, and listens, with TLS") {
+  const Folder folder;
+  const TestCertificates ca(folder.path(), "ca");
+  const JobCredentials worker(ca.IssueTls(kWorker)), server(ca.IssueTls(kServer));
+  for (const std::string address : {"unix-bench-ps-0.jobs:2222", "unixhost:1"}) {
+    INFO(address);
+    CHECK(typeid(*worker.ToServer(0, address)) == typeid(*worker.ToServer(0, "10.0.0.1:2222")));
+    CHECK(typeid(*server.OfServer(address)) == typeid(*server.OfServer("10.0.0.1:2222")));
+  }
+  for (const std::string address : {"unix:/tmp/socket", "unix-abstract:socket"}) {
+    INFO(address);
+    CHECK(typeid(*worker.ToServer(0, address)) != typeid(*worker.ToServer(0, "10.0.0.1:2222")));
+    CHECK(typeid(*server.OfServer(address)) != typeid(*server.OfServer("10.0.0.1:2222")));
   }
 }
 

@@ -93,7 +93,7 @@ Ends Connect(const std::string& for_client, const std::string& for_server, const
   int port = 0;
   Address address = At(listen);
   LimitCounters counters;
-  ConnectionLimits limits(v1::ClientLimits(), 1000, &Clock::Real(), &counters);
+  ConnectionLimits limits(ConnectionLimits::Most::Of(v1::ClientLimits(), 1000), &Clock::Real(), &counters);
   std::unique_ptr<GrpcTcpListener> listener;
   if (address.is_unix() || for_server.empty()) {
     if (!for_server.empty()) SetUnixSocketOptions(&builder);

@@ -38,6 +38,7 @@ void ServerFixture::Start() {
   options.servers = servers;
   options.workers = workers;
   options.http_port = http_port;
+  options.token = token;
   auto started = InProcessCluster::Start(std::move(options));
   REQUIRE(started.ok());
   cluster = *std::move(started);

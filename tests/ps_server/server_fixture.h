@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/model/model_spec.h"
+#include "common/rpc/job_token.h"
 #include "local/in_process_cluster.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "proto/parameter_server.grpc.pb.h"
@@ -48,6 +49,7 @@ class ServerFixture {
   ModelSpec model;
   uint32_t servers, workers;
   int http_port = -1;
+  JobToken token;  // of the servers; calls do not carry it
   std::unique_ptr<InProcessCluster> cluster;
   std::vector<std::unique_ptr<v1::ParameterServer::Stub>> shards;
   std::vector<std::unique_ptr<v1::ShardControl::Stub>> controls;

@@ -30,6 +30,12 @@ TEST_CASE("a text line") {
         "2025-12-20T10:26:55.123Z E a\n    b\\x1b[31m\\x0d\t\xEF\xBF\xBD\n");
 }
 
+TEST_CASE("of a very long message the beginning is shown") {
+  const std::string line = FormatLogLine({}, LogLevel::kError, kTime, std::string(5 << 20, 'x'));
+  CHECK(line.size() < 8400);
+  CHECK_THAT(line, Catch::EndsWith("x... (5234688 bytes more)\n"));
+}
+
 TEST_CASE("a JSON line") {
   CHECK(Json("joined") ==
         R"({"time":"2025-12-20T10:26:55.123Z","level":"info","task":"worker:1","message":"joined"})"

@@ -256,6 +256,10 @@ TEST_CASE("Who does not fit is refused, with the first difference") {
     return std::string(answer->status().message());
   };
   v1::JoinRequest request = f.JoinRequest(1);
+  request.mutable_protocol()->set_major(99);
+  request.set_task(std::string(3 << 20, 'x'));
+  CHECK(refusal(request).size() < 1000);
+  request = f.JoinRequest(1);
   request.set_rank(2);
   CHECK_THAT(refusal(request), Contains("rank 2") && Contains("2 workers"));
   request = f.JoinRequest(1);

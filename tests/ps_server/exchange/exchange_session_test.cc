@@ -1,6 +1,8 @@
 // A session with a real shard and no channel. Tests that need a channel are in tests/ps_server.
 #include "ps_server/exchange/exchange_session.h"
 
+#include <malloc.h>
+
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,6 +10,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "common/protocol/limit_reached.h"
 #include "tests/common/task_queue.h"
 #include "tests/ps_server/shard/shard_fixture.h"
 
@@ -26,11 +29,13 @@ struct SessionFixture {
   }
   ~SessionFixture() { session->End(); }
 
-  void Receive(const v1::ExchangeRequest& request) {
+  absl::Status TryReceive(const v1::ExchangeRequest& request) {
     const auto bytes = std::make_shared<const std::string>(request.SerializeAsString());
-    REQUIRE(session->Receive({{*bytes}, bytes}).ok());
+    absl::Status status = session->Receive({{*bytes}, bytes});
     tasks.Run();
+    return status;
   }
+  void Receive(const v1::ExchangeRequest& request) { REQUIRE(TryReceive(request).ok()); }
   void Pull(uint64_t id) {
     v1::ExchangeRequest request;
     request.set_id(id);
@@ -116,6 +121,36 @@ TEST_CASE("Weights that are revoked between two of their messages end their pull
   CHECK((ended == 1 && answered == 1));
   CHECK_FALSE(f.session->DropRevoked());
   CHECK(f.session->idle());
+}
+
+// A pull that fails, with so many bytes in a field that nobody knows.
+v1::ExchangeRequest PullWithUnknown(uint64_t id, size_t bytes) {
+  v1::ExchangeRequest request;
+  request.set_id(id);
+  v1::PullRequest& pull = *request.mutable_pull();
+  pull.set_pin(12345);
+  pull.GetReflection()->MutableUnknownFields(&pull)->AddLengthDelimited(1000, std::string(bytes, 'x'));
+  return request;
+}
+
+TEST_CASE("Fields that a server does not know are not kept with an exchange whose answer nobody reads") {
+  constexpr uint64_t kPulls = 200;
+  constexpr size_t kBytes = 60'000;
+  SessionFixture f(16);
+  const size_t before = mallinfo2().uordblks;
+  for (uint64_t id = 1; id <= kPulls; ++id) f.Receive(PullWithUnknown(id, kBytes));
+  CHECK(mallinfo2().uordblks < before + kPulls * kBytes / 4);
+  const auto reply = f.Send();
+  REQUIRE(reply.has_value());
+  CHECK(reply->has_error());
+}
+
+TEST_CASE("A message that is large beside its gradient is refused") {
+  SessionFixture f(16);
+  const absl::Status status = f.TryReceive(PullWithUnknown(1, 70'000));
+  CHECK(status.code() == absl::StatusCode::kResourceExhausted);
+  CHECK_THAT(std::string(status.message()), Catch::Contains("at most 65536 are allowed"));
+  CHECK(LimitOf(status) == Limit::kRequestBytes);
 }
 
 }  // namespace

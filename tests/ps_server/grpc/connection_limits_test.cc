@@ -65,7 +65,7 @@ v1::ClientLimits Limits(uint32_t connections, uint32_t of_host) {
 
 struct LimitedServer {
   LimitedServer(uint32_t connections, uint32_t of_host, size_t descriptors = 1'000'000)
-      : limits(Limits(connections, of_host), descriptors, &clock, &counters) {}
+      : limits(ConnectionLimits::Most::Of(Limits(connections, of_host), descriptors), &clock, &counters) {}
 
   ManualClock clock;
   LimitCounters counters;

@@ -27,7 +27,8 @@ using std::chrono::system_clock;
 class TestServer {
  public:
   explicit TestServer(const std::string& host, uint32_t connections_of_host = 1024)
-      : limits_(Limits(connections_of_host), 1'000'000, &Clock::Real(), &counters) {
+      : limits_(ConnectionLimits::Most::Of(Limits(connections_of_host), 1'000'000), &Clock::Real(),
+                &counters) {
     auto listening = GrpcTcpListener::Listen(ParseAddress(host + ":0").value(), "auto", 1000, &limits_);
     REQUIRE(listening.ok());
     listener_ = *std::move(listening);

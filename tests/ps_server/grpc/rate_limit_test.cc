@@ -36,5 +36,24 @@ TEST_CASE("A clock that stands still, or goes back, gives nothing") {
   CHECK(Taken(limit, begin) == 0);
 }
 
+TEST_CASE("Each key has its own limit, and those that are too many share one until others have been still") {
+  const absl::Time begin = absl::UnixEpoch();
+  RateLimits limits(1, 10, 2);
+  for (const char* key : {"a", "b", "c"}) {
+    for (int i = 0; i < 10; ++i) CHECK(limits.Take(key, begin));
+    CHECK_FALSE(limits.Take(key, begin));
+  }
+  // "d" shares with "c"; the others keep what they have used.
+  CHECK_FALSE(limits.Take("d", begin));
+  CHECK_FALSE(limits.Take("a", begin));
+  CHECK(limits.Take("a", begin + absl::Seconds(5)));
+  // "b" has been still for long enough, "a" has not.
+  const absl::Time later = begin + absl::Seconds(10);
+  for (int i = 0; i < 10; ++i) CHECK(limits.Take("d", later));
+  CHECK_FALSE(limits.Take("d", later));
+  for (int i = 0; i < 9; ++i) CHECK(limits.Take("a", later));
+  CHECK_FALSE(limits.Take("a", later));
+}
+
 }  // namespace
 }  // namespace weir
