@@ -111,6 +111,7 @@ void ExchangeSession::Close(Exchange& exchange) {
   exchange.wants_keys = false;
   exchange.rows = nullptr;
   arriving_ -= std::exchange(exchange.arriving, 0);
+  exchange.arriving_share.GiveBack();
   if (exchange.read == nullptr) Unreserve(exchange);
   ++closing_;
   Queue(exchange);

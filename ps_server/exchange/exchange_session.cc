@@ -25,6 +25,12 @@ absl::Status CheckDtype(v1::Dtype dtype) {
   return absl::InvalidArgumentError(absl::StrCat("dtype: ", dtype, " is not one of F32 (0) and BF16 (1)"));
 }
 
+absl::Status TooManyRows(absl::string_view what, const ByteBudget& budget, uint64_t bytes) {
+  return LimitReached(Limit::kRowBytes, absl::StatusCode::kUnavailable,
+                      absl::StrCat("rows of ", budget.taken(), " bytes ", what, ", and ", bytes,
+                                   " more are over the limit of ", budget.most(), "; send it again"));
+}
+
 absl::Status CheckPullOfPush(const v1::PushRequest& push, const v1::PullRequest& pull) {
   if (pull.pin() != 0) return absl::InvalidArgumentError("pull.pin: not with a push");
   if (pull.clock() != push.clock() + 1) {
@@ -358,6 +364,10 @@ bool ExchangeSession::Reserve(Exchange& exchange) {
                                              " bytes are arriving on this stream; send it again")));
     return false;
   }
+  if (!exchange.arriving_share.Take(options_.arriving_rows, bytes)) {
+    Fail(exchange, TooManyRows("are arriving from all clients", *options_.arriving_rows, bytes));
+    return false;
+  }
   exchange.arriving += bytes;
   arriving_ += bytes;
   return true;
@@ -366,6 +376,8 @@ bool ExchangeSession::Reserve(Exchange& exchange) {
 void ExchangeSession::Unreserve(Exchange& exchange) {
   arriving_ -= std::exchange(exchange.arriving, 0);
   asked_ -= std::exchange(exchange.asked, 0);
+  exchange.arriving_share.GiveBack();
+  exchange.asked_share.GiveBack();
 }
 
 void ExchangeSession::TakeChunk(Exchange& exchange, const Chunk& chunk) {
@@ -461,6 +473,9 @@ void ExchangeSession::StartPull(Exchange& exchange) {
     return Fail(exchange, LimitReached(Limit::kRowBytes, absl::StatusCode::kUnavailable,
                                        absl::StrCat("pulls of this stream have asked for rows of ", asked_,
                                                     " bytes; pull again")));
+  }
+  if (!exchange.asked_share.Take(options_.asked_rows, bytes)) {
+    return Fail(exchange, TooManyRows("have all clients asked for", *options_.asked_rows, bytes));
   }
   exchange.asked = bytes;
   asked_ += bytes;

@@ -19,6 +19,7 @@
 #include "common/protocol/row_layout.h"
 #include "common/sync/executor.h"
 #include "proto/parameter_server.pb.h"
+#include "ps_server/exchange/byte_budget.h"
 #include "ps_server/exchange/shared_memory.h"
 #include "ps_server/shard/push_arrival.h"
 #include "ps_server/shard/row_arrival.h"
@@ -55,6 +56,10 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
     // Whether this client may begin an exchange for that caller, with a push or without one. Called within
     // Receive(). Null: it may for all.
     std::function<absl::Status(const v1::Caller& caller, bool pushes)> admit;
+    // For the rows of all clients that are arriving, and for those that pulls have asked for. Null: any
+    // number of bytes.
+    ByteBudget* arriving_rows = nullptr;
+    ByteBudget* asked_rows = nullptr;
     // Counts the limits that exchanges reach. Null: nothing counts them.
     LimitCounters* limits = nullptr;
   };
@@ -121,8 +126,9 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
     // Of them only the pull's keys are wanted: there is no push, or it is answered.
     bool wants_keys = false;
     RowKeys keys;  // of the pull, whole
-    // What of kMaxRowBytesHeld the exchange takes, each way.
+    // What of kMaxRowBytesHeld the exchange takes, each way, and of what all clients may have.
     uint64_t arriving = 0, asked = 0;
+    ByteBudget::Share arriving_share, asked_share;
     // Each chunk is answered with the same range of the version that the push makes.
     bool eager = false;
     std::optional<Range> last;        // the last chunk's, until the push is answered

@@ -8,13 +8,18 @@
 namespace weir {
 
 ParameterServerService::ParameterServerService(Options options)
-    : options_(std::move(options)), service_(kService) {}
+    : options_(std::move(options)),
+      arriving_rows_(options_.most_row_bytes),
+      asked_rows_(options_.most_row_bytes),
+      service_(kService) {}
 
 void ParameterServerService::Register(grpc::ServerBuilder* builder) {
   builder->RegisterService(&service_);
   ExchangeSession::Options session;
   session.shard = options_.shard;
   session.limits = &options_.admission->limits();
+  session.arriving_rows = &arriving_rows_;
+  session.asked_rows = &asked_rows_;
   session.chunk_elements = static_cast<uint64_t>(ChunkElements(options_.wire.chunk_kib()));
   session.chunks_in_flight = options_.wire.chunks_in_flight();
   for (GrpcEventLoop& loop : *options_.loops) {

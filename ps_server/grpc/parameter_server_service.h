@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -30,6 +31,8 @@ class ParameterServerService {
     std::deque<GrpcEventLoop>* loops = nullptr;
     GrpcAdmission* admission = nullptr;
     v1::WireConfig wire;
+    // For the rows of all clients, each way. Bytes.
+    uint64_t most_row_bytes = std::numeric_limits<uint64_t>::max();
     // A stream of this caller broke, or the caller cancelled it. Runs on a loop's thread. May be null.
     std::function<void(const v1::Caller&)> on_broken;
   };
@@ -56,6 +59,7 @@ class ParameterServerService {
   void AcceptNext();
 
   const Options options_;
+  ByteBudget arriving_rows_, asked_rows_;
   GrpcMethods service_;
   std::atomic<uint64_t> sessions_{0};
   std::atomic<bool> wants_releases_{false};

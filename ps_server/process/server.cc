@@ -66,8 +66,9 @@ constexpr absl::Duration kDrainGrace = absl::Seconds(5);
 constexpr absl::Duration kLook = absl::Seconds(1);
 // How often a server without a coordinator logs that it waits.
 constexpr absl::Duration kComplaintInterval = absl::Seconds(10);
-// The share of the memory that bytes may take which have come over TCP and were not taken yet: 1 / this.
-constexpr uint64_t kArrivingShare = 4;
+// 1 / this of the memory may be taken by bytes that have come over TCP and are to be read, and as much by
+// rows on their way, each way.
+constexpr uint64_t kTravelShare = 4;
 // How often a server warns of a certificate that ends soon.
 constexpr absl::Duration kExpiryLook = absl::Hours(24);
 // For so long must there be a cause for which ps:0 cannot be reached: files of certificates may be half
@@ -262,7 +263,7 @@ absl::Status ServerImpl::Start() {
   };
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  SetServerOptions(options_.config.server().clients(), memory / kArrivingShare, &builder);
+  SetServerOptions(options_.config.server().clients(), memory / kTravelShare, &builder);
   if (listen.is_unix()) {
     SetUnixSocketOptions(&builder);
     builder.AddListeningPort(options_.listen, credentials_->OfServer(options_.listen));
@@ -284,6 +285,7 @@ absl::Status ServerImpl::Start() {
   data_plane.loops = &loops_;
   data_plane.admission = &admission_;
   data_plane.wire = options_.config.wire();
+  if (memory > 0) data_plane.most_row_bytes = memory / kTravelShare;
   if (options_.index == 0) {
     data_plane.on_broken = [this](const v1::Caller& caller) { coordinator_->OnDisconnect(caller); };
   }

@@ -80,6 +80,8 @@ struct RowsFixture {
     options.chunks_in_flight = chunks_in_flight;
     options.shared_memory = &segment;
     options.limits = &limits;
+    options.arriving_rows = arriving_rows;
+    options.asked_rows = asked_rows;
     session = std::make_shared<ExchangeSession>(options, [] {});
   }
 
@@ -214,6 +216,8 @@ struct RowsFixture {
   TaskQueue tasks;
   Segment segment;
   LimitCounters limits;
+  // Of all streams; null: any number.
+  ByteBudget *arriving_rows = nullptr, *asked_rows = nullptr;
   std::map<uint64_t, Got> got;
   std::shared_ptr<ExchangeSession> session;
 };
@@ -591,6 +595,34 @@ TEST_CASE("A stream has at most so many bytes of rows under way") {
     CHECK(f.Send(id).error.has_value() == (id == 6));
   }
   CHECK(f.limits.of(Limit::kRowBytes) == 2);
+}
+
+TEST_CASE("All streams together have at most so many bytes of rows under way") {
+  ByteBudget arriving(1000), asked(1000);
+  RowsFixture f(v1::ConsistencyConfig::MODE_SYNC);
+  f.arriving_rows = &arriving;
+  f.asked_rows = &asked;
+  f.Start();
+  // What other streams have taken.
+  ByteBudget::Share others;
+  REQUIRE(others.Take(&asked, 990));
+  const std::vector<TestRows> pulled = {{1, {1, 2, 3}, {}}};
+  const auto pull = [&](uint64_t id) {
+    v1::ExchangeRequest first = f.First(id, std::nullopt, {}, true, pulled);
+    first.MergeFrom(f.Piece(id, 0, f.Bytes({}, pulled)));
+    f.Receive(first);
+    return f.Send(id);
+  };
+  const auto refused = pull(1);
+  REQUIRE(refused.error.has_value());
+  CHECK(refused.error->code() == static_cast<int>(absl::StatusCode::kUnavailable));
+  CHECK_THAT(refused.error->message(), Catch::Contains("rows of 990 bytes have all clients asked for"));
+  CHECK(f.limits.of(Limit::kRowBytes) == 1);
+  others.GiveBack();
+  CHECK_FALSE(pull(2).error.has_value());
+  // It is sent: nothing is kept.
+  CHECK(asked.taken() == 0);
+  CHECK(arriving.taken() == 0);
 }
 
 }  // namespace
