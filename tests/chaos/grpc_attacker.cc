@@ -23,6 +23,7 @@
 #include "proto/coordinator.grpc.pb.h"
 #include "proto/parameter_server.grpc.pb.h"
 #include "proto/shard_control.grpc.pb.h"
+#include "tests/ps_server/http2_client.h"
 
 namespace weir {
 namespace {
@@ -120,6 +121,8 @@ constexpr Kind kKinds[] = {
     {"streams", "opens exchanges of any declared size, and neither sends nor reads on"},
     {"connections", "opens connections that say nothing, nonsense, or half of a handshake"},
     {"crowd", "holds 250 connections: idle, half open, slow, in a TLS handshake that never ends"},
+    {"halves",
+     "begins requests of any declared size that never end, and sends small ones that unpack to large ones"},
     {"http", "sends endless headers, ranges without number, and requests that never end"},
 };
 
@@ -149,6 +152,7 @@ void Attacker::Run(const std::string& kind, const std::atomic<bool>& stop) {
   if (kind == "streams") return AttackStreams(stop);
   if (kind == "connections") return AttackConnections(stop);
   if (kind == "crowd") return HoldCrowd(stop);
+  if (kind == "halves") return HoldHalves(stop);
   if (kind == "http") return AttackHttp(stop);
 }
 
@@ -359,6 +363,38 @@ void Attacker::HoldCrowd(const std::atomic<bool>& stop) {
       acts_.Count();
     }
     std::this_thread::sleep_for(10 * kPace);
+  }
+}
+
+void Attacker::HoldHalves(const std::atomic<bool>& stop) {
+  static constexpr const char* kMethods[] = {"weir.v1.Coordinator/Status", "weir.v1.ParameterServer/Exchange",
+                                             "grpc.health.v1.Health/Watch"};
+  grpc::ChannelArguments compressed;
+  compressed.SetCompressionAlgorithm(GRPC_COMPRESS_GZIP);
+  const auto coordinator = v1::Coordinator::NewStub(
+      grpc::CreateCustomChannel(target_.servers[0], grpc::InsecureChannelCredentials(), compressed));
+  v1::LeaveRequest leave;
+  leave.set_reason(std::string(2 << 20, 'x'));
+  // A message of almost 4 GiB begins.
+  const std::string begin = std::string("\x00\xff\xff\xff\xff", 5) + std::string(1 << 14, 'x');
+  std::deque<Http2Client> held;
+  for (uint64_t i = 0; !stop; ++i) {
+    if (held.size() >= kHeld) held.pop_front();
+    const std::string& server = target_.servers[i % target_.servers.size()];
+    int port = 0;
+    if (absl::SimpleAtoi(server.substr(server.rfind(':') + 1), &port)) {
+      Http2Client& client = held.emplace_back(port);
+      client.Call(kMethods[i % std::size(kMethods)]);
+      client.Send({Http2Client::kData, 0, 1, begin});
+    }
+    acts_.Count();
+    if (i % 8 == 0) {
+      grpc::ClientContext context;
+      SetDeadline(context);
+      v1::LeaveReply reply;
+      acts_.Count("leave", coordinator->Leave(&context, leave, &reply).ok());
+    }
+    std::this_thread::sleep_for(kPace);
   }
 }
 

@@ -39,6 +39,7 @@ class Attacker {
   void AttackConnections(const std::atomic<bool>& stop);
   void AttackHttp(const std::atomic<bool>& stop);
   void HoldCrowd(const std::atomic<bool>& stop);
+  void HoldHalves(const std::atomic<bool>& stop);
 
   const Target target_;
   Acts& acts_;
