@@ -252,12 +252,15 @@ class Shard {
   bool WaitsForStream(const v1::PushRequest& header);
   // nullptr: the push is arriving twice already.
   std::unique_ptr<PushArrival> Arrive(Session session, v1::PushRequest header);
-  // False: the next version has to wait for readers whose time is not over yet.
-  bool MakeRoom();
+  // Whether the next version has room for its weights and for former rows.
+  bool MakeRoom() { return MakeRoomForWeights() && MakeRoomForRows(); }
+  // False: it has to wait for readers whose time is not over yet.
+  bool MakeRoomForWeights();
   void RevokeLate();
   // Whether former rows fit into their memory, after pins of readers have ended where they must. False: a
   // checkpoint keeps them.
   bool MakeRoomForRows();
+  bool RowsFit() const;
   // What the open step's parts and former rows may take together, and what former rows may take of it.
   double RowBytesLeft() const;
   // ResourceExhausted: with the rows of this part the open step's do not fit into their memory.
@@ -296,6 +299,7 @@ class Shard {
   std::string ReasonOfLogged(const Decision& decision) const;
   // The holders of the memory that the next version waits for, as text and as tasks.
   std::string MemoryHolders() const;
+  std::string HoldersOfRows() const;
   std::vector<std::string> TasksHoldingMemory() const;
   std::string Describe(const VersionReaders::Held& held) const;
   // All waits, the longest first.
