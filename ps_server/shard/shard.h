@@ -216,6 +216,8 @@ class Shard {
   absl::StatusOr<v1::CheckpointFile> WriteFiles(CheckpointWork& work, uint64_t generation);
   void ReportCheckpoint(uint64_t step, const absl::StatusOr<v1::CheckpointFile>& file);
   v1::ShardState StateNow() const;
+  // The version of the tables that is kept for a checkpoint; nullopt: none is.
+  std::optional<uint64_t> RowsKept() const;
   void HandleShutdown(const v1::Shutdown& shutdown);
   void HandleBegin(HeldPush push);
   // `waited`: the push has waited in calls_.ready, and its turn has come.
@@ -340,6 +342,8 @@ class Shard {
   bool writing_ = false;
   // What is kept for a checkpoint whose TakeCheckpoint has not come.
   std::shared_ptr<CheckpointWork> frozen_;
+  // What was kept last. Gone: its checkpoint is written, or given up.
+  std::weak_ptr<const CheckpointWork> kept_;
   // Of the tables' answers.
   RowMemory row_memory_{options_.weights_source};
 

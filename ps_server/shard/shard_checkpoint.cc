@@ -87,6 +87,7 @@ absl::Status Shard::FreezeFor(uint64_t step, std::optional<uint64_t> follows) {
     work->tables = std::make_unique<PinnedTables>(tables_, step, follows, dense);
   }
   frozen_ = work;
+  kept_ = work;
   if (!log_.kept()) {
     work->logged = true;
     return absl::OkStatus();
@@ -156,6 +157,13 @@ void Shard::ReportCheckpoint(uint64_t step, const absl::StatusOr<v1::CheckpointF
     report.mutable_checkpoint()->set_error(std::string(file.status().message()));
   }
   Report(std::move(report));
+}
+
+std::optional<uint64_t> Shard::RowsKept() const {
+  const std::shared_ptr<const CheckpointWork> work = kept_.lock();
+  // An earlier incarnation's tables may still be written.
+  if (work == nullptr || work->tables == nullptr || work->tables->tables != tables_) return std::nullopt;
+  return work->tables->pinned->version();
 }
 
 v1::ShardState Shard::StateNow() const {

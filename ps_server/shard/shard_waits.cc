@@ -116,11 +116,13 @@ bool Shard::RowsFit() const {
 }
 
 bool Shard::MakeRoomForRows() {
-  // Readers delay no update.
+  // Readers delay no update. But rows of a version that a checkpoint keeps, and later ones, stay anyway.
+  const uint64_t kept = RowsKept().value_or(UINT64_MAX);
   while (!pins_.empty() && !RowsFit()) {
     const auto oldest = std::min_element(pins_.begin(), pins_.end(), [](const auto& a, const auto& b) {
-      return a.second.version->count < b.second.version->count;
+      return a.second.tables->version() < b.second.tables->version();
     });
+    if (oldest->second.tables->version() >= kept) break;
     LogWarning("pin ", oldest->first, " of version ", oldest->second.version->count,
                " ends, since former rows are kept for it. ", row_budget_.Describe(table_bytes_));
     pins_.erase(oldest);

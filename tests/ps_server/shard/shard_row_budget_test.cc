@@ -199,6 +199,33 @@ TEST_CASE("Former rows that a checkpoint keeps make updates wait for it when the
   CHECK(f.shard->counters().version == 3);
 }
 
+TEST_CASE("No reader's pin ends where a checkpoint keeps the former rows anyway") {
+  LongRows f(Mode::MODE_ASYNC);
+  f.memory_bytes = TooLittle();
+  f.Start();
+  f.PushLong({0, 0}, kRows);
+  f.Stats();
+  f.Pin(1, 60);
+  f.PushLong({0, 1}, 1);
+  f.hold_background = true;
+  f.TakeCheckpoint(2);
+  f.Pin(2, 60);
+  CHECK(f.PushLong({0, 2}, kRows)->reply().outcome() == v1::OK);
+  f.Pin(3, 60);
+  const auto waits = f.PushLong({0, 3}, 1);
+  CHECK_FALSE(waits->there());
+  // The first pin kept rows for itself.
+  CHECK(absl::IsFailedPrecondition(f.ReadUnder(1).status()));
+  CHECK(*f.ReadUnder(2) == -2);
+  CHECK(*f.ReadUnder(3) == -3);
+  f.hold_background = false;
+  f.RunBackground();
+  f.Written();
+  CHECK(waits->reply().outcome() == v1::OK);
+  CHECK(absl::IsFailedPrecondition(f.ReadUnder(2).status()));
+  CHECK(*f.ReadUnder(3) == -3);
+}
+
 TEST_CASE(
     "Former rows that a checkpoint keeps make no push wait that is in the log, for which it would wait") {
   LongRows f(Mode::MODE_ASYNC);
