@@ -295,6 +295,24 @@ TEST_CASE("Table: a bucket beyond its quota loses the rows that were updated lon
   for (size_t i = 0; i < 200; ++i) CHECK(HasRow(*table, keys[i]) == (i >= 160));
 }
 
+TEST_CASE(
+    "Table: a bucket that was restored with more rows than its quota loses them with the next version") {
+  Table::Options options = MakeOptions();
+  options.max_rows = kKeyBuckets;
+  const auto table = Make(options);
+  const std::vector<uint64_t> keys = KeysOfOneBucket(3);
+  const std::vector<float> words(table->row_words(), 4);
+  REQUIRE(table->RestoreVersion(9).ok());
+  REQUIRE(table->RestoreRows({{keys[0], 7, words}, {keys[1], 8, words}}).ok());
+  REQUIRE(table->RestoreRows({{keys[2], 6, words}}).ok());
+  // As saved until then.
+  CHECK(table->rows() == 3);
+  REQUIRE(table->Update({}, 1).ok());
+  CHECK(table->rows() == 1);
+  CHECK(HasRow(*table, keys[1]));
+  CHECK(table->stats().evicted == 2);
+}
+
 TEST_CASE("Table: a pinned version stays until its last Unpin, and its bytes are counted") {
   const auto table = Make(MakeOptions());
   REQUIRE(Push(*table, {1, 2}).ok());
