@@ -172,10 +172,11 @@ absl::Status Table::Update(absl::Span<const Part> parts, double learning_rate) {
   }
   const VersionStep step{++version_, learning_rate, weights};
   const std::vector<size_t> begins = GroupByPartition(parts, hashes_);
-  // Few rows are not worth another thread.
+  // Few rows are not worth another thread, those that the sweep for expired ones looks at included.
+  size_t visited = hashes_.size();
+  if (options_.expire_after_steps > 0) visited += (rows() + counters()) / rules_.SweepPeriod();
   const size_t most = kTasksPerThread * static_cast<size_t>(options_.threads->threads());
-  const size_t tasks =
-      options_.threads->threads() == 1 ? 1 : std::clamp<size_t>(Tasks(hashes_.size()), 1, most);
+  const size_t tasks = options_.threads->threads() == 1 ? 1 : std::clamp<size_t>(Tasks(visited), 1, most);
   constexpr uint32_t kAll = TablePartition::kPartitions;
   options_.threads->ParallelFor(static_cast<int64_t>(tasks), [&](int64_t task) {
     const auto begin = [&](size_t t) {
