@@ -381,6 +381,15 @@ void PlanEarlyRows(Dice& dice, bool forced, Plan* plan) {
   plan->faults.push_back(crash);
 }
 
+// Likewise: less memory than former rows take, so that every update ends the pins of readers, and waits for
+// what a checkpoint keeps.
+void PlanMemory(Dice& dice, Plan* plan) {
+  // The rows of a step's parts must fit, and so must those that max_rows allows.
+  const bool needs_more = plan->sync() && !plan->ledger.early_rows;
+  if (!plan->ledger.table || plan->ledger.rules.max_rows > 0 || needs_more || !dice.Chance(0.4)) return;
+  plan->config.mutable_server()->set_memory_limit_mib(1);
+}
+
 }  // namespace
 
 const char* Name(FaultPlan::Kind kind) {
@@ -478,6 +487,8 @@ Plan MakePlan(uint64_t seed, bool with_table) {
   PlanChurn(churn, &plan);
   Dice early(seed, "plan: early rows");
   PlanEarlyRows(early, with_table, &plan);
+  Dice memory(seed, "plan: memory");
+  PlanMemory(memory, &plan);
   for (const FaultPlan& fault : plan.faults) plan.heal = std::max(plan.heal, fault.at + fault.duration);
   return plan;
 }
@@ -497,7 +508,8 @@ std::string Plan::ToString() const {
       logs() ? ", log" : "", moves > 0 ? ", servers move" : "",
       ledger.poisoned.empty() ? "" : ", poisoned batches", ledger.uploaded ? ", values uploaded" : "",
       ledger.table ? ", a table" : "", Words(ledger.rules),
-      consistency.tables() == v1::ConsistencyConfig::TABLES_ASYNC ? ", rows on arrival" : "");
+      consistency.tables() == v1::ConsistencyConfig::TABLES_ASYNC ? ", rows on arrival" : "",
+      config.server().memory_limit_mib() > 0 ? ", little memory" : "");
   for (const FaultPlan& fault : faults) {
     absl::StrAppend(&out, "; ", Name(fault.kind), " ", fault.first, " ", fault.second, " at ",
                     absl::FormatDuration(fault.at), " for ", absl::FormatDuration(fault.duration));
