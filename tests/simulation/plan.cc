@@ -316,12 +316,12 @@ void PlanTable(Dice& dice, bool forced, Plan* plan) {
 
 // Of a stream of chance of its own, too: jobs whose rows come and go, which save what has changed all the
 // time and lose servers meanwhile. So a checkpoint that has the removal of rows alone is restored now and
-// then.
-void PlanChurn(Dice& dice, Plan* plan) {
+// then. Returns whether it is such a job.
+bool PlanChurn(Dice& dice, Plan* plan) {
   const auto workers = static_cast<uint32_t>(plan->workers.size());
   if (!plan->ledger.table || !plan->recoverable() || workers > 5 || plan->ledger.parts > 5 ||
       !dice.Chance(0.5)) {
-    return;
+    return false;
   }
   Ledger::Options& ledger = plan->ledger;
   const uint32_t of_version = ledger.sync ? ledger.parts : 1;  // batches
@@ -351,6 +351,7 @@ void PlanChurn(Dice& dice, Plan* plan) {
     fault.first = dice.Below(plan->shards());
     plan->faults.push_back(fault);
   }
+  return true;
 }
 
 // Likewise.
@@ -484,11 +485,12 @@ Plan MakePlan(uint64_t seed, bool with_table) {
   Dice table(seed, "plan: table");
   PlanTable(table, with_table, &plan);
   Dice churn(seed, "plan: churn");
-  PlanChurn(churn, &plan);
+  const bool churns = PlanChurn(churn, &plan);
   Dice early(seed, "plan: early rows");
   PlanEarlyRows(early, with_table, &plan);
   Dice memory(seed, "plan: memory");
-  PlanMemory(memory, &plan);
+  // Rows that come and go must do so while a checkpoint is written, too.
+  if (!churns) PlanMemory(memory, &plan);
   for (const FaultPlan& fault : plan.faults) plan.heal = std::max(plan.heal, fault.at + fault.duration);
   return plan;
 }
