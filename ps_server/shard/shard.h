@@ -214,7 +214,7 @@ class Shard {
   void WriteCheckpoint(const std::shared_ptr<CheckpointWork>& work);
   // In the background; the rows of tables are copied in turns of the queue.
   absl::StatusOr<v1::CheckpointFile> WriteFiles(CheckpointWork& work, uint64_t generation);
-  void ReportCheckpoint(uint64_t step, const absl::StatusOr<v1::CheckpointFile>& file);
+  void ReportCheckpoint(uint64_t step, uint64_t attempt, const absl::StatusOr<v1::CheckpointFile>& file);
   v1::ShardState StateNow() const;
   // The version of the tables that is kept for a checkpoint; nullopt: none is.
   std::optional<uint64_t> RowsKept() const;
