@@ -54,6 +54,13 @@ std::string DescribeServerMemory(const v1::JobConfig& config) {
                   [](const v1::TableConfig& table) { return table.max_rows() == 0; })) {
     absl::StrAppend(&text, " + rows of tables without max_rows, however many");
   }
+  if (std::any_of(config.tables().begin(), config.tables().end(), [](const v1::TableConfig& table) {
+        return table.admit_after() > 0 && table.expire_after_steps() == 0;
+      })) {
+    absl::StrAppend(&text,
+                    " + counts of keys that are not admitted in tables without expire_after_steps, "
+                    "however many");
+  }
   const double chunks = static_cast<double>(ServerMemoryOf(config, std::max(workers, 1u)).chunk_bytes);
   absl::StrAppend(&text, " + ", Times(chunks / kMiB, "MiB"), workers > 0 ? "" : " for each worker",
                   " (chunks on their way)");

@@ -84,6 +84,7 @@ void Checkpoints::Begin() {
   }
   current_ = Current{};
   current_->since = now;
+  current_->attempt = ++attempts_;
   next_step_ = std::max(next_step_, snapshot->step + 1);
   current_->of = *std::move(snapshot);
   current_->requests = std::exchange(next_, {});
@@ -110,6 +111,7 @@ void Checkpoints::OnBegun(const absl::Status& status) {
   v1::ControlMessage message;
   message.mutable_checkpoint()->set_step(current_->of.step);
   message.mutable_checkpoint()->set_complete(newest_.has_value() ? newest_->step() + 1 : 0);
+  message.mutable_checkpoint()->set_attempt(current_->attempt);
   options_.broadcast(message);
 }
 
@@ -119,6 +121,8 @@ void Checkpoints::OnWritten(uint32_t shard, const v1::CheckpointWritten& written
     if (!newest_.has_value() || written.step() != newest_->step()) options_.store->Discard(written.step());
     return;
   }
+  // What an earlier attempt left was removed when this one began. A shard of version 1.7 names no attempt.
+  if (written.attempt() != 0 && written.attempt() != current_->attempt) return;
   if (current_->phase != Phase::kWriting) return;
   if (!written.error().empty()) return Fail(absl::StrCat("ps:", shard, ": ", written.error()));
   if (written.record().num_shards() != current_->of.num_shards) {

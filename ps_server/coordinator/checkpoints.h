@@ -104,6 +104,7 @@ class Checkpoints {
   struct Current {
     Phase phase = Phase::kBeginning;
     absl::Time since;
+    uint64_t attempt = 0;
     Snapshot of;
     std::map<uint32_t, v1::CheckpointFile> files;  // by shard
     std::vector<Done> requests;
@@ -134,6 +135,8 @@ class Checkpoints {
   uint32_t chain_ = 0;
   absl::Time newest_since_;
   uint64_t next_step_;
+  // Checkpoints that were begun.
+  uint64_t attempts_ = 0;
 };
 
 }  // namespace weir

@@ -362,7 +362,8 @@ absl::Status CheckDescription(const std::string& path, const v1::LogSegment& fou
 
 absl::StatusOr<LogEnd> ReadPushLog(
     FileSystem& files, const std::string& folder, const v1::LogSegment& of, uint64_t from_segment,
-    const std::function<absl::Status(const v1::LoggedPush&, absl::Span<const float>)>& record) {
+    const std::function<absl::Status(const v1::LoggedPush&, absl::Span<const float>)>& record,
+    const std::function<absl::Status(const v1::LogSegment&)>& on_segment) {
   WEIR_ASSIGN_OR_RETURN(std::vector<uint64_t> numbers, Segments(files, folder));
   LogEnd end;
   if (numbers.empty()) return end;
@@ -376,7 +377,7 @@ absl::StatusOr<LogEnd> ReadPushLog(
   struct Segment {
     std::string path;
     std::unique_ptr<ReadableFile> file;
-    uint64_t begin = 0;
+    v1::LogSegment description;
     std::optional<uint64_t> end;
   };
   std::vector<Segment> segments;
@@ -396,7 +397,7 @@ absl::StatusOr<LogEnd> ReadPushLog(
       WEIR_RETURN_IF_ERROR(CheckDescription(segment.path, found, of));
       if (IsReplaced(found, newest)) continue;
       newest = found;
-      segment.begin = reader.at();
+      segment.description = found;
       if (!segments.empty()) segments.back().end = found.previous_bytes();
       if (segments.empty() && from_segment == 0 && found.checkpoint() != of.checkpoint()) {
         // If nothing is read, the next segment confirms all bytes of this one.
@@ -422,6 +423,12 @@ absl::StatusOr<LogEnd> ReadPushLog(
     if (!last && *segment.end > size) {
       return absl::DataLossError(
           absl::StrCat(segment.path, ": it has ", size, " bytes; the next segment says ", *segment.end));
+    }
+    if (on_segment) {
+      const absl::Status status = on_segment(segment.description);
+      if (!status.ok()) {
+        return absl::Status(status.code(), absl::StrCat(segment.path, ": ", status.message()));
+      }
     }
     SegmentReader reader(*segment.file, last ? size : *segment.end);
     WEIR_RETURN_IF_ERROR(reader.Next().status());

@@ -52,8 +52,9 @@ namespace weir {
 // checks whether a later incarnation has claimed the log. If none has, an incarnation that claims the log
 // later reads everything that was synced.
 
-// Minor version 2 added rows. A program that does not know them finds that the gradient is too long.
-constexpr DiskFormat kLogFormat = {1, 2};
+// Minor version 2 added rows. A program that does not know them finds that the gradient is too long. 3 added
+// the tables of a segment (LogSegment.tables).
+constexpr DiskFormat kLogFormat = {1, 3};
 
 // Writes the log. Thread-safe. After its owner releases it, the object lives until the executor has finished
 // its work.
@@ -143,9 +144,10 @@ struct LogEnd {
 
 // Reads all segments from `from_segment` on, record by record. An error of `record` ends the reading.
 // `gradient` is valid during the call. An empty or missing folder is an empty log. from_segment 0: starts at
-// the first segment that follows of.checkpoint; if there is none, nothing is read. After the return all
-// records that were read are durable, even if the process that wrote them died without syncing them: the
-// caller relies on them.
+// the first segment that follows of.checkpoint; if there is none, nothing is read. `on_segment` is called
+// before the records of each segment that is read; an error of it ends the reading, too, with the segment's
+// path in front. After the return all records that were read are durable, even if the process that wrote them
+// died without syncing them: the caller relies on them.
 //
 // DataLoss: a record in the middle is damaged, or a segment is missing; the message names the file and the
 // place. Unimplemented: a newer program wrote the log. FailedPrecondition: the log belongs to another model,
@@ -153,6 +155,7 @@ struct LogEnd {
 // every model).
 absl::StatusOr<LogEnd> ReadPushLog(
     FileSystem& files, const std::string& folder, const v1::LogSegment& of, uint64_t from_segment,
-    const std::function<absl::Status(const v1::LoggedPush& push, absl::Span<const float> gradient)>& record);
+    const std::function<absl::Status(const v1::LoggedPush& push, absl::Span<const float> gradient)>& record,
+    const std::function<absl::Status(const v1::LogSegment& description)>& on_segment = nullptr);
 
 }  // namespace weir

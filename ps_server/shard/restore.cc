@@ -1,6 +1,7 @@
 #include "ps_server/shard/restore.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -10,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
+#include "ps_server/shard/logged_rows.h"
 
 namespace weir {
 namespace {
@@ -113,6 +115,13 @@ absl::StatusOr<Replayed> ReplayLog(FileSystem& files, const std::string& directo
   of.set_model_hash(store.model().Hash());
   of.set_checkpoint(position.checkpoint);
   Replayed replayed;
+  std::optional<LoggedRows> rows_of;  // the segment that is being read
+  const auto begin = [&](const v1::LogSegment& segment) {
+    if (tables == nullptr) return absl::OkStatus();
+    absl::StatusOr<LoggedRows> found = LoggedRows::Of(segment, *tables);
+    if (found.ok()) rows_of = *std::move(found);
+    return found.status();
+  };
   const auto take = [&](const v1::LoggedPush& record, absl::Span<const float> gradient) {
     if (!record.has_membership() && record.outcome() == v1::OK) {
       const auto elements = static_cast<size_t>(store.elements());
@@ -126,8 +135,9 @@ absl::StatusOr<Replayed> ReplayLog(FileSystem& files, const std::string& directo
       const WeightedGradient weighted{gradient.data(), record.push().examples()};
       if (tables != nullptr) {
         const absl::Span<const float> rest = gradient.subspan(elements);
-        const absl::StatusOr<PushedRows> rows = tables->FromRecord(
-            record.push(), {reinterpret_cast<const char*>(rest.data()), rest.size() * sizeof(float)});
+        const absl::StatusOr<PushedRows> rows =
+            rows_of->Take(record.push(),
+                          {reinterpret_cast<const char*>(rest.data()), rest.size() * sizeof(float)}, *tables);
         if (!rows.ok()) {
           return absl::DataLossError(
               absl::StrCat(folder, ": version ", record.version(), ": ", rows.status().message()));
@@ -142,7 +152,7 @@ absl::StatusOr<Replayed> ReplayLog(FileSystem& files, const std::string& directo
   };
   // From version 0 on, no segment may be missing.
   const uint64_t from = position.checkpoint == 0 ? 1 : position.segment;
-  WEIR_ASSIGN_OR_RETURN(replayed.end, ReadPushLog(files, folder, of, from, take));
+  WEIR_ASSIGN_OR_RETURN(replayed.end, ReadPushLog(files, folder, of, from, take, begin));
   return replayed;
 }
 

@@ -52,7 +52,8 @@ struct Replayed {
 // rows do not matter.
 //
 // DataLoss: the log does not continue from that version, or is damaged. FailedPrecondition: a job with
-// another number of shards has continued from there, and only such a job can read its log.
+// another number of shards has continued from there, and only such a job can read its log; or the log is of
+// other tables than the job's.
 absl::StatusOr<Replayed> ReplayLog(FileSystem& files, const std::string& directory, uint32_t shard,
                                    uint32_t num_shards, const LogPosition& position, BlockStore& store,
                                    ShardTables* tables);

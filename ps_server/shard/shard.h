@@ -214,8 +214,10 @@ class Shard {
   void WriteCheckpoint(const std::shared_ptr<CheckpointWork>& work);
   // In the background; the rows of tables are copied in turns of the queue.
   absl::StatusOr<v1::CheckpointFile> WriteFiles(CheckpointWork& work, uint64_t generation);
-  void ReportCheckpoint(uint64_t step, const absl::StatusOr<v1::CheckpointFile>& file);
+  void ReportCheckpoint(uint64_t step, uint64_t attempt, const absl::StatusOr<v1::CheckpointFile>& file);
   v1::ShardState StateNow() const;
+  // The version of the tables that is kept for a checkpoint; nullopt: none is.
+  std::optional<uint64_t> RowsKept() const;
   void HandleShutdown(const v1::Shutdown& shutdown);
   void HandleBegin(HeldPush push);
   // `waited`: the push has waited in calls_.ready, and its turn has come.
@@ -252,12 +254,15 @@ class Shard {
   bool WaitsForStream(const v1::PushRequest& header);
   // nullptr: the push is arriving twice already.
   std::unique_ptr<PushArrival> Arrive(Session session, v1::PushRequest header);
-  // False: the next version has to wait for readers whose time is not over yet.
-  bool MakeRoom();
+  // Whether the next version has room for its weights and for former rows.
+  bool MakeRoom() { return MakeRoomForWeights() && MakeRoomForRows(); }
+  // False: it has to wait for readers whose time is not over yet.
+  bool MakeRoomForWeights();
   void RevokeLate();
   // Whether former rows fit into their memory, after pins of readers have ended where they must. False: a
   // checkpoint keeps them.
   bool MakeRoomForRows();
+  bool RowsFit() const;
   // What the open step's parts and former rows may take together, and what former rows may take of it.
   double RowBytesLeft() const;
   // ResourceExhausted: with the rows of this part the open step's do not fit into their memory.
@@ -296,6 +301,7 @@ class Shard {
   std::string ReasonOfLogged(const Decision& decision) const;
   // The holders of the memory that the next version waits for, as text and as tasks.
   std::string MemoryHolders() const;
+  std::string HoldersOfRows() const;
   std::vector<std::string> TasksHoldingMemory() const;
   std::string Describe(const VersionReaders::Held& held) const;
   // All waits, the longest first.
@@ -336,6 +342,8 @@ class Shard {
   bool writing_ = false;
   // What is kept for a checkpoint whose TakeCheckpoint has not come.
   std::shared_ptr<CheckpointWork> frozen_;
+  // What was kept last. Gone: its checkpoint is written, or given up.
+  std::weak_ptr<const CheckpointWork> kept_;
   // Of the tables' answers.
   RowMemory row_memory_{options_.weights_source};
 

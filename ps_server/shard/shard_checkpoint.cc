@@ -15,6 +15,7 @@ namespace weir {
 // A version that is kept for a checkpoint.
 struct CheckpointWork {
   uint64_t step = 0;
+  uint64_t attempt = 0;  // of its TakeCheckpoint
   std::shared_ptr<const ShardVersion> frozen;
   ShardSnapshot snapshot;
   // Released in the shard's order. Null: the job has no tables.
@@ -50,10 +51,11 @@ void Shard::HandleCheckpoint(const v1::TakeCheckpoint& take) {
     // A coordinator of protocol 1.5 sends no FreezeCheckpoint.
     ForgetCheckpoint();
     if (const absl::Status status = FreezeFor(take.step(), std::nullopt); !status.ok()) {
-      return ReportCheckpoint(take.step(), status);
+      return ReportCheckpoint(take.step(), take.attempt(), status);
     }
   }
   const std::shared_ptr<CheckpointWork> work = std::exchange(frozen_, nullptr);
+  work->attempt = take.attempt();
   work->begun = true;
   writing_ = true;
   WriteCheckpoint(work);
@@ -87,6 +89,7 @@ absl::Status Shard::FreezeFor(uint64_t step, std::optional<uint64_t> follows) {
     work->tables = std::make_unique<PinnedTables>(tables_, step, follows, dense);
   }
   frozen_ = work;
+  kept_ = work;
   if (!log_.kept()) {
     work->logged = true;
     return absl::OkStatus();
@@ -122,8 +125,8 @@ void Shard::WriteCheckpoint(const std::shared_ptr<CheckpointWork>& work) {
       work->tables = nullptr;
       if (file.ok()) ++counters_.checkpoints_written;
       if (generation == loader_.generation())
-        ReportCheckpoint(work->step, file);  // otherwise no coordinator waits for it any more
-      if (store_ != nullptr) Wake();         // updates may have waited for the memory of former rows
+        ReportCheckpoint(work->step, work->attempt, file);  // otherwise no coordinator waits for it any more
+      if (store_ != nullptr) Wake();  // updates may have waited for the memory of former rows
     });
   });
 }
@@ -147,15 +150,24 @@ absl::StatusOr<v1::CheckpointFile> Shard::WriteFiles(CheckpointWork& work, uint6
   return file;
 }
 
-void Shard::ReportCheckpoint(uint64_t step, const absl::StatusOr<v1::CheckpointFile>& file) {
+void Shard::ReportCheckpoint(uint64_t step, uint64_t attempt,
+                             const absl::StatusOr<v1::CheckpointFile>& file) {
   v1::ShardReport report;
   report.mutable_checkpoint()->set_step(step);
+  report.mutable_checkpoint()->set_attempt(attempt);
   if (file.ok()) {
     *report.mutable_checkpoint()->mutable_record() = *file;
   } else {
     report.mutable_checkpoint()->set_error(std::string(file.status().message()));
   }
   Report(std::move(report));
+}
+
+std::optional<uint64_t> Shard::RowsKept() const {
+  const std::shared_ptr<const CheckpointWork> work = kept_.lock();
+  // An earlier incarnation's tables may still be written.
+  if (work == nullptr || work->tables == nullptr || work->tables->tables != tables_) return std::nullopt;
+  return work->tables->pinned->version();
 }
 
 v1::ShardState Shard::StateNow() const {

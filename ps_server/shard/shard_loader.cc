@@ -102,6 +102,11 @@ absl::Status ShardLoader::OpenLog(const v1::Install& install, const LogPosition&
   options.description.set_checkpoint(position.checkpoint);
   options.description.set_coordinator(install.coordinator());
   options.description.set_install(install.number());
+  for (const v1::TableConfig& table : options_.config->tables()) {
+    v1::LoggedTable& logged = *options.description.add_tables();
+    logged.set_name(table.name());
+    logged.set_dim(table.dim());
+  }
   options.executor = options_.background;
   // This thread may have hung until now, and the log may belong to another process.
   const auto still_wanted = [&] {

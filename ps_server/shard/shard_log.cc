@@ -13,7 +13,9 @@ namespace weir {
 bool Shard::CanDecide(const v1::PushRequest& header) {
   // The dense values need no room before the commit.
   if (mode_.commits_steps) return MakeRoomForRows();
-  return log_.kept() ? log_.HasTurn(header) : MakeRoom();
+  if (!log_.kept()) return MakeRoom();
+  // What is decided must not wait for memory of rows: the checkpoint that has it may wait for the decision.
+  return log_.HasTurn(header) && MakeRoomForRows();
 }
 
 void Shard::Decide(Decision decision) {
@@ -23,7 +25,8 @@ void Shard::Decide(Decision decision) {
 
 void Shard::ApplyDurable() {
   for (const Decision* next = log_.NextDurable();
-       next != nullptr && (next->verdict.outcome != v1::OK || MakeRoom()); next = log_.NextDurable()) {
+       next != nullptr && (next->verdict.outcome != v1::OK || MakeRoomForWeights());
+       next = log_.NextDurable()) {
     TakeEffect(log_.Take());
   }
   while (const std::optional<v1::ControlMessage> message = log_.NextDeferred()) Handle(*message);

@@ -118,7 +118,7 @@ void Shard::HandleBegin(HeldPush push) {
                          AsPush(std::move(push.done)));
       }
       if (verdict->outcome != v1::OK) {
-        if (log_.kept() && !CanDecide(header)) break;
+        if (log_.kept() && !log_.HasTurn(header)) break;
         Decide({push.session,
                 header,
                 *std::move(verdict),

@@ -117,14 +117,6 @@ void ShardTables::Update(absl::Span<const WeightedRows> parts) {
   }
 }
 
-absl::StatusOr<PushedRows> ShardTables::FromRecord(const v1::PushRequest& push,
-                                                   absl::string_view bytes) const {
-  absl::StatusOr<PushedRows> rows = RowsFromBytes(configs_, push, bytes);
-  const absl::Status status = rows.ok() ? CheckKeys(*rows) : rows.status();
-  if (!status.ok()) return absl::DataLossError(status.message());
-  return rows;
-}
-
 uint64_t ShardTables::former_bytes() const {
   uint64_t bytes = 0;
   for (const Entry& entry : tables_) bytes += entry.table->former_bytes();

@@ -93,9 +93,6 @@ class ShardTables : public std::enable_shared_from_this<ShardTables> {
   absl::StatusOr<std::shared_ptr<const ReadRows>> Read(const RowKeys& keys, RowMemory& memory,
                                                        const Pinned* at = nullptr) const;
 
-  // The rows of a push from its record in the log. DataLoss: these are none that were applied here.
-  absl::StatusOr<PushedRows> FromRecord(const v1::PushRequest& push, absl::string_view bytes) const;
-
   // What is kept for pinned versions, of all tables.
   uint64_t former_bytes() const;
 

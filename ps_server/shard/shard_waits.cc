@@ -8,11 +8,17 @@
 //   a push that has not begun        for one that is streaming in: 25 ms; one that stands still is passed
 //   sync: a part's answer            for the other parts of its step, and the coordinator's commit (staged_)
 //   the upload of initial values     for the other shards' parts of it, and the coordinator's word (initial_)
-//   a control message                for the log (log_), which fails the shard when its disk hangs
-//   a push that has arrived whole,   for those before it and, with the log, their records on the disk
-//   (calls_.ready), a commit         (log_); then for memory of weights and of rows (late_commit_)
+//   a push that has arrived whole    for those before it; for memory of rows; with the log for decisions
+//   (calls_.ready)                   (log_), else for memory of weights
+//   a commit (late_commit_)          for memory of rows and of weights
+//   memory of rows                   for the checkpoint for which former rows are kept: until it is written
+//   or
+//                                    given up
+//   a control message, so a          with the log, for its writes and for the decisions that are pending
+//   checkpoint, too                  (DecisionLog::Defer)
+//   a decision                       for its record on the disk: a disk that hangs fails the shard; then for
+//                                    memory of weights
 //   memory of weights                for readers: at most ReaderLimits::patience
-//   memory of rows                   for the checkpoint that is being written, for which former rows are kept
 //   a reader                         for nothing: its version no longer counts when its time is over
 //
 // A push that is still arriving is outside of this order: only calls of its own worker wait for it, and calls
@@ -93,32 +99,35 @@ bool Shard::ShortOfMemory() const {
   return log_.kept() ? log_.NextDurable() != nullptr : !calls_.ready.empty();
 }
 
-bool Shard::MakeRoom() {
-  if (!store_->readers().MayPublish()) {
-    if (options_.on_short) options_.on_short();
-    RevokeLate();
-    if (!store_->readers().MayPublish()) return false;
-  }
-  return MakeRoomForRows();
+bool Shard::MakeRoomForWeights() {
+  if (store_->readers().MayPublish()) return true;
+  if (options_.on_short) options_.on_short();
+  RevokeLate();
+  return store_->readers().MayPublish();
 }
 
 double Shard::RowBytesLeft() const {
   return std::max(0.0, row_budget_.Left(table_bytes_) - static_cast<double>(staged_.row_bytes()));
 }
 
+bool Shard::RowsFit() const {
+  return tables_ == nullptr || !row_budget_.limited() ||
+         static_cast<double>(tables_->former_bytes()) <= RowBytesLeft();
+}
+
 bool Shard::MakeRoomForRows() {
-  if (tables_ == nullptr || !row_budget_.limited()) return true;
-  const auto fit = [&] { return static_cast<double>(tables_->former_bytes()) <= RowBytesLeft(); };
-  // Readers delay no update.
-  while (!pins_.empty() && !fit()) {
+  // Readers delay no update. But rows of a version that a checkpoint keeps, and later ones, stay anyway.
+  const uint64_t kept = RowsKept().value_or(UINT64_MAX);
+  while (!pins_.empty() && !RowsFit()) {
     const auto oldest = std::min_element(pins_.begin(), pins_.end(), [](const auto& a, const auto& b) {
-      return a.second.version->count < b.second.version->count;
+      return a.second.tables->version() < b.second.tables->version();
     });
+    if (oldest->second.tables->version() >= kept) break;
     LogWarning("pin ", oldest->first, " of version ", oldest->second.version->count,
                " ends, since former rows are kept for it. ", row_budget_.Describe(table_bytes_));
     pins_.erase(oldest);
   }
-  return fit();
+  return RowsFit();
 }
 
 void Shard::RevokeLate() {
@@ -388,7 +397,7 @@ std::string Shard::MissingParts() const { return WhoIsAwaited(0, policy_->JoinCl
 
 std::string Shard::ReasonOfReady() const {
   if (!log_.kept()) return MemoryHolders();
-  return "pushes before it, whose records are on their way to the log's disk";
+  return RowsFit() ? "pushes before it, whose records are on their way to the log's disk" : HoldersOfRows();
 }
 
 std::string Shard::ReasonOfLogged(const Decision& decision) const {
@@ -417,16 +426,18 @@ std::string Shard::Describe(const VersionReaders::Held& held) const {
 }
 
 std::string Shard::MemoryHolders() const {
-  if (store_->readers().MayPublish() && tables_ != nullptr && row_budget_.limited()) {
-    return absl::StrCat("memory of rows: ", MemoryText(static_cast<double>(tables_->former_bytes())),
-                        " of former rows are kept for a checkpoint that is being written. ",
-                        row_budget_.Describe(table_bytes_));
-  }
+  if (store_->readers().MayPublish() && !RowsFit()) return HoldersOfRows();
   std::vector<std::string> versions;
   for (const VersionReaders::Held& held : store_->readers().held()) {
     if (!held.dead) versions.push_back(Describe(held));
   }
   return absl::StrCat("memory of weights, which readers hold: ", absl::StrJoin(versions, "; "));
+}
+
+std::string Shard::HoldersOfRows() const {
+  return absl::StrCat("memory of rows: ", MemoryText(static_cast<double>(tables_->former_bytes())),
+                      " of former rows are kept for a checkpoint that is being written. ",
+                      row_budget_.Describe(table_bytes_));
 }
 
 std::vector<std::string> Shard::TasksHoldingMemory() const {

@@ -24,8 +24,8 @@ struct HeldPush {
   uint32_t worker() const { return header.caller().worker(); }
 };
 
-// A push that has arrived whole and waits for memory; with the log, for other pushes whose records are being
-// written.
+// A push that has arrived whole and waits for memory; with the log, for memory of rows, or for other pushes
+// whose records are being written.
 struct ReadyPush {
   SessionId session;
   std::unique_ptr<PushArrival> arrival;

@@ -53,8 +53,7 @@ size_t RecordStore::PinOf(uint64_t version) const {
   return static_cast<size_t>(pin - pins_.begin());
 }
 
-const Record* RecordStore::FindFormer(uint64_t version, size_t end, uint64_t key) const {
-  const uint64_t hash = HashKey(key);
+const Record* RecordStore::FindFormer(uint64_t version, size_t end, uint64_t hash, uint64_t key) const {
   for (size_t p = PinOf(version); p < end; ++p) {
     const Record* const record = pins_[p].former.Find(hash, key);
     if (record != nullptr) return record;
@@ -62,10 +61,10 @@ const Record* RecordStore::FindFormer(uint64_t version, size_t end, uint64_t key
   return nullptr;
 }
 
-const Record* RecordStore::FindAt(uint64_t version, uint64_t hash, uint64_t key) const {
-  const Record* const former = FindFormer(version, pins_.size(), key);
-  if (former == nullptr) return now_.Find(hash, key);
-  return former->updated == kAbsent ? nullptr : former;
+const Record* RecordStore::FindAt(uint64_t version, uint64_t hash, uint64_t key, const Record* now) const {
+  if (now != nullptr && now->updated <= version) return now;
+  const Record* const former = FindFormer(version, pins_.size(), hash, key);
+  return former == nullptr || former->updated == kAbsent ? nullptr : former;
 }
 
 size_t RecordStore::former_bytes() const {

@@ -15,8 +15,9 @@ namespace weir {
 // A RecordMap with its past: while a version is pinned, the former state of each record that changes, appears
 // or disappears is kept for it, once, as it was at the newest pinned version. A record is changed in place.
 //
-// A pinned version reads a key in the former states that were kept since, the oldest first, and then in the
-// map: the first state that is found there is its own, since no change came in between.
+// A pinned version reads a key in the map where it has not changed since, and else in the former states that
+// were kept since, the oldest first: the first state that is found there is its own, since no change came in
+// between.
 //
 // One thread at a time; calls of const members may run at the same time.
 class RecordStore {
@@ -45,15 +46,16 @@ class RecordStore {
     return std::exchange(changes_, RecordChanges(version));
   }
 
-  // A key's record at a pinned version; null: it had none.
-  const Record* FindAt(uint64_t version, uint64_t hash, uint64_t key) const;
+  // A key's record at a pinned version; null: it had none. `now`: its record in now(), null if it has none.
+  const Record* FindAt(uint64_t version, uint64_t hash, uint64_t key, const Record* now) const;
 
   // visit(const Record&) for each record of a bucket as it was at a pinned version, in no set order.
   template <typename Visit>
   void ForEachAt(uint64_t version, uint32_t bucket, const Visit& visit) const {
     for (size_t p = PinOf(version); p < pins_.size(); ++p) {
       pins_[p].former.ForEach(bucket, [&](const Record& record) {
-        if (record.updated != kAbsent && FindFormer(version, p, record.key) == nullptr) visit(record);
+        if (record.updated != kAbsent && FindFormer(version, p, HashKey(record.key), record.key) == nullptr)
+          visit(record);
       });
     }
     now_.ForEach(bucket, [&](const Record& record) {
@@ -83,7 +85,7 @@ class RecordStore {
   // The first pin of at least this version.
   size_t PinOf(uint64_t version) const;
   // The state that the pins from `version` on, but before pins_[end], have of a key. Null: none.
-  const Record* FindFormer(uint64_t version, size_t end, uint64_t key) const;
+  const Record* FindFormer(uint64_t version, size_t end, uint64_t hash, uint64_t key) const;
   // Keeps a state for the newest pin, unless it has one. record null: absent.
   void Keep(uint64_t hash, uint64_t key, const Record* record);
 

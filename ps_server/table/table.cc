@@ -172,10 +172,11 @@ absl::Status Table::Update(absl::Span<const Part> parts, double learning_rate) {
   }
   const VersionStep step{++version_, learning_rate, weights};
   const std::vector<size_t> begins = GroupByPartition(parts, hashes_);
-  // Few rows are not worth another thread.
+  // Few rows are not worth another thread, those that the sweep for expired ones looks at included.
+  size_t visited = hashes_.size();
+  if (options_.expire_after_steps > 0) visited += (rows() + counters()) / rules_.SweepPeriod();
   const size_t most = kTasksPerThread * static_cast<size_t>(options_.threads->threads());
-  const size_t tasks =
-      options_.threads->threads() == 1 ? 1 : std::clamp<size_t>(Tasks(hashes_.size()), 1, most);
+  const size_t tasks = options_.threads->threads() == 1 ? 1 : std::clamp<size_t>(Tasks(visited), 1, most);
   constexpr uint32_t kAll = TablePartition::kPartitions;
   options_.threads->ParallelFor(static_cast<int64_t>(tasks), [&](int64_t task) {
     const auto begin = [&](size_t t) {
@@ -188,6 +189,11 @@ absl::Status Table::Update(absl::Span<const Part> parts, double learning_rate) {
 }
 
 absl::Status Table::Read(absl::Span<const uint64_t> keys, float* out) const {
+  return ReadRows(keys, out, [](const RecordStore&, uint64_t, uint64_t, const Record* now) { return now; });
+}
+
+template <typename Find>
+absl::Status Table::ReadRows(absl::Span<const uint64_t> keys, float* out, const Find& find) const {
   std::vector<absl::Status> found(Tasks(keys.size()));
   const size_t dim = options_.dim;
   options_.threads->ParallelFor(static_cast<int64_t>(found.size()), [&](int64_t task) {
@@ -201,14 +207,17 @@ absl::Status Table::Read(absl::Span<const uint64_t> keys, float* out) const {
         return;
       }
     }
-    const auto map = [&](uint64_t hash) -> const RecordMap& {
-      return partitions_[TablePartition::Of(hash)].rows().now();
+    const auto rows = [&](uint64_t hash) -> const RecordStore& {
+      return partitions_[TablePartition::Of(hash)].rows();
     };
     VisitRecords(
-        some.size(), dim * sizeof(float), [&](size_t i) { return hashes[i]; }, map,
+        some.size(), dim * sizeof(float), [&](size_t i) { return hashes[i]; },
+        [&](uint64_t hash) -> const RecordMap& { return rows(hash).now(); },
         [&](size_t i, const Record* likely) {
+          const RecordStore& store = rows(hashes[i]);
           const Record* row = likely;
-          if (row != nullptr && row->key != some[i]) row = map(hashes[i]).Find(hashes[i], some[i]);
+          if (row != nullptr && row->key != some[i]) row = store.now().Find(hashes[i], some[i]);
+          row = find(store, hashes[i], some[i], row);
           float* const to = out + (first + i) * dim;
           if (row != nullptr) {
             std::memcpy(to, row->words(), dim * sizeof(float));
@@ -251,19 +260,10 @@ absl::Status Table::CheckVersion(uint64_t version) const {
 absl::Status Table::ReadAt(uint64_t version, absl::Span<const uint64_t> keys, float* out) const {
   WEIR_RETURN_IF_ERROR(CheckVersion(version));
   if (version == version_) return Read(keys, out);
-  const size_t dim = options_.dim;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    const uint64_t hash = HashKey(keys[i]);
-    if (!Owns(hash)) return NotOfThisShard(keys[i]);
-    const Record* const row = partitions_[TablePartition::Of(hash)].rows().FindAt(version, hash, keys[i]);
-    float* const to = out + i * dim;
-    if (row != nullptr) {
-      std::memcpy(to, row->words(), dim * sizeof(float));
-    } else {
-      rules_.initial.Fill(keys[i], to, dim);
-    }
-  }
-  return absl::OkStatus();
+  return ReadRows(keys, out,
+                  [version](const RecordStore& rows, uint64_t hash, uint64_t key, const Record* now) {
+                    return rows.FindAt(version, hash, key, now);
+                  });
 }
 
 absl::Status Table::CheckBucket(uint64_t version, uint32_t bucket) const {

@@ -45,8 +45,8 @@ namespace weir {
 // The sorted, unique keys that Update() wants are what clients send: SumDuplicates() of
 // client/tables/sum_duplicates.h.
 //
-// One thread at a time uses the table, in the shard's order. Update() and Read() spread their own work over
-// the pool: an update by partitions, each of which has one thread, a read by keys.
+// One thread at a time uses the table, in the shard's order. Update(), Read() and ReadAt() spread their own
+// work over the pool: an update by partitions, each of which has one thread, a read by keys.
 class Table {
  public:
   struct Options {
@@ -184,6 +184,10 @@ class Table {
  private:
   Table(Options options, RowOptimizer optimizer);
 
+  // As Read(); find(rows, hash, key, now) returns the record to read, null for initial values. `now`: what
+  // rows.now() has of the key.
+  template <typename Find>
+  absl::Status ReadRows(absl::Span<const uint64_t> keys, float* out, const Find& find) const;
   absl::Status CheckKey(absl::Span<const uint64_t> keys, size_t i, uint64_t hash) const;
   // Checks the rows [first, first + hashes.size()) of a part, and fills their hashes.
   absl::Status CheckRows(const Part& part, size_t first, absl::Span<uint64_t> hashes) const;

@@ -43,10 +43,7 @@ void TablePartition::Update(absl::Span<const RowGradient> gradients, Record* lik
     const size_t dim = rules_.optimizer.dim();
     rules_.initial.Fill(key, row->words(), dim);
     std::fill(row->words() + dim, row->words() + rules_.optimizer.row_words(), 0.0f);
-    const uint32_t bucket = BucketOfHash(hash);
-    if (rules_.max_rows > 0 && rows_.now().BucketSize(bucket) > rules_.QuotaOf(bucket)) {
-      over_quota_.push_back(bucket);
-    }
+    NoteQuota(hash);
   }
   const void* gradient = gradients[0].values;
   if (step.weights.size() > 1) {
@@ -79,9 +76,17 @@ size_t TablePartition::CountPushes(uint64_t hash, uint64_t key, size_t pushes, u
   return counted;
 }
 
+void TablePartition::NoteQuota(uint64_t hash) {
+  if (rules_.max_rows == 0) return;
+  const uint32_t bucket = BucketOfHash(hash);
+  // No row goes before Finish(), so a bucket that grows has this size once.
+  if (rows_.now().BucketSize(bucket) == rules_.QuotaOf(bucket) + 1) over_quota_.push_back(bucket);
+}
+
 void TablePartition::RestoreRow(uint64_t hash, uint64_t key, uint64_t updated, const float* words) {
   Record* const row = rows_.Create(hash, key, updated);
   std::memcpy(row->words(), words, rules_.optimizer.row_words() * sizeof(float));
+  NoteQuota(hash);
 }
 
 void TablePartition::RestoreCounter(uint64_t hash, uint64_t key, uint64_t updated, uint32_t pushes) {

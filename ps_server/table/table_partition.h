@@ -108,6 +108,8 @@ class alignas(64) TablePartition {
   // Counts a key that has no row in as many pushes as it takes to be admitted, at most `pushes`. Returns how
   // many: their gradients are dropped.
   size_t CountPushes(uint64_t hash, uint64_t key, size_t pushes, uint64_t version);
+  // After a row was made.
+  void NoteQuota(uint64_t hash);
   void EvictTo(uint64_t quota, uint32_t bucket);
   // Removes the records of a bucket that are too old for `version`; returns how many.
   size_t Expire(RecordStore& store, uint32_t bucket, uint64_t version);
@@ -118,7 +120,7 @@ class alignas(64) TablePartition {
   RecordStore counters_;
   uint64_t admitted_ = 0, expired_ = 0, evicted_ = 0;
 
-  // Buckets that got rows beyond their quota in this version; some more than once.
+  // Buckets that got rows beyond their quota in this version, or when the partition was restored.
   std::vector<uint32_t> over_quota_;
   // By bucket, if there are quotas: some rows that were the oldest when the bucket was last searched, oldest
   // last. A row that is updated no longer fits what is remembered of it, so the oldest one that still fits is

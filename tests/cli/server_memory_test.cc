@@ -107,6 +107,13 @@ TEST_CASE("Server memory: the rows of tables that have max_rows, on all servers"
   CHECK_THAT(DescribeServerMemory(config),
              Catch::Contains(" + at most 101.0 MiB / servers (rows of tables with max_rows)"));
   CHECK_THAT(DescribeServerMemory(config), !Catch::Contains("however many"));
+  // Counts that never expire have no limit, whatever the rows have.
+  config.mutable_tables(0)->set_admit_after(2);
+  CHECK_THAT(DescribeServerMemory(config),
+             Catch::Contains(" + counts of keys that are not admitted in tables without expire_after_steps, "
+                             "however many"));
+  config.mutable_tables(0)->set_expire_after_steps(1000);
+  CHECK_THAT(DescribeServerMemory(config), !Catch::Contains("however many"));
   const double dense = ServerMemoryOf(config, 1).least() * 4 * 250;
   const auto least = static_cast<uint64_t>(dense) + kRows / 4 * (16 * 4 + 24);
   CHECK(CheckServerMemory(config, 1, 1000, 4, least).ok());

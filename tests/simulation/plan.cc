@@ -316,12 +316,12 @@ void PlanTable(Dice& dice, bool forced, Plan* plan) {
 
 // Of a stream of chance of its own, too: jobs whose rows come and go, which save what has changed all the
 // time and lose servers meanwhile. So a checkpoint that has the removal of rows alone is restored now and
-// then.
-void PlanChurn(Dice& dice, Plan* plan) {
+// then. Returns whether it is such a job.
+bool PlanChurn(Dice& dice, Plan* plan) {
   const auto workers = static_cast<uint32_t>(plan->workers.size());
   if (!plan->ledger.table || !plan->recoverable() || workers > 5 || plan->ledger.parts > 5 ||
       !dice.Chance(0.5)) {
-    return;
+    return false;
   }
   Ledger::Options& ledger = plan->ledger;
   const uint32_t of_version = ledger.sync ? ledger.parts : 1;  // batches
@@ -351,6 +351,7 @@ void PlanChurn(Dice& dice, Plan* plan) {
     fault.first = dice.Below(plan->shards());
     plan->faults.push_back(fault);
   }
+  return true;
 }
 
 // Likewise.
@@ -379,6 +380,15 @@ void PlanEarlyRows(Dice& dice, bool forced, Plan* plan) {
   crash.duration = dice.Time(absl::Milliseconds(10), absl::Milliseconds(500));
   crash.first = dice.Below(plan->shards());
   plan->faults.push_back(crash);
+}
+
+// Likewise: less memory than former rows take, so that every update ends the pins of readers, and waits for
+// what a checkpoint keeps.
+void PlanMemory(Dice& dice, Plan* plan) {
+  // The rows of a step's parts must fit, and so must those that max_rows allows.
+  const bool needs_more = plan->sync() && !plan->ledger.early_rows;
+  if (!plan->ledger.table || plan->ledger.rules.max_rows > 0 || needs_more || !dice.Chance(0.4)) return;
+  plan->config.mutable_server()->set_memory_limit_mib(1);
 }
 
 }  // namespace
@@ -475,9 +485,12 @@ Plan MakePlan(uint64_t seed, bool with_table) {
   Dice table(seed, "plan: table");
   PlanTable(table, with_table, &plan);
   Dice churn(seed, "plan: churn");
-  PlanChurn(churn, &plan);
+  const bool churns = PlanChurn(churn, &plan);
   Dice early(seed, "plan: early rows");
   PlanEarlyRows(early, with_table, &plan);
+  Dice memory(seed, "plan: memory");
+  // Rows that come and go must do so while a checkpoint is written, too.
+  if (!churns) PlanMemory(memory, &plan);
   for (const FaultPlan& fault : plan.faults) plan.heal = std::max(plan.heal, fault.at + fault.duration);
   return plan;
 }
@@ -497,7 +510,8 @@ std::string Plan::ToString() const {
       logs() ? ", log" : "", moves > 0 ? ", servers move" : "",
       ledger.poisoned.empty() ? "" : ", poisoned batches", ledger.uploaded ? ", values uploaded" : "",
       ledger.table ? ", a table" : "", Words(ledger.rules),
-      consistency.tables() == v1::ConsistencyConfig::TABLES_ASYNC ? ", rows on arrival" : "");
+      consistency.tables() == v1::ConsistencyConfig::TABLES_ASYNC ? ", rows on arrival" : "",
+      config.server().memory_limit_mib() > 0 ? ", little memory" : "");
   for (const FaultPlan& fault : faults) {
     absl::StrAppend(&out, "; ", Name(fault.kind), " ", fault.first, " ", fault.second, " at ",
                     absl::FormatDuration(fault.at), " for ", absl::FormatDuration(fault.duration));

@@ -78,6 +78,37 @@ TEST_CASE("A checkpoint is of one step on all shards, and complete once the stor
   CHECK(manifest.model().tensors(0).name() == "w");
 }
 
+TEST_CASE("What a shard reports late, of an earlier attempt at the same step, does not count") {
+  Saved f(kSync);
+  f.StartJob();
+  f.Steps(3);
+  for (auto& shard : f.shards) shard->writes = false;
+  const auto attempt = [&] {
+    return f.shards[1]->Sent(v1::ControlMessage::kCheckpoint).back().checkpoint().attempt();
+  };
+  const auto first = f.Checkpoint();
+  const uint64_t earlier = attempt();
+  f.shards[0]->write_error = "the disk is full";
+  f.shards[0]->Written(3);
+  CHECK_FALSE(first->status().ok());
+  f.shards[0]->write_error = "";
+  const auto discarded = f.disk->discarded;
+
+  const auto second = f.Checkpoint();
+  CHECK(f.Taken() == 2);
+  CHECK(attempt() > earlier);
+  const std::string error = GENERATE("", "no space left on device");
+  f.shards[1]->write_error = error;
+  f.shards[1]->Written(3, earlier);
+  f.shards[0]->Written(3);
+  CHECK_FALSE(second->there());
+  CHECK(f.disk->discarded == discarded);  // what is there is of the second attempt
+  f.shards[1]->write_error = "";
+  // A server of an earlier version does not name the attempt.
+  f.shards[1]->Written(3, GENERATE(true, false) ? attempt() : 0);
+  CHECK(second->reply().step() == 3);
+}
+
 TEST_CASE("After a base come as many checkpoints of changes as the config says, and then a base") {
   Saved f(kSync);
   f.config.mutable_checkpoint()->set_table_deltas(2);

@@ -62,8 +62,14 @@ void FakeShard::Installed() {
 }
 
 void FakeShard::Written(uint64_t step) {
+  const std::vector<v1::ControlMessage> asked = Sent(v1::ControlMessage::kCheckpoint);
+  Written(step, asked.empty() ? 0 : asked.back().checkpoint().attempt());
+}
+
+void FakeShard::Written(uint64_t step, uint64_t attempt) {
   v1::ShardReport report;
   report.mutable_checkpoint()->set_step(step);
+  report.mutable_checkpoint()->set_attempt(attempt);
   report.mutable_checkpoint()->set_error(write_error);
   report.mutable_checkpoint()->mutable_record()->set_step(step);
   report.mutable_checkpoint()->mutable_record()->set_bytes(100);

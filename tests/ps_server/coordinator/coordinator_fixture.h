@@ -51,7 +51,9 @@ struct FakeShard {
 
   void Handle(const v1::ControlMessage& message);
   void Installed();
+  // In the attempt that it was asked for last; then in another.
   void Written(uint64_t step);
+  void Written(uint64_t step, uint64_t attempt);
   // Kills the shard's process; it starts again if `connects`.
   void Kill(const std::string& why = "its stream ended");
   // The stream breaks; the process keeps all that it had.

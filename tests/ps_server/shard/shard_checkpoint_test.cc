@@ -115,6 +115,29 @@ TEST_CASE("Checkpoints are written one at a time, and one that fails says why") 
   CHECK(f.Push({0, 0})->reply().outcome() == v1::OK);
 }
 
+TEST_CASE("A shard says of which attempt at a checkpoint its report is") {
+  ShardFixture f(kAsync);
+  f.Start();
+  REQUIRE(f.files->MakeFolder(ShardFixture::kCheckpoints).ok());
+  REQUIRE(BeginCheckpoint(*f.files, ShardFixture::kCheckpoints, 1).ok());
+  f.hold_background = true;
+  for (const uint64_t attempt : {4, 5}) {
+    v1::ControlMessage take;
+    take.mutable_checkpoint()->set_step(1);
+    take.mutable_checkpoint()->set_attempt(attempt);
+    f.Control(take);
+  }
+  const auto refused = f.Reports(v1::ShardReport::kCheckpoint);
+  REQUIRE(refused.size() == 1);
+  CHECK(refused[0].checkpoint().attempt() == 5);
+  CHECK_THAT(refused[0].checkpoint().error(), Contains("earlier checkpoint"));
+  RunBackground(f);
+  const auto written = f.Reports(v1::ShardReport::kCheckpoint);
+  REQUIRE(written.size() == 1);
+  CHECK(written[0].checkpoint().attempt() == 4);
+  CHECK(written[0].checkpoint().error() == "");
+}
+
 TEST_CASE("In sync a checkpoint is of its step, also when the commit has to wait for memory") {
   ShardFixture f(kSync);
   f.Start();

@@ -560,18 +560,119 @@ TEST_CASE("The rows of pushes are in the log, and are there again after a crash"
   CHECK(Rows(*f) == std::vector<float>{4, 3, 4, 4, 1, 0});
 }
 
-TEST_CASE("A log whose rows are not those of the job's tables is damaged") {
-  auto f = WithTable();
+// With the tables "users" and "items", in this order or the other.
+std::unique_ptr<ShardFixture> WithTables(bool items_first,
+                                         std::shared_ptr<FaultyFileSystem> files = nullptr) {
+  auto f = WithTable(std::move(files));
+  v1::TableConfig& items = *f->config.add_tables();
+  items = f->config.tables(0);
+  items.set_name("items");
+  if (items_first) f->config.mutable_tables()->SwapElements(0, 1);
+  f->Create();
+  return f;
+}
+
+// The first values of key 7, by table.
+std::vector<float> SevenOf(ShardFixture& f) {
+  f.Pin(500, 100);
+  v1::PullRequest request;
+  *request.mutable_caller() = f.CallerOf(0);
+  request.set_pin(500);
+  const PullAnswerPtr answer = f.PullRows(request, {{0, {7}, {}}, {1, {7}, {}}});
+  v1::ControlMessage unpin;
+  unpin.mutable_unpin()->set_pin(500);
+  f.Control(unpin);
+  const float* const values = answer->reply().rows->values.get();
+  return {values[0], values[2]};
+}
+
+TEST_CASE("The rows in the log are of the tables that their segment names, whatever the job's order is") {
+  auto f = WithTables(/*items_first=*/false);
+  f->Start();
+  REQUIRE(f->PushRows({0, 0}, {{0, {7}, {1, 1}}, {1, {7}, {2, 2}}})->reply().outcome() == v1::OK);
+  REQUIRE(f->PushRows({1, 0}, {{1, {7}, {0.5, 0.5}}})->reply().outcome() == v1::OK);
+  CHECK(SevenOf(*f) == std::vector<float>{4, 2.5});
+  bool items_first = true;
+  float items = 2.5;
+  // Each incarnation reads the segments of those before it, in either order.
+  for (uint64_t clock = 1; clock < 4; ++clock) {
+    CAPTURE(clock);
+    f = WithTables(items_first, f->files);
+    REQUIRE(f->Install() == "");
+    f->Members(1, {{0}, {1}});
+    const auto expected = [&] {
+      return items_first ? std::vector<float>{items, 4} : std::vector<float>{4, items};
+    };
+    CHECK(SevenOf(*f) == expected());
+    const uint32_t table = items_first ? 0 : 1;
+    REQUIRE(f->PushRows({0, clock}, {{table, {7}, {0.25, 0.25}}})->reply().outcome() == v1::OK);
+    items -= 0.25f;
+    CHECK(SevenOf(*f) == expected());
+    items_first = !items_first;
+  }
+}
+
+TEST_CASE("A log of other tables than the job's is refused, by their names") {
+  auto f = WithTables(/*items_first=*/false);
   f->Start();
   REQUIRE(f->PushRows({0, 0}, {{0, {7}, {1, 2}}})->reply().outcome() == v1::OK);
   const auto files = f->files;
   f = WithTable(files);
+  CHECK_THAT(f->Install(),
+             Contains("00000001.log: the log is of the embedding tables users (dim 2), items (dim 2); "
+                      "the job's are users (dim 2). "));
+  f = WithTables(/*items_first=*/true, files);
   f->config.mutable_tables(0)->set_dim(3);
   f->Create();
-  CHECK_THAT(f->Install(), Contains("version 1: rows: ") && Contains("of 20"));
+  CHECK_THAT(f->Install(), Contains("the job's are items (dim 3), users (dim 2). "));
   f->config.clear_tables();
   f->Create();
   CHECK_THAT(f->Install(), Contains("holds rows of embedding tables, and this job's config has no tables"));
+}
+
+// A log of one push of two rows, as it was before its segments named their tables, less some bytes at its
+// end.
+void WriteUnnamed(FaultyFileSystem& files, const ShardFixture& f, size_t missing) {
+  PushLog::Options options;
+  options.files = &files;
+  options.folder = LogFolder(ShardFixture::kCheckpoints, 0, 1);
+  options.description.set_num_shards(1);
+  options.description.set_model_hash(f.model.Hash());
+  options.executor = [](const std::function<void()>& work) { work(); };
+  REQUIRE(files.MakeFolder(ParentFolder(options.folder)).ok());
+  const auto log = PushLog::Begin(std::move(options));
+  REQUIRE(log.ok());
+  v1::LoggedPush record;
+  *record.mutable_push()->mutable_caller() = f.CallerOf(0);
+  record.mutable_push()->set_examples(1);
+  record.mutable_push()->set_elements(40);
+  record.mutable_push()->add_rows()->set_keys(1);
+  record.mutable_push()->add_rows()->set_keys(1);
+  record.mutable_push()->mutable_rows(1)->set_table(1);
+  record.set_outcome(v1::OK);
+  record.set_version(1);
+  const auto rows = std::make_shared<PushedRows>(RowsOf({{0, {7}, {1, 1}}, {1, {7}, {2, 2}}}));
+  PushLog::Rows bytes = {rows->bytes(), rows};
+  bytes.bytes.back().remove_suffix(missing);
+  const auto gradient = std::make_shared<std::vector<float>>(All(1));
+  absl::Status written;
+  (*log)->Append(
+      record, {gradient, gradient->data()}, gradient->size(),
+      [&](const absl::Status& status) { written = status; }, bytes);
+  REQUIRE(written.ok());
+}
+
+TEST_CASE("The rows of a log that does not name its tables are of the job's tables by their order") {
+  auto f = WithTables(/*items_first=*/GENERATE(false, true));
+  WriteUnnamed(*f->files, *f, /*missing=*/0);
+  REQUIRE(f->Install() == "");
+  CHECK(SevenOf(*f) == std::vector<float>{4, 3});
+}
+
+TEST_CASE("A record with fewer rows than its push has is damage") {
+  auto f = WithTables(/*items_first=*/false);
+  WriteUnnamed(*f->files, *f, /*missing=*/4);
+  CHECK_THAT(f->Install(), Contains("version 1: rows: 28 bytes of 32"));
 }
 
 }  // namespace

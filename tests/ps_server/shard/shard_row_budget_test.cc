@@ -1,6 +1,7 @@
 // What rows may take of a server's memory beside its tables: those of a step's parts, and former rows.
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "catch2/catch.hpp"
@@ -54,6 +55,21 @@ struct LongRows : ShardFixture {
     const PullAnswerPtr answer = PullRows(request, {{0, {0}, {}}});
     if (!answer->status().ok()) return answer->status();
     return answer->reply().rows->values.get()[0];
+  }
+  void Freeze(uint64_t step) {
+    v1::ControlMessage message;
+    message.mutable_freeze()->set_step(step);
+    Control(message);
+  }
+  // Runs what was held in the background, and what follows from it.
+  void RunBackground() {
+    Settle();
+    while (!background.empty()) {
+      const auto work = std::move(background.front());
+      background.pop_front();
+      work();
+      Settle();
+    }
   }
   std::string Wait() {
     const v1::ShardStats stats = ShardFixture::Stats();
@@ -181,6 +197,80 @@ TEST_CASE("Former rows that a checkpoint keeps make updates wait for it when the
   f.Written();
   CHECK(waits->reply().outcome() == v1::OK);
   CHECK(f.shard->counters().version == 3);
+}
+
+TEST_CASE("No reader's pin ends where a checkpoint keeps the former rows anyway") {
+  LongRows f(Mode::MODE_ASYNC);
+  f.memory_bytes = TooLittle();
+  f.Start();
+  f.PushLong({0, 0}, kRows);
+  f.Stats();
+  f.Pin(1, 60);
+  f.PushLong({0, 1}, 1);
+  f.hold_background = true;
+  f.TakeCheckpoint(2);
+  f.Pin(2, 60);
+  CHECK(f.PushLong({0, 2}, kRows)->reply().outcome() == v1::OK);
+  f.Pin(3, 60);
+  const auto waits = f.PushLong({0, 3}, 1);
+  CHECK_FALSE(waits->there());
+  // The first pin kept rows for itself.
+  CHECK(absl::IsFailedPrecondition(f.ReadUnder(1).status()));
+  CHECK(*f.ReadUnder(2) == -2);
+  CHECK(*f.ReadUnder(3) == -3);
+  f.hold_background = false;
+  f.RunBackground();
+  f.Written();
+  CHECK(waits->reply().outcome() == v1::OK);
+  CHECK(absl::IsFailedPrecondition(f.ReadUnder(2).status()));
+  CHECK(*f.ReadUnder(3) == -3);
+}
+
+TEST_CASE(
+    "Former rows that a checkpoint keeps make no push wait that is in the log, for which it would wait") {
+  LongRows f(Mode::MODE_ASYNC);
+  f.config.mutable_server()->set_durability(v1::ServerConfig::DURABILITY_LOG);
+  f.memory_bytes = TooLittle();
+  REQUIRE(f.files->MakeFolder(ShardFixture::kCheckpoints).ok());
+  f.Start();
+  f.PushLong({0, 0}, kRows);
+  f.Stats();
+  f.Reports(v1::ShardReport::kMembership);
+  f.hold_background = true;
+  f.Freeze(1);
+  const auto fits = f.PushLong({0, 1}, kRows);
+  // Both are on their way to the disk before the first one's former rows are known.
+  const auto decided = f.PushLong({1, 0}, 1);
+  f.RunBackground();
+  CHECK(fits->reply().outcome() == v1::OK);
+  CHECK(decided->reply().outcome() == v1::OK);
+  f.Stats();
+  const auto waits = f.PushLong({0, 2}, 1);
+  f.RunBackground();
+  CHECK_FALSE(waits->there());
+  CHECK_THAT(f.Wait(), Contains("memory of rows: ") &&
+                           Contains(" of former rows are kept for a checkpoint that is being written. "));
+  // Nothing else of the coordinator waits, either.
+  f.Members(2, {{0}, {1}});
+  f.RunBackground();
+  CHECK(f.Reports(v1::ShardReport::kMembership).size() == 1);
+  f.TakeCheckpoint(1);
+  f.RunBackground();
+  f.Written();
+  CHECK(waits->reply().version().count() == 4);
+  // The next one is given up before it is written.
+  f.Freeze(4);
+  f.PushLong({0, 3}, kRows);
+  f.RunBackground();
+  f.Stats();
+  const auto last = f.PushLong({0, 4}, 1);
+  CHECK_FALSE(last->there());
+  v1::ControlMessage release;
+  release.mutable_freeze()->set_release(true);
+  f.Control(release);
+  f.shard->Tick();
+  f.RunBackground();
+  CHECK(last->reply().version().count() == 6);
 }
 
 }  // namespace

@@ -157,7 +157,7 @@ void CheckAt(const RecordStore& store, uint64_t version, const Map& expected, ui
   CHECK(all == expected);
   size_t wrong = 0;
   for (uint64_t key = 0; key < keys; ++key) {
-    const Record* const found = store.FindAt(version, HashKey(key), key);
+    const Record* const found = store.FindAt(version, HashKey(key), key, store.now().Find(HashKey(key), key));
     const auto at = expected.find(key);
     wrong += (found == nullptr) != (at == expected.end());
     wrong += found != nullptr && at != expected.end() && WordsOf(*found) != at->second;
@@ -230,7 +230,7 @@ TEST_CASE("RecordStore: without a pin nothing is kept, and a state is kept once"
   store.Change(HashKey(1), record, 4);
   store.Erase(HashKey(1), record);
   CHECK(store.former_bytes() == kept);
-  CHECK(WordsOf(*store.FindAt(2, HashKey(1), 1)) == std::vector<float>{1, 2, 3, 4, 5});
+  CHECK(WordsOf(*store.FindAt(2, HashKey(1), 1, nullptr)) == std::vector<float>{1, 2, 3, 4, 5});
   CHECK(store.now().size() == 0);
 }
 

@@ -295,6 +295,24 @@ TEST_CASE("Table: a bucket beyond its quota loses the rows that were updated lon
   for (size_t i = 0; i < 200; ++i) CHECK(HasRow(*table, keys[i]) == (i >= 160));
 }
 
+TEST_CASE(
+    "Table: a bucket that was restored with more rows than its quota loses them with the next version") {
+  Table::Options options = MakeOptions();
+  options.max_rows = kKeyBuckets;
+  const auto table = Make(options);
+  const std::vector<uint64_t> keys = KeysOfOneBucket(3);
+  const std::vector<float> words(table->row_words(), 4);
+  REQUIRE(table->RestoreVersion(9).ok());
+  REQUIRE(table->RestoreRows({{keys[0], 7, words}, {keys[1], 8, words}}).ok());
+  REQUIRE(table->RestoreRows({{keys[2], 6, words}}).ok());
+  // As saved until then.
+  CHECK(table->rows() == 3);
+  REQUIRE(table->Update({}, 1).ok());
+  CHECK(table->rows() == 1);
+  CHECK(HasRow(*table, keys[1]));
+  CHECK(table->stats().evicted == 2);
+}
+
 TEST_CASE("Table: a pinned version stays until its last Unpin, and its bytes are counted") {
   const auto table = Make(MakeOptions());
   REQUIRE(Push(*table, {1, 2}).ok());
@@ -345,6 +363,67 @@ TEST_CASE("Table: a version may be pinned again while an older one is pinned") {
   REQUIRE(table->Unpin(older).ok());
   CHECK(First(*table, 1, newer) == -3);
   REQUIRE(table->Unpin(newer).ok());
+}
+
+// HashKey() backwards.
+uint64_t KeyOfHash(uint64_t hash) {
+  const auto inverse = [](uint64_t odd) {
+    uint64_t x = odd;  // three bits are right, and each step doubles them
+    for (int i = 0; i < 5; ++i) x *= 2 - odd * x;
+    return x;
+  };
+  const auto unshift = [](uint64_t x, int by) {
+    uint64_t y = x;
+    for (int done = by; done < 64; done += by) y = x ^ y >> by;
+    return y;
+  };
+  uint64_t x = unshift(hash, 31) * inverse(0x94d049bb133111eb);
+  x = unshift(x, 27) * inverse(0xbf58476d1ce4e5b9);
+  return unshift(x, 30) - 0x9e3779b97f4a7c15;
+}
+
+TEST_CASE("Table: a read of many keys, at any version, has each key's own row") {
+  Table::Options options = MakeOptions();
+  options.max_rows = 40 * uint64_t{kKeyBuckets};
+  const auto table = Make(options);
+  // More than the quota of one bucket, at one place of its index. Then more keys than one task reads.
+  std::vector<uint64_t> keys;
+  for (uint64_t i = 0; i < 60; ++i) {
+    keys.push_back(KeyOfHash(uint64_t{7} << 48 | i << 32 | 5));
+    REQUIRE(BucketOfHash(HashKey(keys.back())) == 7);
+  }
+  for (uint64_t key = 0; key < 20000; ++key) keys.push_back(key);
+  std::vector<std::vector<float>> values(1, std::vector<float>(keys.size(), -1));  // by version
+  const auto push = [&](size_t first, size_t step) {
+    std::vector<float> next = values.back();
+    std::vector<uint64_t> pushed;
+    for (size_t i = first; i < keys.size(); i += step) {
+      pushed.push_back(keys[i]);
+      next[i] -= 1;
+    }
+    REQUIRE(Push(*table, pushed).ok());
+    for (size_t i = 0; i < 60; ++i) {
+      if (!HasRow(*table, keys[i])) next[i] = -1;
+    }
+    values.push_back(std::move(next));
+    table->Pin();
+  };
+  push(0, 3);
+  push(1, 3);
+  push(0, 2);
+  push(2, 3);  // beyond the quota
+  push(0, 1);
+  CHECK(table->stats().evicted > 20);
+  std::vector<float> read(keys.size() * 2);
+  for (uint64_t version = 1; version <= table->version(); ++version) {
+    REQUIRE(table->ReadAt(version, keys, read.data()).ok());
+    size_t wrong = 0;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      wrong += read[2 * i] != values[version][i] || read[2 * i + 1] != values[version][i];
+    }
+    INFO("version " << version);
+    CHECK(wrong == 0);
+  }
 }
 
 TEST_CASE("Table: its bytes follow its rows") {
