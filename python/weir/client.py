@@ -24,6 +24,8 @@ from .tables import Rows, Tables
 if TYPE_CHECKING:
     from .steps import Step
 
+_LEFT = "its `with` block ended before the job was done; for a shorter job set train.epochs or train.examples"
+
 # Leaving with a reason takes about a second; at the interpreter's end nothing may take longer than this.
 _LAST_CALL = 3.0
 
@@ -160,7 +162,8 @@ class Client:
     several times, and is read before a call returns; values is float32 [n, dim], used where it is. An int64 key means the
     uint64 of the same bits. ConfigError: the job has no such table, or keys or values have another type or shape.
 
-    `with Client(...) as client:` joins, and leaves at the end: the work is done, or the exception says why not.
+    `with Client(...) as client:` joins, and leaves at the end: because the work is done (next_work() has returned None), or else
+    with a reason, which is that of the exception if there is one. A worker that gives up leaves the job to the others.
     steps() is the whole loop; next_work(), pull(), push() are its parts.
 
     Thread-safe. Calls that wait end with Ctrl-C. In a forked child all calls raise ConfigError.
@@ -192,6 +195,8 @@ class Client:
                            ctypes.byref(handle)))
         self._handle: int | None = handle.value
         self._joined = self._was_in = False
+        # There is no more work for this membership; a reader has none to begin with.
+        self._finished = self._reader = reader
         # Nobody can join any more.
         self._done: JobDone | None = None
         self._progress = progress
@@ -214,6 +219,7 @@ class Client:
         if not self._was_in and self.resumed_from:
             say(f"going on from {self.resumed_from}")
         self._joined = self._was_in = True
+        self._finished = self._reader
 
     def leave(self, failure: BaseException | None = None, timeout: float | None = None) -> None:
         """Ends the membership. failure: why this worker gives up; None: the work is done. Servers in this process end
@@ -263,8 +269,8 @@ class Client:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         try:
-            if error is not None:
-                self.give_up(error)
+            if error is not None or not self._finished:
+                self.give_up(error or _LEFT)
             elif self._joined:
                 self.leave()
         finally:
@@ -378,10 +384,15 @@ class Client:
         if self._done is not None:
             raise self._done
 
+        this = weakref.ref(self)
+
         def take(future: int) -> Work | None:
             work, done = _library.Work(), ctypes.c_int()
             check(library.take_work(future, ctypes.byref(work), ctypes.byref(done)))
             if done.value:
+                client = this()
+                if client is not None:
+                    client._finished = True
                 return None
             return Work(work.clock, work.batch, work.first_example, work.examples, work.examples_left, work.part,
                         bool(work.last_of_clock))

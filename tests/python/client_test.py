@@ -132,7 +132,6 @@ class Training(unittest.TestCase):
                     client.pull(0, into).result()
                     np.testing.assert_array_equal(into["w"], w)
                     self.assertEqual(into["b"], 7)
-                    client.give_up("that was all")
 
     def test_initial_arrays(self):
         """The values that a worker gives are the job's; checkpoint.init_from comes before them."""
@@ -146,7 +145,6 @@ class Training(unittest.TestCase):
                     client.pull(0, into).result()
                     np.testing.assert_array_equal(into["w"], sign * w)
                     self.assertEqual(into["b"], 7)
-                    client.give_up("that was all")
 
     def test_the_order_is_that_of_the_job(self):
         order = weir.ExampleOrder(EXAMPLES, 3)
@@ -198,7 +196,6 @@ class Errors(unittest.TestCase):
                 with self.subTest(text):
                     self.error(weir.ConfigError, text, lambda: client.pull(0, arrays))
             client.pull(0, ok).result()
-            client.give_up("that was all")
         self.error(weir.ConfigError, "closed", lambda: client.next_work())
 
     def test_a_gradient_that_is_not_finite(self):
@@ -268,7 +265,6 @@ class Errors(unittest.TestCase):
             with self.assertRaises(TimeoutError):
                 future.result(timeout=0.05)
             self.assertFalse(future.done())
-            client.give_up("that was all")
 
     def test_await(self):
         """A coroutine waits for a future while others go on. If it is cancelled, the call goes on."""
@@ -296,7 +292,31 @@ class Errors(unittest.TestCase):
 
         with self.client(consistency={"mode": "sync"}) as client:
             asyncio.run(main(client))
-            client.give_up("that was all")
+
+    def test_a_block_that_ends_early(self):
+        """The worker gives up, and says why; unless it has no more work."""
+        def reason(use):
+            reasons = []
+            # What waits for this worker's pushes would fail when it starts no more.
+            with self.client(cluster={"start_seconds": 2}) as client:
+                leave = client.leave
+                client.leave = lambda failure=None, timeout=None: (reasons.append(failure), leave(failure, timeout))
+                use(client)
+            (reason,) = reasons
+            return reason
+
+        def leave_the_loop(client):
+            for step in client.steps():
+                break
+
+        def finish(client):
+            while (work := client.next_work()) is not None:
+                gradient = {"w": np.zeros(INPUTS, np.float32), "b": np.zeros((), np.float32)}
+                client.push(work, client.view(work.clock).result(), gradient).result()
+
+        for use in (lambda client: None, lambda client: client.next_work(), leave_the_loop):
+            self.assertIn("its `with` block ended before the job was done", str(reason(use)))
+        self.assertIsNone(reason(finish))
 
     def test_not_in_the_job(self):
         client = self.client()

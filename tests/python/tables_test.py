@@ -79,7 +79,6 @@ class Rows(unittest.TestCase):
                 client.snapshot(w, both).result()
                 np.testing.assert_array_equal(w["w"], [-1] * 3)
                 np.testing.assert_array_equal(both["users"][1], expected)
-                client.give_up("that was all")
 
     def test_clipping(self):
         """train.clip_norm is about the norm of tensors and rows together, with a key's gradients summed."""
@@ -166,14 +165,12 @@ class Errors(unittest.TestCase):
             self.error("no table 'visits'", lambda: step.rows("visits", KEYS))
             self.error("items: values must be float32", lambda: step.push({"w": np.zeros(3, np.float32)},
                                                                           rows={"items": (KEYS, values)}))
-            client.give_up("that was all")
 
     def test_no_tables(self):
         with weir.Client(job(tables=[]), TENSORS, EXAMPLES) as client:
             self.assertEqual(len(client.tables), 0)
             self.error("the job has no table 'users': it has none; its config lists them in `tables`",
                        lambda: client.pull_rows(0, {"users": to_read(KEYS, 2)}))
-            client.give_up("that was all")
 
     def test_a_gradient_that_is_not_finite(self):
         gradient = np.zeros((4, 2), np.float32)
