@@ -201,6 +201,23 @@ class Batches(unittest.TestCase):
         self.assertEqual(self.rows_after(use), [1, 2, 1])
 
 
+class Early(unittest.TestCase):
+    def test_a_stream_that_has_just_the_jobs_examples(self):
+        """Nothing is read beyond its end, where no batch follows."""
+        class Stream(torch.utils.data.IterableDataset):
+            left = iter(range(3 * BATCH))
+
+            def __iter__(self):
+                return self.left
+
+        opt = weir.torch.Optimizer(Small(), job(consistency={"mode": "async"}, train={"examples": 3 * BATCH}), Stream())
+        batches = 0
+        for keys in opt.loader(prefetch_keys=lambda keys: {"words": keys}):
+            opt.step()
+            batches += 1
+        self.assertEqual(batches, 3)
+
+
 class Misuse(unittest.TestCase):
     def error(self, text, call, kind=weir.ConfigError):
         with self.assertRaises(kind) as caught:

@@ -152,7 +152,7 @@ class Optimizer(torch.optim.Optimizer):
             for step in run(client, final, kept.into(), recycles=True):
                 self._weights.load(step.weights)
                 data = batches(step.work)
-                if prefetch_keys is not None:
+                if prefetch_keys is not None and step.work.examples_left > step.work.examples:
                     step.prefetch_rows(as_arrays(prefetch_keys(batches.peek(step.work))))
                 if seed is not None:
                     self._place.seed((seed + 0x9E3779B97F4A7C15 * (step.work.batch + 1)) % 2**63)
