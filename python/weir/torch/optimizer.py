@@ -203,7 +203,9 @@ class Optimizer(torch.optim.Optimizer):
                               "is the servers' that counts; use optimizer.schedule of the job instead of a scheduler")
         if step.pushed:
             raise Error("this batch was pushed already; call step() once for each batch of the loader")
-        if not self._checked:
+        if self._checked:
+            self._weights.check_frozen()
+        else:
             self._weights.check()
             self._checked = True
         self._gradients.finish()
