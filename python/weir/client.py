@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence, overload
 import numpy as np
 
 from . import _library
-from ._dlpack import Arrays
+from ._dlpack import Arrays, SupportsDLPack
 from ._library import library
 from .errors import ConfigError, Drained, Error, JobDone, check
 from .future import Future, Memory, wait_all
@@ -170,7 +170,7 @@ class Client:
     """
 
     def __init__(self, job: str | os.PathLike[str] | Mapping[str, Any] | Job,
-                 tensors: Mapping[str, Tensor | Sequence[int] | Floats], train_examples: int, *,
+                 tensors: Mapping[str, Tensor | Sequence[int] | SupportsDLPack], train_examples: int, *,
                  cluster: str | None = None,
                  task: str | None = None, token_file: str | None = None, history: str | None = None,
                  log_level: str | None = None, servers: int = 1, overrides: Sequence[str] = (), reader: bool = False,

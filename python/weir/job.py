@@ -10,7 +10,7 @@ from typing import Any, Collection, Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ._dlpack import Arrays, as_numpy
+from ._dlpack import Arrays, SupportsDLPack, as_numpy
 from ._library import Tensor as _Tensor
 from ._library import library
 from .errors import ConfigError, check
@@ -20,6 +20,7 @@ Floats = npt.NDArray[np.float32]
 
 _INITIALIZERS = {"constant": 0, "normal": 1, "uniform": 2}
 _UPLOADED = 3
+_INITIAL = "initial values"
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,14 @@ class Tensor:
     initializer: str = "constant"
     value: float = 0.0
     buffer: bool = False
-    values: Floats | None = field(default=None, repr=False, compare=False)
+    values: SupportsDLPack | None = field(default=None, repr=False, compare=False)
 
     @staticmethod
     def of(given: Tensor | Sequence[int] | Floats) -> Tensor:
         """A tensor that is given as such, as its shape, or as an array of its initial values."""
         if isinstance(given, Tensor):
             return given
-        if isinstance(given, (np.ndarray, np.generic)):
+        if isinstance(given, np.ndarray):
             return Tensor(given.shape, values=given)
         return Tensor(tuple(given))
 
@@ -113,11 +114,12 @@ class FlatTensors(Mapping[str, Floats]):
 class Model:
     """The model's tensors in their order, as the library takes them."""
 
-    def __init__(self, tensors: Mapping[str, Tensor | Sequence[int] | Floats]):
-        self.tensors = {name: Tensor.of(t) for name, t in tensors.items()}
+    def __init__(self, tensors: Mapping[str, Tensor | Sequence[int] | SupportsDLPack]):
+        self.tensors = {name: Tensor.of(t) for name, t in as_numpy(tensors, _INITIAL).items()}
+        given = {name: t.values for name, t in self.tensors.items() if t.values is not None}
         #: The initial values, which a worker uploads; empty: the servers make them.
-        self.initial = {name: np.asarray(t.values, dtype=np.float32, order="C") for name, t in self.tensors.items()
-                        if t.values is not None}
+        self.initial = {name: np.asarray(values, dtype=np.float32, order="C")
+                        for name, values in as_numpy(given, _INITIAL).items()}
         others = [name for name in tensors if name not in self.initial]
         if self.initial and others:
             raise ConfigError(f"{others[0]} is given without values, and {next(iter(self.initial))} with them; give "
