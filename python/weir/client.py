@@ -402,18 +402,18 @@ class Client:
     def pull(self, clock: int, into: Arrays, rows: Rows | None = None) -> "Future[Weights]":
         """Reads the weights for `clock` into all of the model's tensors, which must stay untouched until the future is
         done. rows: their values get the row of each key, at the version of the weights."""
-        return self._exchange(clock=clock, into=into, read=rows).then_weights()
+        return self._exchange(None, self._pull_order(clock, into, rows)).then_weights()
 
     def pull_rows(self, clock: int, rows: Rows) -> "Future[Weights]":
         """Reads rows for `clock`, as pull() does, and no tensors: the values get the row of each key, and must stay untouched
         until the future is done. A key without a row reads its initial values. Any number of calls may be made for a clock;
         in bounded and async each may read a newer version. With consistency.tables "async" it waits for no step and no
         worker, and the result is no base of a push."""
-        return self._exchange(clock=clock, read=rows).then_weights()
+        return self._exchange(None, self._pull_order(clock, None, rows)).then_weights()
 
     def view(self, clock: int) -> "Future[View]":
         """Reads the weights for `clock` where they lie."""
-        return self._exchange(clock=clock, in_place=True).then_weights()  # type: ignore[return-value]
+        return self._exchange(None, self._pull_order(clock, None, None, in_place=True)).then_weights()  # type: ignore[return-value]
 
     def push(self, work: Work, base: Weights, gradient: Arrays, gate: Gate | None = None,
              rows: Rows | None = None) -> "Future[Pushed]":
@@ -423,7 +423,7 @@ class Client:
 
         rows: the gradient of rows, which is read before the call returns; that of a key which comes several times is summed.
         It takes effect together with the tensors' gradient, or neither does."""
-        return self._exchange(work, base, gradient, gate, rows).then_pushed()
+        return self._exchange(self._push_order(work, base, gradient, gate, rows), None).then_pushed()
 
     @overload
     def push_pull(self, work: Work, base: Weights, gradient: Arrays, into: Arrays, gate: Gate | None = None,
@@ -438,8 +438,8 @@ class Client:
                   next_rows: Rows | None = None) -> "Future[Any]":
         """push() and the pull() at the next clock, as one exchange; for the last work of a clock. Without `into` the
         weights are read where they lie, and are a View. rows: as of push(). next_rows: as of pull()."""
-        return self._exchange(work, base, gradient, gate, rows, work.clock + 1, into, in_place=into is None,
-                              read=next_rows)
+        push = self._push_order(work, base, gradient, gate, rows)
+        return self._exchange(push, self._pull_order(work.clock + 1, into, next_rows, in_place=into is None))
 
     def snapshot(self, into: Arrays | None, rows: Rows | None = None) -> "Future[Weights]":
         """Reads the newest consistent weights, from outside the training: in sync those of one step. The result is no base
@@ -459,26 +459,32 @@ class Client:
         """A gate for one push()."""
         return Gate(self.model)
 
-    def _exchange(self, work: Work | None = None, base: Weights | None = None, gradient: Arrays | None = None,
-                  gate: Gate | None = None, rows: Rows | None = None, clock: int | None = None, into: Arrays | None = None,
-                  in_place: bool = False, read: Rows | None = None) -> "_Exchange":
-        push = pull = None
-        memory: list[Any] = []
-        if work is not None and gradient is not None:
-            outgoing, pointers = self.model.place(gradient, "push", writeable=False)
-            placed = self.tables.place(rows, "push", writeable=False)
-            order = _library.Work(work.clock, work.batch, work.first_example, work.examples, work.examples_left, work.part,
-                                  work.last_of_clock)
-            push = _library.Push(ctypes.pointer(order), None if base is None else base._handle, pointers,
-                                 None if gate is None else gate._handle, placed.array, len(placed))
-            memory.append(outgoing)
-        if clock is not None:
-            incoming, into_pointers = (None, None) if into is None else self.model.place(into, "pull", writeable=True)
-            placed = self.tables.place(read, "pull", writeable=True)
-            pull = _library.Pull(clock, in_place, into_pointers, placed.array, len(placed))
-            memory.append((incoming, placed))
-        handle = library.exchange(self._live(), push, pull)
-        return _Exchange(handle, self.model, in_place, memory)
+    def _push_order(self, work: Work, base: Weights, gradient: Arrays, gate: Gate | None,
+                    rows: Rows | None) -> tuple[_library.Push, Any]:
+        """What the library takes, and the memory that it uses until the exchange has ended."""
+        for given, kind, wanted in ((work, Work, "work must be what next_work() returns"),
+                                    (base, Weights, "base must be the Weights that the gradient was computed from"),
+                                    (gradient, Mapping, "the gradient must be arrays by name")):
+            if not isinstance(given, kind):
+                raise ConfigError(f"push: {wanted}, got {type(given).__name__}")
+        arrays, pointers = self.model.place(gradient, "push", writeable=False)
+        placed = self.tables.place(rows, "push", writeable=False)
+        order = _library.Work(work.clock, work.batch, work.first_example, work.examples, work.examples_left, work.part,
+                              work.last_of_clock)
+        return _library.Push(ctypes.pointer(order), base._handle, pointers, None if gate is None else gate._handle,
+                             placed.array, len(placed)), arrays
+
+    def _pull_order(self, clock: int, into: Arrays | None, rows: Rows | None,
+                    in_place: bool = False) -> tuple[_library.Pull, Any]:
+        """As _push_order()."""
+        arrays, pointers = (None, None) if into is None else self.model.place(into, "pull", writeable=True)
+        placed = self.tables.place(rows, "pull", writeable=True)
+        return _library.Pull(clock, in_place, pointers, placed.array, len(placed)), (arrays, placed)
+
+    def _exchange(self, push: tuple[_library.Push, Any] | None, pull: tuple[_library.Pull, Any] | None) -> "_Exchange":
+        handle = library.exchange(self._live(), push and push[0], pull and pull[0])
+        return _Exchange(handle, self.model, pull is not None and bool(pull[0].in_place),
+                         (push and push[1], pull and pull[1]))
 
 
 class _Exchange(Future["tuple[Pushed, Weights]"]):

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """weir.Client on NumPy arrays, through real servers: each mode, each example once, and errors that say what to do."""
 import asyncio
+import ctypes
 import os
 import pathlib
 import unittest
@@ -197,6 +198,24 @@ class Errors(unittest.TestCase):
                     self.error(weir.ConfigError, text, lambda: client.pull(0, arrays))
             client.pull(0, ok).result()
         self.error(weir.ConfigError, "closed", lambda: client.next_work())
+
+    def test_a_push_that_lacks_something(self):
+        gradient = {"w": np.zeros(INPUTS, np.float32), "b": np.zeros((), np.float32)}
+        with self.client() as client:
+            work = client.next_work()
+            base = client.view(work.clock).result()
+            for call in (client.push, client.push_pull):
+                for wrong in (None, gradient):
+                    self.error(weir.ConfigError, f"push: base must be the Weights that the gradient was computed from, got {type(wrong).__name__}",
+                               lambda: call(work, wrong, gradient))
+                self.error(weir.ConfigError, "push: the gradient must be arrays by name, got NoneType", lambda: call(work, base, None))
+                self.error(weir.ConfigError, "push: work must be what next_work() returns, got NoneType", lambda: call(None, base, gradient))
+            # As a program in another language may call it.
+            order = weir._library.Work(work.clock, work.batch, 0, BATCH, BATCH, 0, 1)
+            push = weir._library.Push(ctypes.pointer(order), None, client.model.place(gradient, "push", writeable=False)[1])
+            future = weir.Future(weir._library.library.exchange(client._handle, push, None),
+                                 lambda f: weir.errors.check(weir._library.library.take(f)))
+            self.error(weir.ConfigError, "a push has no base", future.result)
 
     def test_a_gradient_that_is_not_finite(self):
         def run():
