@@ -175,8 +175,8 @@ typedef struct {
   int last_of_clock;
 } weir_work;
 
-// The next gradient to compute. In sync the work is given out by weir_wait(), so that a future that is freed
-// before has taken none.
+// The next gradient to compute. A future is given work also when nobody waits for it, and that work is lost
+// if it is freed before its result is taken: keep it, and wait again.
 weir_future* weir_next_work(weir_client* client);
 
 // Rows of one embedding table of the job.

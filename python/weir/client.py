@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import atexit
+import bisect
 import ctypes
+import itertools
 import logging
 import os
 import sys
@@ -197,6 +199,11 @@ class Client:
         self._joined = self._was_in = False
         # There is no more work for this membership; a reader has none to begin with.
         self._finished = self._reader = reader
+        # Calls of next_work() whose results were not taken, in this membership, with their numbers and in their order. Finalizers
+        # add to it in any thread, so there are single operations alone.
+        self._unanswered: list[tuple[int, int]] = []
+        self._calls = itertools.count()
+        self._memberships = 0
         # Nobody can join any more.
         self._done: JobDone | None = None
         self._progress = progress
@@ -227,6 +234,7 @@ class Client:
         first, if it has a checkpoint.directory; the call then raises: Drained says from where the job goes on, another
         Error why it was not saved."""
         self._joined = False
+        self._forget_calls()
         reason = None if failure is None else (str(failure) or type(failure).__name__).encode()
         if isinstance(failure, KeyboardInterrupt):
             kind = 2  # drained: the process is asked to end, and may come again
@@ -254,8 +262,14 @@ class Client:
     def close(self) -> None:
         """Ends everything; a membership that was not left, too. Later calls raise."""
         if self._handle is not None:
+            self._forget_calls()
             handle, self._handle = self._handle, None
             library.free_client(handle)
+
+    def _forget_calls(self) -> None:
+        self._memberships += 1
+        while self._unanswered:
+            library.free_future(self._unanswered.pop()[1])
 
     def __enter__(self) -> "Client":
         if not self._joined:
@@ -377,27 +391,24 @@ class Client:
 
     def next_work(self, timeout: float | None = None) -> Work | None:
         """The next gradient to compute; waits while there is none. None: the job's examples are done, and this
-        worker's pushes are acknowledged."""
-        return self.begin_next_work().result(timeout)
+        worker's pushes are acknowledged. TimeoutError: none came; the next call goes on with the wait."""
+        future = self.begin_next_work()
+        try:
+            return future.result(timeout)
+        finally:
+            future.give_back()
 
-    def begin_next_work(self) -> "Future[Work | None]":
+    def begin_next_work(self) -> "_NextWork":
+        """next_work() as a future. If that is dropped before its result is taken, the next call has its work; until then it has a
+        work for itself, so where a wait was cut short (a coroutine that was cancelled, say) wait for the same future again."""
         if self._done is not None:
             raise self._done
-
-        this = weakref.ref(self)
-
-        def take(future: int) -> Work | None:
-            work, done = _library.Work(), ctypes.c_int()
-            check(library.take_work(future, ctypes.byref(work), ctypes.byref(done)))
-            if done.value:
-                client = this()
-                if client is not None:
-                    client._finished = True
-                return None
-            return Work(work.clock, work.batch, work.first_example, work.examples, work.examples_left, work.part,
-                        bool(work.last_of_clock))
-
-        return Future(library.next_work(self._live()), take)
+        live = self._live()
+        try:
+            number, handle = self._unanswered.pop(0)
+        except IndexError:
+            number, handle = next(self._calls), library.next_work(live)
+        return _NextWork(self, number, handle)
 
     def pull(self, clock: int, into: Arrays, rows: Rows | None = None) -> "Future[Weights]":
         """Reads the weights for `clock` into all of the model's tensors, which must stay untouched until the future is
@@ -485,6 +496,39 @@ class Client:
         handle = library.exchange(self._live(), push and push[0], pull and pull[0])
         return _Exchange(handle, self.model, pull is not None and bool(pull[0].in_place),
                          (push and push[1], pull and pull[1]))
+
+
+class _NextWork(Future["Work | None"]):
+    """The library gives out work to a call also when nobody waits for the call any more; so the client's next one takes it up."""
+
+    def __init__(self, client: Client, number: int, handle: int):
+        self._client, self._membership, self._number = weakref.ref(client), client._memberships, number
+        this = self._client
+
+        def take(future: int) -> Work | None:
+            work, done = _library.Work(), ctypes.c_int()
+            check(library.take_work(future, ctypes.byref(work), ctypes.byref(done)))
+            if done.value:
+                of = this()
+                if of is not None:
+                    of._finished = True
+                return None
+            return Work(work.clock, work.batch, work.first_example, work.examples, work.examples_left, work.part,
+                        bool(work.last_of_clock))
+
+        super().__init__(handle, take)
+
+    def give_back(self) -> None:
+        """Leaves the call, unless its result was taken, to the client, if that is still in the same membership."""
+        client = self._client()
+        if self._handle is not None and client is not None and client._memberships == self._membership:
+            handle, self._handle = self._handle, None
+            bisect.insort(client._unanswered, (self._number, handle))
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None:
+            self.give_back()
+            super().__del__()
 
 
 class _Exchange(Future["tuple[Pushed, Weights]"]):

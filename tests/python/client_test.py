@@ -4,6 +4,7 @@ import asyncio
 import ctypes
 import os
 import pathlib
+import time
 import unittest
 
 import numpy as np
@@ -284,6 +285,45 @@ class Errors(unittest.TestCase):
             with self.assertRaises(TimeoutError):
                 future.result(timeout=0.05)
             self.assertFalse(future.done())
+
+    def test_work_of_a_call_that_was_given_up_comes_with_the_next_call(self):
+        """After a timeout, or where a future was dropped."""
+        def with_timeout(client):
+            begin = time.monotonic()
+            while True:
+                try:
+                    return client.next_work(timeout=0)
+                except TimeoutError as error:
+                    self.assertLess(time.monotonic() - begin, 20)
+                    kept.append(error)  # and with it the call's frames
+
+        def dropped(client):
+            for _ in range(3):
+                client.begin_next_work()
+            return client.next_work()
+
+        for take in (with_timeout, dropped):
+            for consistency in MODES:
+                with self.subTest(take.__name__, **consistency):
+                    kept, seen = [], []
+                    with self.client(consistency=consistency, cluster={"wait_seconds": 2}, train={"epochs": 1}) as client:
+                        while (work := take(client)) is not None:
+                            seen.append(work.batch)
+                            gradient = {"w": np.zeros(INPUTS, np.float32), "b": np.zeros((), np.float32)}
+                            push = client.push(work, client.view(work.clock).result(), gradient)
+                            if consistency["mode"] != "sync":
+                                push.result()
+                    self.assertEqual(seen, list(range(EXAMPLES // BATCH)))
+
+    def test_a_call_of_a_membership_that_has_ended(self):
+        """It is not what the next membership's call goes on with."""
+        with self.client() as client:
+            kept = client.begin_next_work()
+            client.begin_next_work()
+            self.assertEqual(len(client._unanswered), 1)
+            client.leave(weir.Fenced("for the test"))
+            del kept
+            self.assertEqual(client._unanswered, [])
 
     def test_await(self):
         """A coroutine waits for a future while others go on. If it is cancelled, the call goes on."""
