@@ -184,6 +184,11 @@ class _Membership:
                             "before the next one begins. To leave the job early, raise an exception")
         self._collect(wait=True)
 
+    def free(self) -> None:
+        """Lets the memory go, which the program's last step would keep."""
+        self._views, self._spare, self._pushes, self._next = [], [], [], None
+        self._early.clear()
+
     def new_gradient(self) -> Gradient:
         return self._spare.pop() if self._spare else self.client.new_gradient()
 
@@ -315,41 +320,44 @@ def run(client: Client, result: Arrays | None = None, result_rows: Rows | None =
 def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None, progress: _Progress,
                  recycles: bool) -> Iterator[Step]:
     fruitless, furthest = 0, 0
-    membership: _Membership | None = None
     while True:
+        membership: _Membership | None = None
+        start: int | None = None
         try:
-            if not client._joined:
-                client.join()
-            membership = _Membership(client, progress, recycles)
-            yield from membership.run()
+            try:
+                if not client._joined:
+                    client.join()
+                start, number = client.start_clock, client._memberships
+                membership = _Membership(client, progress, recycles)
+                yield from membership.run()
+            except JobDone as done:
+                # This worker stood still, or came late, while others did all the work; or an earlier run has done it, and its servers
+                # are in this process again.
+                if not client._was_in and client.resumed_from and not result_rows:
+                    if result is not None:
+                        client.load_resumed(result).result()
+                    say(f"the job was done before: {client.resumed_from}")
+                    return
+                if result is not None and not client._joined:
+                    raise
+                _log.info("%s", done)
+                if not client._joined:
+                    return
             if result is not None:
                 client.snapshot(result, result_rows).result()
             client.leave()
             return
-        except JobDone as done:
-            # This worker stood still, or came late, while others did all the work; or an earlier run has done it, and its servers
-            # are in this process again.
-            if not client._was_in and client.resumed_from and not result_rows:
-                if result is not None:
-                    client.load_resumed(result).result()
-                say(f"the job was done before: {client.resumed_from}")
-                return
-            if result is not None and not client._joined:
-                raise
-            _log.info("%s", done)
-            if client._joined:
-                if result is not None:
-                    client.snapshot(result, result_rows).result()
-                client.leave()
-            return
         except Fenced as fenced:
-            if not client._joined:
-                raise
-            start = client.start_clock
+            if start is None:
+                raise  # join()
             went_on = start > furthest
             furthest = max(furthest, start)
             fruitless = 0 if went_on or membership is not None and membership.progressed else fruitless + 1
             if fruitless == _FRUITLESS:
                 raise Fenced(f"{fenced}; that was {_FRUITLESS} times in a row without any progress, and is the last")
             _log.warning("%s; joining again", fenced)
-            client.leave(fenced)
+            # leave() itself may have found it out, and a step may have joined again.
+            if client._joined and client._memberships == number:
+                client.leave(fenced)
+        if membership is not None:
+            membership.free()

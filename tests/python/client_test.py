@@ -156,6 +156,65 @@ class Training(unittest.TestCase):
         self.assertNotEqual(list(order(EXAMPLES, EXAMPLES)), list(epoch))
 
 
+class Memberships(unittest.TestCase):
+    """The loop when a membership ends, by calls in place of the library's; what the servers make of it is in other tests."""
+
+    def lose(self, method, at, joins=lambda client: None):
+        """The batches that a loop gives which loses its membership in the call of this number."""
+        client = weir.Client(job(consistency={"mode": "sync"}, train={"epochs": 1}), TENSORS, EXAMPLES)
+        self.addCleanup(client.close)
+        client.join()
+        call, leave, calls, seen = getattr(client, method), client.leave, [], []
+
+        def fenced(*args):
+            calls.append(args)
+            if len(calls) == at:
+                if method == "leave":
+                    client._joined = False
+                raise weir.Fenced("for the test")
+            return call(*args)
+
+        def left(failure=None, timeout=None):
+            if failure is None:
+                return leave()
+            client._joined = False
+
+        def join():
+            joins(client)
+            client._joined = True
+
+        client.leave, client.join = left, join
+        call = getattr(client, method)
+        setattr(client, method, fenced)
+        result = {"w": np.empty(INPUTS, np.float32), "b": np.empty((), np.float32)}
+        for step in client.steps(result):
+            joins.step = step
+            seen.append(step.work.batch)
+            step.gradient.flat[:] = 0
+            step.push()
+        return seen
+
+    def test_it_joins_again(self):
+        """Where it asks for work, and when it takes leave: the job has gone back then."""
+        for method, at in (("next_work", 4), ("leave", 1), ("snapshot", 1)):
+            with self.subTest(method):
+                joined = []
+                seen = self.lose(method, at, lambda client: joined.append(client))
+                self.assertEqual(len(joined), 1)
+                self.assertEqual(seen, list(range(EXAMPLES // BATCH)))
+
+    def test_memory_of_the_membership_before(self):
+        """It is gone before the next one's is there; but for the weights of the step, which the program has."""
+        def joins(client):
+            loop = joins.step._loop
+            self.assertEqual((loop._views, loop._spare, loop._pushes, loop._next), ([], [], [], None))
+            joined.append(client)
+
+        joined = []
+        self.lose("next_work", 4, joins)
+        self.assertEqual(len(joined), 1)
+
+
 class Errors(unittest.TestCase):
     def client(self, **more):
         return weir.Client(job(**more), TENSORS, EXAMPLES)
