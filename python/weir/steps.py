@@ -6,7 +6,7 @@ import logging
 import math
 import sys
 from collections import deque
-from typing import Any, Iterator, Mapping
+from typing import Any, Callable, Iterator, Mapping, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,8 @@ from .future import Future
 from .job import FlatTensors, Floats
 from .progress import ProgressLine, say
 from .tables import Keys, Rows, RowSet
+
+T = TypeVar("T")
 
 _log = logging.getLogger("weir")
 
@@ -35,7 +37,7 @@ class Step:
         self._loop, self._base = loop, base
         self.work, self.weights = work, weights
         self.pushed = False
-        # rows() has found that no push of this step can count: the step is past, or the membership has ended with the error.
+        # No push of this step can count: the step is past, or the membership has ended with the error.
         self._late = False
         self._error: Error | None = None
         self._gradient: Gradient | None = None
@@ -81,13 +83,30 @@ class Step:
         """Asks for rows that the loop's next step reads, {"table": keys}, so that they travel while this step is computed.
         rows() of that step then finds them, and asks for all where one is missing. In sync they are the same; in async, in
         bounded with consistency.prefetch, and with consistency.tables "async", they are without the update of this step."""
-        self._loop.prefetch_rows(self.work, keys)
+        if not self._late:
+            self._loop.prefetch_rows(self.work, keys)
+
+    def as_member(self, call: Callable[[], T]) -> T:
+        """The result of a call to the servers that is not about this step, such as Client.snapshot(). Where this worker turns out to
+        be out of the job, it joins again and makes the call once more; push() of this step then sends nothing. JobDone: the
+        job's examples were done meanwhile."""
+        try:
+            return call()
+        except Fenced as fenced:
+            self._late, self._error = True, fenced
+            client = self._loop.client
+            _log.warning("%s; joining again", fenced)
+            client.leave(fenced)
+            client.join()
+        return call()
 
     def ready(self, name: str) -> None:
         """The tensor's values in step.gradient are final, so that they may travel while others are computed; push()
         sends the rest. They leave with push() where nothing is gained by that (Client.gains_from_gate), and with
         train.clip_norm, since the norm is that of the whole gradient; and where the job has embedding tables."""
         self._check_open()
+        if self._late:
+            return
         if self._gate is None and self._loop.overlaps:
             self._gate = self._loop.client.new_gate()
             self._loop.push(self, self.gradient, None, self._gate)
@@ -355,9 +374,10 @@ def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None
             fruitless = 0 if went_on or membership is not None and membership.progressed else fruitless + 1
             if fruitless == _FRUITLESS:
                 raise Fenced(f"{fenced}; that was {_FRUITLESS} times in a row without any progress, and is the last")
-            _log.warning("%s; joining again", fenced)
             # leave() itself may have found it out, and a step may have joined again.
             if client._joined and client._memberships == number:
                 client.leave(fenced)
+            if not client._joined:
+                _log.warning("%s; joining again", fenced)
         if membership is not None:
             membership.free()

@@ -203,6 +203,26 @@ class Memberships(unittest.TestCase):
                 self.assertEqual(len(joined), 1)
                 self.assertEqual(seen, list(range(EXAMPLES // BATCH)))
 
+    def test_a_step_whose_call_finds_the_membership_lost(self):
+        """It joins again for the call, and sends nothing any more."""
+        client = weir.Client(job(wire={"chunk_kib": 256}, consistency={"mode": "sync"}), {"w": (70_000,)}, EXAMPLES)
+        self.addCleanup(client.close)
+        step, done = next(client.steps()), []
+        client.leave, client.join = lambda failure: done.append(str(failure)), lambda: done.append("joined")
+
+        def call():
+            if not done:
+                raise weir.Fenced("for the test")
+            return 7
+
+        self.assertEqual(step.as_member(call), 7)
+        self.assertEqual(done, ["for the test", "joined"])
+        client._exchange = client.pull_rows = None
+        step.ready("w")
+        step.prefetch_rows({})
+        step.push()
+        self.assertTrue(step.pushed)
+
     def test_memory_of_the_membership_before(self):
         """It is gone before the next one's is there; but for the weights of the step, which the program has."""
         def joins(client):

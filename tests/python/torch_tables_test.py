@@ -73,6 +73,14 @@ class Processes(unittest.TestCase):
         self.assertIn(len(states), (1, 2))
         self.check(states, expected)
 
+    def test_a_snapshot_of_a_worker_that_lost_its_membership(self):
+        long = job(train={"epochs": 20})
+        (expected,), _ = self.train(long)
+        states, others = self.train({**long, "cluster": {"lease_seconds": 0.5}}, "--workers=2", "--ps=2",
+                                    program=["--stop", "--snapshot"])
+        self.assertIn("read", others)
+        self.check(states, expected)
+
     def test_modes_on_a_cluster(self):
         for consistency, *more in (({"mode": "async"},), ({"mode": "async"}, "--prefetch"),
                                    ({"mode": "bounded", "staleness": 1}, "--prefetch"),

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, Callable, Generator, Iterator, Mapping, NoReturn, Sequence
+from typing import Any, Callable, Generator, Iterator, Mapping, NoReturn, Sequence, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ _FIELDS = {
     "alpha": "optimizer.decay", "betas": "optimizer.beta1 and optimizer.beta2", "eps": "optimizer.epsilon",
     "weight_decay": "optimizer.weight_decay"
 }
+
+T = TypeVar("T")
 
 _LEFT = ("its loop over loader() ended before the job was done (an exception, or break); for a shorter job set train.epochs or "
          "train.examples")
@@ -233,7 +235,8 @@ class Optimizer(torch.optim.Optimizer):
     def snapshot(self, keys: KeysOfTables | None = None) -> Iterator[int]:
         """Within `with`, the model has the newest consistent weights of the job, of one step in sync; then its own
         again. For evaluating while training. The value is their version: updates since the start. After the loop the
-        model has the trained weights already.
+        model has the trained weights already. A worker whose membership was lost joins again, and sends nothing for the
+        batch; JobDone: the others have done the job meanwhile.
 
         Embedding modules read the newest rows of the tables each time, which may be newer than the weights. keys: {"table":
         keys}, int64 of any shape: the rows of these keys are read with the weights, of the same version, and no others. Error:
@@ -246,9 +249,16 @@ class Optimizer(torch.optim.Optimizer):
             yield -1
             return
         kept = None if keys is None else KeptRows(keys, self._tables)
-        with self._weights.snapshot(self._client, rows=None if kept is None else kept.into()) as weights:
-            with self._rows.reading(self._rows.newest(self._client) if kept is None else kept.read):
-                yield weights.version
+        client, rows = self._client, None if kept is None else kept.into()
+        newest = self._rows.newest(client)
+        with contextlib.ExitStack() as stack:
+            weights = self._as_member(lambda: stack.enter_context(self._weights.snapshot(client, rows=rows)))
+            stack.enter_context(self._rows.reading(
+                (lambda table, keys: self._as_member(lambda: newest(table, keys))) if kept is None else kept.read))
+            yield weights.version
+
+    def _as_member(self, call: Callable[[], T]) -> T:
+        return call() if self._step is None else self._step.as_member(call)
 
     @property
     def client(self) -> Client:
