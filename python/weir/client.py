@@ -4,8 +4,9 @@ from __future__ import annotations
 import atexit
 import bisect
 import ctypes
+import gc
+import io
 import itertools
-import logging
 import os
 import sys
 import weakref
@@ -556,35 +557,44 @@ class _Exchange(Future["tuple[Pushed, Weights]"]):
         return self._then(0)
 
 
-# The exit code of the error that ends the program, if one does.
-_exit_code: int | None = None
-# That error or another one, Ctrl-C among them.
+# The error that ends the program, if one does; Ctrl-C, too.
 _uncaught: BaseException | None = None
 
 
 def _on_uncaught(kind: Any, error: BaseException, trace: Any, previous: Any = sys.excepthook) -> None:
-    global _exit_code, _uncaught
-    if isinstance(error, Error):
-        _exit_code = error.exit_code
-    # An interactive interpreter goes on.
-    if not (hasattr(sys, "ps1") or sys.flags.interactive):
-        _uncaught = error
+    global _uncaught
     previous(kind, error, trace)
+    # An interactive interpreter goes on.
+    if hasattr(sys, "ps1") or sys.flags.interactive:
+        return
+    _uncaught = error
+    if isinstance(error, Error):
+        # Python would exit with 1, which does not tell an orchestrator whether another try may help. It takes this in the place of
+        # the error.
+        raise SystemExit(error.exit_code)
 
 
 def _close_all() -> None:
+    global _uncaught
     for client in list(_open):
         if client._joined and _uncaught is None:
             say("the program ended before the job was done")
         client.give_up(_uncaught or "the program ended before the job was done")
         client.close()
     wait_all()
-    if _exit_code is not None:
-        # Python would exit with 1, which does not tell an orchestrator whether another try may help.
-        logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(_exit_code)
+    if isinstance(_uncaught, Error):
+        _flush_files()
+    _uncaught = None
+
+
+def _flush_files() -> None:
+    """What Python does as it ends; but an error that SystemExit takes the place of, and so the files that its frames know, stay."""
+    for found in gc.get_objects():
+        if issubclass(type(found), io.IOBase):
+            try:
+                found.flush()
+            except Exception:
+                pass  # it is closed, or its disk is full; nobody is left to be told
 
 
 sys.excepthook = _on_uncaught
