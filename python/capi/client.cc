@@ -235,6 +235,10 @@ weir_future* weir_leave(weir_client* client, int kind, const char* reason) {
   });
 }
 
+void weir_close_client(weir_client* client) {
+  if (!weir::Forked()) client->member->Close();
+}
+
 void weir_free_client(weir_client* client) {
   if (!weir::Forked()) delete client;
 }

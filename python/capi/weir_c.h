@@ -120,7 +120,9 @@ weir_future* weir_join(weir_client* client, const float* const* initial);
 // is none.
 weir_future* weir_leave(weir_client* client, int kind, const char* reason);
 // Ends a membership that was not left, and servers in this process. Takes a moment; calls that are in flight
-// end.
+// end, and later ones fail (code 9).
+void weir_close_client(weir_client* client);
+// Closes it, too.
 void weir_free_client(weir_client* client);
 
 typedef struct {

@@ -196,7 +196,8 @@ class Client:
         handle = ctypes.c_void_p()
         check(library.open(self.job._handle, ctypes.byref(options), self.model.array, len(self.model.names),
                            ctypes.byref(handle)))
-        self._handle: int | None = handle.value
+        self._handle = handle.value or 0
+        self._closed = False
         self._joined = self._was_in = False
         # There is no more work for this membership; a reader has none to begin with.
         self._finished = self._reader = reader
@@ -247,7 +248,7 @@ class Client:
     def give_up(self, failure: BaseException | str) -> None:
         """Leaves with a reason, if this client is in the job. Raises nothing but a second Ctrl-C: the reason says more than
         what goes wrong here. Takes a moment at most, or where Ctrl-C saves the job cluster.server_wait_seconds."""
-        if self._handle is None or not self._joined:
+        if self._closed or not self._joined:
             return
         saves = (isinstance(failure, KeyboardInterrupt) and bool(self.job.get("checkpoint.directory"))
                  and bool(self._membership().in_process))
@@ -262,10 +263,11 @@ class Client:
 
     def close(self) -> None:
         """Ends everything; a membership that was not left, too. Later calls raise."""
-        if self._handle is not None:
+        if not self._closed:
+            self._closed = True
             self._forget_calls()
-            handle, self._handle = self._handle, None
-            library.free_client(handle)
+            # Other threads may be in calls; the handle goes with the client.
+            library.close_client(self._handle)
 
     def _forget_calls(self) -> None:
         self._memberships += 1
@@ -294,9 +296,10 @@ class Client:
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None:
             self.close()
+            library.free_client(self._handle)
 
     def _live(self) -> int:
-        if self._handle is None:
+        if self._closed:
             raise ConfigError("this client is closed")
         return self._handle
 

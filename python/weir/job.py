@@ -4,6 +4,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import threading
 from dataclasses import dataclass, field
 from typing import Any, Collection, Iterator, Mapping, Sequence
 
@@ -187,11 +188,12 @@ def save_weights(directory: str | os.PathLike[str], weights: Mapping[str, Floats
 
 
 class ExampleOrder:
-    """The order in which a job of this seed sees its training examples, each once an epoch."""
+    """The order in which a job of this seed sees its training examples, each once an epoch. Thread-safe."""
 
     def __init__(self, examples: int, seed: int):
         handle = ctypes.c_void_p()
         check(library.new_order(examples, seed, ctypes.byref(handle)))
+        self._filling = threading.Lock()
         self._handle: ctypes.c_void_p | None = handle
 
     def __del__(self) -> None:
@@ -202,5 +204,6 @@ class ExampleOrder:
     def __call__(self, first: int, n: int) -> npt.NDArray[np.int32]:
         """The examples' indices (int32) at the positions [first, first + n) of the job's endless stream."""
         indices = np.empty(n, dtype=np.int32)
-        library.fill_order(self._handle, first, n, indices.ctypes.data)
+        with self._filling:
+            library.fill_order(self._handle, first, n, indices.ctypes.data)
         return indices

@@ -1,11 +1,14 @@
 #!/usr/bin/python3
 """weir.Client on NumPy arrays, through real servers: each mode, each example once, and errors that say what to do."""
 import asyncio
+import concurrent.futures
 import ctypes
 import os
 import pathlib
+import threading
 import time
 import unittest
+import unittest.mock
 
 import numpy as np
 import support
@@ -154,6 +157,25 @@ class Training(unittest.TestCase):
         self.assertEqual(sorted(epoch), list(range(EXAMPLES)))
         np.testing.assert_array_equal(order(7, 20), epoch[7:27])
         self.assertNotEqual(list(order(EXAMPLES, EXAMPLES)), list(epoch))
+
+    def test_the_order_in_two_threads(self):
+        """The library's order is for one at a time."""
+        order, fill = weir.ExampleOrder(EXAMPLES, 3), weir.job.library.fill_order
+        meeting, met = threading.Barrier(2), []
+
+        def one_at_a_time(*args):
+            try:
+                meeting.wait(0.3)
+                met.append("two threads are in it")
+            except threading.BrokenBarrierError:
+                pass
+            fill(*args)
+
+        with unittest.mock.patch.object(weir.job.library, "fill_order", one_at_a_time):
+            with concurrent.futures.ThreadPoolExecutor(2) as threads:
+                found = list(threads.map(lambda start: order(start, EXAMPLES), (0, EXAMPLES)))
+        self.assertEqual(met, [])
+        np.testing.assert_array_equal(np.concatenate(found), order(0, 2 * EXAMPLES))
 
 
 class Memberships(unittest.TestCase):
@@ -455,6 +477,18 @@ class Errors(unittest.TestCase):
         for use in (lambda client: None, lambda client: client.next_work(), leave_the_loop):
             self.assertIn("its `with` block ended before the job was done", str(reason(use)))
         self.assertIsNone(reason(finish))
+
+    def test_a_call_as_another_thread_closes(self):
+        """It has looked whether the client is open, and then the other thread closes it."""
+        client = self.client()
+        client.join()
+        live = client._live()
+        client.close()
+        with unittest.mock.patch.object(client, "_live", lambda: live):
+            for call in (client.next_work, lambda: client.pull(0, {"w": np.zeros(INPUTS, np.float32), "b": np.zeros((), np.float32)}).result(),
+                         lambda: client.worker, client.new_gradient, client.leave, client.join, lambda: client.set_progress(1, 1, 1)):
+                self.error(weir.ConfigError, "this client is closed", call)
+        self.error(weir.ConfigError, "this client is closed", client.next_work)
 
     def test_not_in_the_job(self):
         client = self.client()
