@@ -169,7 +169,7 @@ class Client:
     with a reason, which is that of the exception if there is one. A worker that gives up leaves the job to the others.
     steps() is the whole loop; next_work(), pull(), push() are its parts.
 
-    Thread-safe. Calls that wait end with Ctrl-C. In a forked child all calls raise ConfigError.
+    Thread-safe. Calls that wait end with Ctrl-C. In a forked child all its calls raise ConfigError.
     """
 
     def __init__(self, job: str | os.PathLike[str] | Mapping[str, Any] | Job,

@@ -239,7 +239,8 @@ class Fork(unittest.TestCase):
                     if n % 4 == 0:
                         child = os.fork()
                         if child == 0:
-                            for call in (c.next_work, c.new_gradient, c.leave, lambda: c.worker, step.push,
+                            weir.Job(job), weir.ExampleOrder(64, 0)(0, 64)  # without connections
+                            for call in (c.next_work, c.new_gradient, c.leave, lambda: c.worker, step.push, client,
                                          lambda: c.pull(0, {"w": np.zeros(3, np.float32)}).result()):
                                 try:
                                     call()
