@@ -342,11 +342,12 @@ def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None
     while True:
         membership: _Membership | None = None
         start: int | None = None
+        number = client._memberships
         try:
             try:
                 if not client._joined:
                     client.join()
-                start, number = client.start_clock, client._memberships
+                start = client.start_clock
                 membership = _Membership(client, progress, recycles)
                 yield from membership.run()
             except JobDone as done:
