@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ._dlpack import Arrays
 from .client import Client, Gate, Gradient, Pushed, Weights, Work
-from .errors import Error, Fenced, JobDone, WeightsGone
+from .errors import Error, Fenced, JobDone
 from .future import Future
 from .job import FlatTensors, Floats
 from .progress import ProgressLine, say
@@ -250,22 +250,17 @@ class _Membership:
             if self._next is None:
                 self._begin_pull(clock)
             weights = self._arrive()
-            if weights is None:
-                continue  # its version is gone
             if weights.past:
                 return False
             self._views.reverse()
             self._at, self._base = clock, weights
         return True
 
-    def _arrive(self) -> Weights | None:
+    def _arrive(self) -> Weights:
         assert self._next is not None
         future: Future[Weights | tuple[Pushed, Weights]]
         (_, future, gradient), self._next = self._next, None
-        try:
-            result = future.result()
-        except WeightsGone:
-            return None
+        result = future.result()
         if isinstance(result, tuple):
             self._pushed(result[0], gradient)
             return result[1]

@@ -10,7 +10,7 @@ import torch
 import torch.utils.data
 
 from .._interrupts import Interrupts
-from ..client import Client, Work
+from ..client import Client
 from ..errors import ConfigError, Error
 from ..job import ExampleOrder, Job
 from ..steps import Step, run
