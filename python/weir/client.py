@@ -1,26 +1,20 @@
 """A worker's membership in a job."""
 from __future__ import annotations
 
-import atexit
-import bisect
 import ctypes
-import gc
-import io
-import itertools
 import os
 import sys
-import weakref
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence, overload
-
-import numpy as np
 
 from . import _library
 from ._dlpack import Arrays, SupportsDLPack
+from ._ending import LAST_CALL, close_at_end
 from ._library import library
+from ._work_calls import WorkCall, WorkCalls
 from .errors import ConfigError, Drained, Error, JobDone, check
-from .future import Future, Memory, wait_all
-from .job import ExampleOrder, FlatTensors, Floats, Job, Model, Tensor
+from .exchange import Exchange, Gate, Gradient, Pushed, View, Weights, Work
+from .future import Future
+from .job import ExampleOrder, Job, Model, Tensor
 from .progress import is_live, say
 from .tables import Rows, Tables
 
@@ -28,116 +22,6 @@ if TYPE_CHECKING:
     from .steps import Step
 
 _LEFT = "its `with` block ended before the job was done; for a shorter job set train.epochs or train.examples"
-
-# Leaving with a reason takes about a second; at the interpreter's end nothing may take longer than this.
-_LAST_CALL = 3.0
-
-_open: "weakref.WeakSet[Client]" = weakref.WeakSet()
-
-
-@dataclass(frozen=True)
-class Work:
-    """One gradient to compute: the mean over the examples at positions [first_example, first_example + examples) of
-    the job's stream of examples (ExampleOrder says which these are).
-
-    clock: the weights to compute it from. part: in sync, which part of the step. batch: its number in the job.
-    last_of_clock: there is no more work at this clock, as far as is known. examples_left: the job's examples from the
-    first one on.
-    """
-
-    clock: int
-    batch: int
-    first_example: int
-    examples: int
-    examples_left: int
-    part: int
-    last_of_clock: bool
-
-
-@dataclass(frozen=True)
-class Pushed:
-    """What became of a push. applied: on every server; otherwise it was disposed of, and `reason` says why.
-    staleness: the most updates that any server applied between the pull and this push."""
-
-    applied: bool
-    staleness: int
-    reason: str
-
-
-class Weights:
-    """Which weights a pull has brought; the base of a push.
-
-    past: the step is past and these are no usable weights (sync): ask for work again. version: updates since the
-    start; in sync the step.
-    """
-
-    def __init__(self, handle: int, model: Model):
-        self._handle: int | None = handle
-        self._model = model
-        self.past = bool(library.weights_past(handle))
-        self.version = int(library.weights_version(handle))
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            library.free_weights(self._handle)
-            self._handle = None
-
-
-class View(Weights):
-    """Weights that are read where the servers have them, read-only. view["name"] is an array without a copy if the
-    tensor lies in one piece (always with one server), else a copy. A server keeps the version until the view and its
-    arrays are gone, so hold one at a time."""
-
-    def __getitem__(self, name: str) -> Floats:
-        tensor = self._model.names.index(name)
-        pieces: list[Floats] = []
-        address, n = ctypes.c_void_p(), ctypes.c_size_t()
-        while library.weights_piece(self._handle, tensor, len(pieces), ctypes.byref(address), ctypes.byref(n)):
-            pieces.append(np.asarray(Memory(address.value or 0, n.value, self, read_only=True)))
-        return (pieces[0] if len(pieces) == 1 else np.concatenate(pieces)).reshape(self._model.shapes[tensor])
-
-
-class Gradient(FlatTensors):
-    """Memory for one gradient (Client.new_gradient()): gradient["name"] is the tensor's array, and `flat` all of them
-    end to end. Uninitialised. If a push of it fails, do not write to it again."""
-
-    def __init__(self, handle: int, address: int, model: Model):
-        super().__init__(model, np.asarray(Memory(address, model.elements, _Owner(handle), read_only=False)))
-
-
-class Gate:
-    """Lets a push begin before its gradient is complete (Client.new_gate()): each piece of the gradient travels once
-    the tensors in it are ready. A gate is for one push; all tensors must be ready within cluster.wait_seconds after
-    the push has begun. A gate that goes away before that fails its push, which leaves no trace."""
-
-    def __init__(self, model: Model):
-        self._indices = {name: i for i, name in enumerate(model.names)}
-        self._handle: int | None = library.new_gate()
-
-    def ready(self, name: str) -> None:
-        """The tensor holds its gradient, and does not change until the push's future is done. Returns at once."""
-        if name not in self._indices:
-            raise ConfigError(f"the model has no tensor {name!r}; it has {', '.join(list(self._indices)[:10])}")
-        library.gate_ready(self._handle, self._indices[name])
-
-    def fail(self, reason: str) -> None:
-        """Ends the push with this reason, and without a trace, unless all tensors are ready."""
-        library.gate_fail(self._handle, reason.encode())
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            library.free_gate(self._handle)
-            self._handle = None
-
-
-class _Owner:
-    """Frees a gradient's memory when its last array is gone."""
-
-    def __init__(self, handle: int):
-        self._handle = handle
-
-    def __del__(self) -> None:
-        library.free_gradient(self._handle)
 
 
 class Client:
@@ -199,17 +83,13 @@ class Client:
         self._handle = handle.value or 0
         self._closed = False
         self._joined = self._was_in = False
-        # There is no more work for this membership; a reader has none to begin with.
-        self._finished = self._reader = reader
-        # Calls of next_work() whose results were not taken, in this membership, with their numbers and in their order. Finalizers
-        # add to it in any thread, so there are single operations alone.
-        self._unanswered: list[tuple[int, int]] = []
-        self._calls = itertools.count()
-        self._memberships = 0
+        self._reader = reader
+        # Of this membership.
+        self._work_calls = WorkCalls()
         # Nobody can join any more.
         self._done: JobDone | None = None
         self._progress = progress
-        _open.add(self)
+        close_at_end(self)
 
     # ---- membership
 
@@ -228,7 +108,6 @@ class Client:
         if not self._was_in and self.resumed_from:
             say(f"going on from {self.resumed_from}")
         self._joined = self._was_in = True
-        self._finished = self._reader
 
     def leave(self, failure: BaseException | None = None, timeout: float | None = None) -> None:
         """Ends the membership. failure: why this worker gives up; None: the work is done. Servers in this process end
@@ -236,7 +115,8 @@ class Client:
         first, if it has a checkpoint.directory; the call then raises: Drained says from where the job goes on, another
         Error why it was not saved."""
         self._joined = False
-        self._forget_calls()
+        self._work_calls.end()
+        self._work_calls = WorkCalls()
         reason = None if failure is None else (str(failure) or type(failure).__name__).encode()
         if isinstance(failure, KeyboardInterrupt):
             kind = 2  # drained: the process is asked to end, and may come again
@@ -252,7 +132,7 @@ class Client:
             return
         saves = (isinstance(failure, KeyboardInterrupt) and bool(self.job.get("checkpoint.directory"))
                  and bool(self._membership().in_process))
-        limit = _LAST_CALL + (float(self.job.get("cluster.server_wait_seconds", 0)) if saves else 0)
+        limit = LAST_CALL + (float(self.job.get("cluster.server_wait_seconds", 0)) if saves else 0)
         try:
             self.leave(failure if isinstance(failure, BaseException) else Error(failure), timeout=limit)
         except Drained as saved:
@@ -265,14 +145,9 @@ class Client:
         """Ends everything; a membership that was not left, too. Later calls raise."""
         if not self._closed:
             self._closed = True
-            self._forget_calls()
+            self._work_calls.end()
             # Other threads may be in calls; the handle goes with the client.
             library.close_client(self._handle)
-
-    def _forget_calls(self) -> None:
-        self._memberships += 1
-        while self._unanswered:
-            library.free_future(self._unanswered.pop()[1])
 
     def __enter__(self) -> "Client":
         if not self._joined:
@@ -286,7 +161,7 @@ class Client:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         try:
-            if error is not None or not self._finished:
+            if error is not None or not (self._reader or self._work_calls.finished):
                 self.give_up(error or _LEFT)
             elif self._joined:
                 self.leave()
@@ -302,6 +177,11 @@ class Client:
         if self._closed:
             raise ConfigError("this client is closed")
         return self._handle
+
+    @property
+    def joined(self) -> bool:
+        """Whether this client is in the job: it has joined, and not left."""
+        return self._joined
 
     @property
     def worker(self) -> int:
@@ -400,19 +280,14 @@ class Client:
         try:
             return future.result(timeout)
         finally:
-            future.give_back()
+            future.give_up()
 
-    def begin_next_work(self) -> "_NextWork":
+    def begin_next_work(self) -> WorkCall:
         """next_work() as a future. If that is dropped before its result is taken, the next call has its work; until then it has a
         work for itself, so where a wait was cut short (a coroutine that was cancelled, say) wait for the same future again."""
         if self._done is not None:
             raise self._done
-        live = self._live()
-        try:
-            number, handle = self._unanswered.pop(0)
-        except IndexError:
-            number, handle = next(self._calls), library.next_work(live)
-        return _NextWork(self, number, handle)
+        return self._work_calls.begin(self._live())
 
     def pull(self, clock: int, into: Arrays, rows: Rows | None = None) -> "Future[Weights]":
         """Reads the weights for `clock` into all of the model's tensors, which must stay untouched until the future is
@@ -461,7 +336,7 @@ class Client:
         of a push. into: the model's tensors; None: rows alone. rows: as of pull()."""
         arrays, pointers = (None, None) if into is None else self.model.place(into, "snapshot", writeable=True)
         placed = self.tables.place(rows, "snapshot", writeable=True)
-        return _Exchange(library.snapshot(self._live(), pointers, placed.array, len(placed)), self.model, False,
+        return Exchange(library.snapshot(self._live(), pointers, placed.array, len(placed)), self.model, False,
                          (arrays, placed)).then_weights()
 
     def new_gradient(self) -> Gradient:
@@ -484,9 +359,7 @@ class Client:
                 raise ConfigError(f"push: {wanted}, got {type(given).__name__}")
         arrays, pointers = self.model.place(gradient, "push", writeable=False)
         placed = self.tables.place(rows, "push", writeable=False)
-        order = _library.Work(work.clock, work.batch, work.first_example, work.examples, work.examples_left, work.part,
-                              work.last_of_clock)
-        return _library.Push(ctypes.pointer(order), base._handle, pointers, None if gate is None else gate._handle,
+        return _library.Push(ctypes.pointer(work.to_library()), base._handle, pointers, None if gate is None else gate._handle,
                              placed.array, len(placed)), arrays
 
     def _pull_order(self, clock: int, into: Arrays | None, rows: Rows | None,
@@ -496,111 +369,7 @@ class Client:
         placed = self.tables.place(rows, "pull", writeable=True)
         return _library.Pull(clock, in_place, pointers, placed.array, len(placed)), (arrays, placed)
 
-    def _exchange(self, push: tuple[_library.Push, Any] | None, pull: tuple[_library.Pull, Any] | None) -> "_Exchange":
+    def _exchange(self, push: tuple[_library.Push, Any] | None, pull: tuple[_library.Pull, Any] | None) -> Exchange:
         handle = library.exchange(self._live(), push and push[0], pull and pull[0])
-        return _Exchange(handle, self.model, pull is not None and bool(pull[0].in_place),
+        return Exchange(handle, self.model, pull is not None and bool(pull[0].in_place),
                          (push and push[1], pull and pull[1]))
-
-
-class _NextWork(Future["Work | None"]):
-    """The library gives out work to a call also when nobody waits for the call any more; so the client's next one takes it up."""
-
-    def __init__(self, client: Client, number: int, handle: int):
-        self._client, self._membership, self._number = weakref.ref(client), client._memberships, number
-        this = self._client
-
-        def take(future: int) -> Work | None:
-            work, done = _library.Work(), ctypes.c_int()
-            check(library.take_work(future, ctypes.byref(work), ctypes.byref(done)))
-            if done.value:
-                of = this()
-                if of is not None:
-                    of._finished = True
-                return None
-            return Work(work.clock, work.batch, work.first_example, work.examples, work.examples_left, work.part,
-                        bool(work.last_of_clock))
-
-        super().__init__(handle, take)
-
-    def give_back(self) -> None:
-        """Leaves the call, unless its result was taken, to the client, if that is still in the same membership."""
-        client = self._client()
-        if self._handle is not None and client is not None and client._memberships == self._membership:
-            handle, self._handle = self._handle, None
-            bisect.insort(client._unanswered, (self._number, handle))
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None:
-            self.give_back()
-            super().__del__()
-
-
-class _Exchange(Future["tuple[Pushed, Weights]"]):
-    def __init__(self, handle: int, model: Model, in_place: bool, memory: Any):
-        def take(future: int) -> "tuple[Pushed, Weights]":
-            pushed, weights = _library.Pushed(), ctypes.c_void_p()
-            check(library.take_exchange(future, ctypes.byref(pushed), ctypes.byref(weights)))
-            cls = View if in_place else Weights
-            brought = cls(weights.value, model) if weights.value else None
-            return (Pushed(bool(pushed.applied), pushed.staleness, pushed.reason.decode(errors="replace")),
-                    brought)  # type: ignore[return-value]
-
-        super().__init__(handle, take, memory)
-
-    def _then(self, index: int) -> "Future[Any]":
-        take = self._take
-        this: Future[Any] = self
-        this._take = lambda future: take(future)[index]
-        return this
-
-    def then_weights(self) -> "Future[Weights]":
-        return self._then(1)
-
-    def then_pushed(self) -> "Future[Pushed]":
-        return self._then(0)
-
-
-# The error that ends the program, if one does; Ctrl-C, too.
-_uncaught: BaseException | None = None
-
-
-def _on_uncaught(kind: Any, error: BaseException, trace: Any, previous: Any = sys.excepthook) -> None:
-    global _uncaught
-    previous(kind, error, trace)
-    # An interactive interpreter goes on.
-    if hasattr(sys, "ps1") or sys.flags.interactive:
-        return
-    _uncaught = error
-    if isinstance(error, Error):
-        # Python would exit with 1, which does not tell an orchestrator whether another try may help. It takes this in the place of
-        # the error.
-        raise SystemExit(error.exit_code)
-
-
-def _close_all() -> None:
-    global _uncaught
-    for client in list(_open):
-        if client._joined and _uncaught is None:
-            say("the program ended before the job was done")
-        client.give_up(_uncaught or "the program ended before the job was done")
-        client.close()
-    wait_all()
-    if isinstance(_uncaught, Error):
-        _flush_files()
-    _uncaught = None
-
-
-def _flush_files() -> None:
-    """What Python does as it ends; but an error that SystemExit takes the place of, and so the files that its frames know, stay."""
-    for found in gc.get_objects():
-        if issubclass(type(found), io.IOBase):
-            try:
-                found.flush()
-            except Exception:
-                pass  # it is closed, or its disk is full; nobody is left to be told
-
-
-sys.excepthook = _on_uncaught
-atexit.register(_close_all)
-# A forked child is in no job.
-os.register_at_fork(after_in_child=_open.clear)

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ._dlpack import Arrays
-from .client import Client, Gate, Gradient, Pushed, Weights, Work
+from .client import Client
 from .errors import Error, Fenced, JobDone
+from .exchange import Gate, Gradient, Pushed, Weights, Work
 from .future import Future
 from .job import FlatTensors, Floats
 from .progress import ProgressLine, say
@@ -337,10 +338,10 @@ def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None
     while True:
         membership: _Membership | None = None
         start: int | None = None
-        number = client._memberships
+        calls = client._work_calls
         try:
             try:
-                if not client._joined:
+                if not client.joined:
                     client.join()
                 start = client.start_clock
                 membership = _Membership(client, progress, recycles)
@@ -353,10 +354,10 @@ def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None
                         client.load_resumed(result).result()
                     say(f"the job was done before: {client.resumed_from}")
                     return
-                if result is not None and not client._joined:
+                if result is not None and not client.joined:
                     raise
                 _log.info("%s", done)
-                if not client._joined:
+                if not client.joined:
                     return
             if result is not None:
                 client.snapshot(result, result_rows).result()
@@ -371,9 +372,9 @@ def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None
             if fruitless == _FRUITLESS:
                 raise Fenced(f"{fenced}; that was {_FRUITLESS} times in a row without any progress, and is the last")
             # leave() itself may have found it out, and a step may have joined again.
-            if client._joined and client._memberships == number:
+            if client.joined and client._work_calls is calls:
                 client.leave(fenced)
-            if not client._joined:
+            if not client.joined:
                 _log.warning("%s; joining again", fenced)
         if membership is not None:
             membership.free()

@@ -421,10 +421,12 @@ class Errors(unittest.TestCase):
         with self.client() as client:
             kept = client.begin_next_work()
             client.begin_next_work()
-            self.assertEqual(len(client._unanswered), 1)
+            calls = client._work_calls
+            self.assertEqual(len(calls._unanswered), 1)
             client.leave(weir.Fenced("for the test"))
             del kept
-            self.assertEqual(client._unanswered, [])
+            self.assertEqual(calls._unanswered, [])
+            self.assertIsNot(client._work_calls, calls)
 
     def test_await(self):
         """A coroutine waits for a future while others go on. If it is cancelled, the call goes on."""

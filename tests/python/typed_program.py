@@ -4,7 +4,7 @@ from typing import assert_type
 import numpy as np
 import torch
 import weir
-from weir.client import Pushed, View, Weights, Work
+from weir import Pushed, View, Weights, Work
 
 def loop(client: weir.Client) -> None:
     for step in client.steps():

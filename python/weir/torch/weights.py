@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from .. import job as _job
-from ..client import Client, Weights
+from ..client import Client
 from ..errors import ConfigError
+from ..exchange import Weights
 from ..job import FlatTensors, Floats, Tensor
 from ..tables import Rows
 from .device import Gpu, Host, load_each, place_of
