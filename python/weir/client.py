@@ -16,7 +16,7 @@ from .exchange import Exchange, Gate, Gradient, Pushed, View, Weights, Work
 from .future import Future
 from .job import ExampleOrder, Job, Model, Tensor
 from .progress import is_live, say
-from .tables import Rows, Tables
+from .tables import PlacedRows, Rows, Tables
 
 if TYPE_CHECKING:
     from .steps import Step
@@ -337,7 +337,7 @@ class Client:
         arrays, pointers = (None, None) if into is None else self.model.place(into, "snapshot", writeable=True)
         placed = self.tables.place(rows, "snapshot", writeable=True)
         return Exchange(library.snapshot(self._live(), pointers, placed.array, len(placed)), self.model, False,
-                         (arrays, placed)).then_weights()
+                        (arrays, placed)).then_weights()
 
     def new_gradient(self) -> Gradient:
         """Memory for a gradient. Servers on this host read it in place."""
@@ -350,8 +350,9 @@ class Client:
         return Gate(self.model)
 
     def _push_order(self, work: Work, base: Weights, gradient: Arrays, gate: Gate | None,
-                    rows: Rows | None) -> tuple[_library.Push, Any]:
-        """What the library takes, and the memory that it uses until the exchange has ended."""
+                    rows: Rows | None) -> tuple[_library.Push, Any, PlacedRows]:
+        """What the library takes, the memory that it uses until the exchange has ended, and what it reads before the call
+        returns."""
         for given, kind, wanted in ((work, Work, "work must be what next_work() returns"),
                                     (base, Weights, "base must be the Weights that the gradient was computed from"),
                                     (gradient, Mapping, "the gradient must be arrays by name")):
@@ -360,16 +361,16 @@ class Client:
         arrays, pointers = self.model.place(gradient, "push", writeable=False)
         placed = self.tables.place(rows, "push", writeable=False)
         return _library.Push(ctypes.pointer(work.to_library()), base._handle, pointers, None if gate is None else gate._handle,
-                             placed.array, len(placed)), arrays
+                             placed.array, len(placed)), arrays, placed
 
     def _pull_order(self, clock: int, into: Arrays | None, rows: Rows | None,
                     in_place: bool = False) -> tuple[_library.Pull, Any]:
-        """As _push_order()."""
+        """As _push_order(), but for what is read."""
         arrays, pointers = (None, None) if into is None else self.model.place(into, "pull", writeable=True)
         placed = self.tables.place(rows, "pull", writeable=True)
         return _library.Pull(clock, in_place, pointers, placed.array, len(placed)), (arrays, placed)
 
-    def _exchange(self, push: tuple[_library.Push, Any] | None, pull: tuple[_library.Pull, Any] | None) -> Exchange:
+    def _exchange(self, push: tuple[_library.Push, Any, PlacedRows] | None, pull: tuple[_library.Pull, Any] | None) -> Exchange:
         handle = library.exchange(self._live(), push and push[0], pull and pull[0])
         return Exchange(handle, self.model, pull is not None and bool(pull[0].in_place),
-                         (push and push[1], pull and pull[1]))
+                        (push and push[1], pull and pull[1]))

@@ -80,6 +80,23 @@ class Rows(unittest.TestCase):
                 np.testing.assert_array_equal(w["w"], [-1] * 3)
                 np.testing.assert_array_equal(both["users"][1], expected)
 
+    def test_keys_that_must_be_copied(self):
+        """A push reads them although nobody else has the copies."""
+        n = 1000
+        for call in ("push", "push_pull"):
+            with self.subTest(call), weir.Client(job(), TENSORS, EXAMPLES) as client:
+                work, w = client.next_work(), {"w": np.zeros(3, np.float32)}
+                base = client.pull(0, w).result()
+                keys, others = (np.arange(i, 2 * n + i, dtype=np.uint64)[::2] for i in (0, 5001))
+                rows = {"users": (keys, np.ones((n, 2), np.float32))}
+                if call == "push":
+                    client.push(work, base, w, rows=rows).result()
+                else:
+                    client.push_pull(work, base, w, w, rows=rows, next_rows={"users": to_read(others, 2)}).result()
+                read = {"users": to_read(keys, 2)}
+                client.snapshot(None, read).result()
+                np.testing.assert_array_equal(read["users"][1], np.full((n, 2), INITIAL - RATE))
+
     def test_clipping(self):
         """train.clip_norm is about the norm of tensors and rows together, with a key's gradients summed."""
         result, final = {"w": np.empty(3, np.float32)}, {"users": to_read(KEYS, 2)}
