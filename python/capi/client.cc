@@ -148,6 +148,10 @@ absl::StatusOr<std::vector<RowGradients>> RowsFrom(const Client& client, const w
 absl::StatusOr<ExchangeOrder> OrderOf(const Client& client, const weir_push* push, const weir_pull* pull) {
   ExchangeOrder order;
   if (push != nullptr) {
+    if (push->base == nullptr) {
+      return absl::InvalidArgumentError(
+          "a push has no base; give the weights that its gradient was computed from");
+    }
     WEIR_ASSIGN_OR_RETURN(auto rows, RowsFrom(client, push->rows, push->n_rows));
     order.push = {WorkOf(*push->work), push->base->pull(), From(client.model(), push->gradient),
                   push->gate == nullptr ? nullptr : push->gate->gate, std::move(rows)};
@@ -229,6 +233,10 @@ weir_future* weir_leave(weir_client* client, int kind, const char* reason) {
     WEIR_RETURN_IF_ERROR(member.Leave(failure));
     return weir::Result();
   });
+}
+
+void weir_close_client(weir_client* client) {
+  if (!weir::Forked()) client->member->Close();
 }
 
 void weir_free_client(weir_client* client) {

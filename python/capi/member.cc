@@ -20,6 +20,8 @@
 namespace weir {
 namespace {
 
+absl::Status Closed() { return absl::FailedPreconditionError("this client is closed"); }
+
 std::string Text(const char* text) { return text == nullptr ? "" : text; }
 
 // What the main functions of programs do.
@@ -127,15 +129,21 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
 
 absl::Status Member::Join(const std::vector<ConstTensor>& initial) {
   ClientOptions options;
+  std::shared_ptr<InProcessCluster> local;
   {
     MutexLock lock(mutex_);
+    if (closed_) return Closed();
     if (client_ != nullptr)
       return absl::FailedPreconditionError("this client is in the job already; leave first");
     options = options_;
+    local = local_;
   }
   options.initial_values = initial;
-  WEIR_ASSIGN_OR_RETURN(std::shared_ptr<Client> client, Client::Join(options, model_));
+  WEIR_ASSIGN_OR_RETURN(std::unique_ptr<Client> joined, Client::Join(options, model_));
+  std::shared_ptr<Client> client(joined.release(),
+                                 [local = std::move(local)](const Client* ended) { delete ended; });
   MutexLock lock(mutex_);
+  if (closed_) return Closed();
   client_ = std::move(client);
   options_.again = true;
   return absl::OkStatus();
@@ -143,6 +151,11 @@ absl::Status Member::Join(const std::vector<ConstTensor>& initial) {
 
 absl::StatusOr<std::shared_ptr<Client>> Member::client() const {
   MutexLock lock(mutex_);
+  return JoinedClient();
+}
+
+absl::StatusOr<std::shared_ptr<Client>> Member::JoinedClient() const {
+  if (closed_) return Closed();
   if (client_ == nullptr) return absl::FailedPreconditionError("this client is not in the job: join first");
   return client_;
 }
@@ -156,18 +169,25 @@ absl::Status Member::LoadResumed(absl::Span<float> weights) const {
   return reader.LoadWeights(model_, /*shard=*/0, /*num_shards=*/1, weights);
 }
 
-absl::Status Member::EndJob(const absl::Status& failure) {
+absl::Status Member::EndJob(InProcessCluster& local, const absl::Status& failure) const {
   const bool saves = saves_ && KindOf(failure) == v1::FAILURE_DRAINED;
   // Before this member leaves: to the servers it would be the last one that gives up, which they would
   // report.
-  const absl::Status ended = local_->End(std::string(failure.message()), saves);
+  const absl::Status ended = local.End(std::string(failure.message()), saves);
   return saves ? ended : absl::OkStatus();
 }
 
 absl::Status Member::Leave(const absl::Status& failure) {
-  WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<Client> client, this->client());
+  std::shared_ptr<InProcessCluster> local;
+  std::shared_ptr<Client> client;
+  {
+    MutexLock lock(mutex_);
+    WEIR_ASSIGN_OR_RETURN(client, JoinedClient());
+    local = local_;
+  }
   absl::Status ended;
-  if (!failure.ok() && local_ != nullptr && KindOf(failure) != v1::FAILURE_FENCED) ended = EndJob(failure);
+  if (!failure.ok() && local != nullptr && KindOf(failure) != v1::FAILURE_FENCED)
+    ended = EndJob(*local, failure);
   const absl::Status left = client->Leave(failure);
   {
     MutexLock lock(mutex_);
@@ -177,7 +197,16 @@ absl::Status Member::Leave(const absl::Status& failure) {
   // All was done, but the job went back before all members had left; or the job cannot be saved.
   if (absl::IsAborted(left) || KindOf(left) == v1::FAILURE_RESOURCE) return left;
   if (!left.ok()) LogWarning("could not take leave: ", left.message());
-  return local_ == nullptr ? absl::OkStatus() : local_->Wait();
+  return local == nullptr ? absl::OkStatus() : local->Wait();
+}
+
+void Member::Close() {
+  std::shared_ptr<InProcessCluster> local;
+  std::shared_ptr<Client> client;
+  MutexLock lock(mutex_);
+  closed_ = true;
+  local.swap(local_);
+  client.swap(client_);
 }
 
 }  // namespace weir

@@ -30,13 +30,15 @@ class Member {
   bool overtakes_slow_pushes() const { return overtakes_slow_pushes_; }
   bool works_on_parts() const { return works_on_parts_; }
   // The servers are in this process.
-  bool has_servers() const { return local_ != nullptr; }
+  bool has_servers() const { return has_servers_; }
   // Takes as long as Client::Join(). `initial`: ClientOptions::initial_values.
   absl::Status Join(const std::vector<ConstTensor>& initial);
-  // FailedPrecondition: not joined, or left.
+  // FailedPrecondition: not joined, or left, or closed.
   absl::StatusOr<std::shared_ptr<Client>> client() const;
   // OK: the work is done. Ends the membership, and the job of servers in this process (weir_leave()).
   absl::Status Leave(const absl::Status& failure);
+  // Ends the membership and servers in this process, at the latest when the calls in flight have ended.
+  void Close();
 
   // The checkpoint that the job of servers in this process goes on from; "": there is none.
   const std::string& resumed_from() const { return resumed_from_; }
@@ -50,21 +52,24 @@ class Member {
         overtakes_slow_pushes_(overtakes_slow_pushes),
         works_on_parts_(works_on_parts),
         saves_(saves),
+        has_servers_(local != nullptr),
         options_(std::move(options)),
-        local_(std::move(local)),
-        resumed_from_(std::move(resumed_from)) {}
+        resumed_from_(std::move(resumed_from)),
+        local_(std::move(local)) {}
 
+  absl::StatusOr<std::shared_ptr<Client>> JoinedClient() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends the job of servers in this process, and saves it first if it was asked to end.
-  absl::Status EndJob(const absl::Status& failure);
+  absl::Status EndJob(InProcessCluster& local, const absl::Status& failure) const;
 
   const ModelSpec model_;
   // saves_: the job has checkpoints.
-  const bool overtakes_slow_pushes_, works_on_parts_, saves_;
+  const bool overtakes_slow_pushes_, works_on_parts_, saves_, has_servers_;
   ClientOptions options_;
-  // Null in a cluster. Outlives the client.
-  const std::unique_ptr<InProcessCluster> local_;
   const std::string resumed_from_;
   mutable Mutex mutex_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  // Null in a cluster. The client has a share of it, and so it outlives the client.
+  std::shared_ptr<InProcessCluster> local_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Client> client_ ABSL_GUARDED_BY(mutex_);
 };
 

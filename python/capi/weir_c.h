@@ -120,7 +120,9 @@ weir_future* weir_join(weir_client* client, const float* const* initial);
 // is none.
 weir_future* weir_leave(weir_client* client, int kind, const char* reason);
 // Ends a membership that was not left, and servers in this process. Takes a moment; calls that are in flight
-// end.
+// end, and later ones fail (code 9).
+void weir_close_client(weir_client* client);
+// Closes it, too.
 void weir_free_client(weir_client* client);
 
 typedef struct {
@@ -175,8 +177,8 @@ typedef struct {
   int last_of_clock;
 } weir_work;
 
-// The next gradient to compute. In sync the work is given out by weir_wait(), so that a future that is freed
-// before has taken none.
+// The next gradient to compute. A future is given work also when nobody waits for it, and that work is lost
+// if it is freed before its result is taken: keep it, and wait again.
 weir_future* weir_next_work(weir_client* client);
 
 // Rows of one embedding table of the job.

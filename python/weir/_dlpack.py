@@ -20,12 +20,13 @@ class SupportsDLPack(Protocol):
 Arrays = Mapping[str, SupportsDLPack]
 
 
-def as_numpy(arrays: Arrays, what: str) -> dict[str, Any]:
-    """The arrays without any copy; a NumPy scalar becomes a read-only array. ConfigError: NumPy cannot use one where it lies."""
-    return {name: _as_numpy(array, f"{what}: {name}") for name, array in arrays.items()}
+def as_numpy(arrays: Mapping[str, Any], what: str, dtype: str = "float32") -> dict[str, Any]:
+    """The arrays without any copy; a NumPy scalar becomes a read-only array, and what is no array stays. ConfigError: NumPy cannot
+    use one where it lies; it says that arrays of this dtype are wanted."""
+    return {name: _as_numpy(array, f"{what}: {name}", dtype) for name, array in arrays.items()}
 
 
-def _as_numpy(array: Any, what: str) -> Any:
+def _as_numpy(array: Any, what: str, dtype: str) -> Any:
     if isinstance(array, np.generic):
         array = np.asarray(array)
         array.flags.writeable = False  # it is a copy
@@ -39,6 +40,6 @@ def _as_numpy(array: Any, what: str) -> Any:
             if own.__array_interface__["data"][0] == found.__array_interface__["data"][0] and own.strides == found.strides:
                 return own
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise ConfigError(f"{what} must be float32 in the host's memory, which NumPy can use where it is; got a "
+        raise ConfigError(f"{what} must be {dtype} in the host's memory, which NumPy can use where it is; got a "
                           f"{type(array).__module__}.{type(array).__qualname__}: {error}") from error
     return found

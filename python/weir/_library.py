@@ -74,6 +74,7 @@ _FUNCTIONS = {
     "load_resumed": (c_void_p, [c_void_p, POINTER(c_void_p)]),
     "join": (c_void_p, [c_void_p, POINTER(c_void_p)]),
     "leave": (c_void_p, [c_void_p, c_int, c_char_p]),
+    "close_client": (None, [c_void_p]),
     "free_client": (None, [c_void_p]),
     "get_membership": (c_void_p, [c_void_p, POINTER(Membership)]),
     "wait_draining": (c_void_p, [c_void_p, c_double]),

@@ -1,138 +1,27 @@
 """A worker's membership in a job."""
 from __future__ import annotations
 
-import atexit
 import ctypes
-import logging
 import os
 import sys
-import weakref
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence, overload
 
-import numpy as np
-
 from . import _library
-from ._dlpack import Arrays
+from ._dlpack import Arrays, SupportsDLPack
+from ._ending import LAST_CALL, close_at_end
 from ._library import library
+from ._work_calls import WorkCall, WorkCalls
 from .errors import ConfigError, Drained, Error, JobDone, check
-from .future import Future, Memory, wait_all
-from .job import ExampleOrder, FlatTensors, Floats, Job, Model, Tensor
+from .exchange import Exchange, Gate, Gradient, Pushed, View, Weights, Work
+from .future import Future
+from .job import ExampleOrder, Job, Model, Tensor
 from .progress import is_live, say
-from .tables import Rows, Tables
+from .tables import PlacedRows, Rows, Tables
 
 if TYPE_CHECKING:
     from .steps import Step
 
-# Leaving with a reason takes about a second; at the interpreter's end nothing may take longer than this.
-_LAST_CALL = 3.0
-
-_open: "weakref.WeakSet[Client]" = weakref.WeakSet()
-
-
-@dataclass(frozen=True)
-class Work:
-    """One gradient to compute: the mean over the examples at positions [first_example, first_example + examples) of
-    the job's stream of examples (ExampleOrder says which these are).
-
-    clock: the weights to compute it from. part: in sync, which part of the step. batch: its number in the job.
-    last_of_clock: there is no more work at this clock, as far as is known. examples_left: the job's examples from the
-    first one on.
-    """
-
-    clock: int
-    batch: int
-    first_example: int
-    examples: int
-    examples_left: int
-    part: int
-    last_of_clock: bool
-
-
-@dataclass(frozen=True)
-class Pushed:
-    """What became of a push. applied: on every server; otherwise it was disposed of, and `reason` says why.
-    staleness: the most updates that any server applied between the pull and this push."""
-
-    applied: bool
-    staleness: int
-    reason: str
-
-
-class Weights:
-    """Which weights a pull has brought; the base of a push.
-
-    past: the step is past and these are no usable weights (sync): ask for work again. version: updates since the
-    start; in sync the step.
-    """
-
-    def __init__(self, handle: int, model: Model):
-        self._handle: int | None = handle
-        self._model = model
-        self.past = bool(library.weights_past(handle))
-        self.version = int(library.weights_version(handle))
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            library.free_weights(self._handle)
-            self._handle = None
-
-
-class View(Weights):
-    """Weights that are read where the servers have them, read-only. view["name"] is an array without a copy if the
-    tensor lies in one piece (always with one server), else a copy. A server keeps the version until the view and its
-    arrays are gone, so hold one at a time."""
-
-    def __getitem__(self, name: str) -> Floats:
-        tensor = self._model.names.index(name)
-        pieces: list[Floats] = []
-        address, n = ctypes.c_void_p(), ctypes.c_size_t()
-        while library.weights_piece(self._handle, tensor, len(pieces), ctypes.byref(address), ctypes.byref(n)):
-            pieces.append(np.asarray(Memory(address.value or 0, n.value, self, read_only=True)))
-        return (pieces[0] if len(pieces) == 1 else np.concatenate(pieces)).reshape(self._model.shapes[tensor])
-
-
-class Gradient(FlatTensors):
-    """Memory for one gradient (Client.new_gradient()): gradient["name"] is the tensor's array, and `flat` all of them
-    end to end. Uninitialised. If a push of it fails, do not write to it again."""
-
-    def __init__(self, handle: int, address: int, model: Model):
-        super().__init__(model, np.asarray(Memory(address, model.elements, _Owner(handle), read_only=False)))
-
-
-class Gate:
-    """Lets a push begin before its gradient is complete (Client.new_gate()): each piece of the gradient travels once
-    the tensors in it are ready. A gate is for one push; all tensors must be ready within cluster.wait_seconds after
-    the push has begun. A gate that goes away before that fails its push, which leaves no trace."""
-
-    def __init__(self, model: Model):
-        self._indices = {name: i for i, name in enumerate(model.names)}
-        self._handle: int | None = library.new_gate()
-
-    def ready(self, name: str) -> None:
-        """The tensor holds its gradient, and does not change until the push's future is done. Returns at once."""
-        if name not in self._indices:
-            raise ConfigError(f"the model has no tensor {name!r}; it has {', '.join(list(self._indices)[:10])}")
-        library.gate_ready(self._handle, self._indices[name])
-
-    def fail(self, reason: str) -> None:
-        """Ends the push with this reason, and without a trace, unless all tensors are ready."""
-        library.gate_fail(self._handle, reason.encode())
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            library.free_gate(self._handle)
-            self._handle = None
-
-
-class _Owner:
-    """Frees a gradient's memory when its last array is gone."""
-
-    def __init__(self, handle: int):
-        self._handle = handle
-
-    def __del__(self) -> None:
-        library.free_gradient(self._handle)
+_LEFT = "its `with` block ended before the job was done; for a shorter job set train.epochs or train.examples"
 
 
 class Client:
@@ -160,14 +49,15 @@ class Client:
     several times, and is read before a call returns; values is float32 [n, dim], used where it is. An int64 key means the
     uint64 of the same bits. ConfigError: the job has no such table, or keys or values have another type or shape.
 
-    `with Client(...) as client:` joins, and leaves at the end: the work is done, or the exception says why not.
+    `with Client(...) as client:` joins, and leaves at the end: because the work is done (next_work() has returned None), or else
+    with a reason, which is that of the exception if there is one. A worker that gives up leaves the job to the others.
     steps() is the whole loop; next_work(), pull(), push() are its parts.
 
-    Thread-safe. Calls that wait end with Ctrl-C. In a forked child all calls raise ConfigError.
+    Thread-safe. Calls that wait end with Ctrl-C. In a forked child all its calls raise ConfigError.
     """
 
     def __init__(self, job: str | os.PathLike[str] | Mapping[str, Any] | Job,
-                 tensors: Mapping[str, Tensor | Sequence[int] | Floats], train_examples: int, *,
+                 tensors: Mapping[str, Tensor | Sequence[int] | SupportsDLPack], train_examples: int, *,
                  cluster: str | None = None,
                  task: str | None = None, token_file: str | None = None, history: str | None = None,
                  log_level: str | None = None, servers: int = 1, overrides: Sequence[str] = (), reader: bool = False,
@@ -190,12 +80,16 @@ class Client:
         handle = ctypes.c_void_p()
         check(library.open(self.job._handle, ctypes.byref(options), self.model.array, len(self.model.names),
                            ctypes.byref(handle)))
-        self._handle: int | None = handle.value
+        self._handle = handle.value or 0
+        self._closed = False
         self._joined = self._was_in = False
+        self._reader = reader
+        # Of this membership.
+        self._work_calls = WorkCalls()
         # Nobody can join any more.
         self._done: JobDone | None = None
         self._progress = progress
-        _open.add(self)
+        close_at_end(self)
 
     # ---- membership
 
@@ -221,6 +115,8 @@ class Client:
         first, if it has a checkpoint.directory; the call then raises: Drained says from where the job goes on, another
         Error why it was not saved."""
         self._joined = False
+        self._work_calls.end()
+        self._work_calls = WorkCalls()
         reason = None if failure is None else (str(failure) or type(failure).__name__).encode()
         if isinstance(failure, KeyboardInterrupt):
             kind = 2  # drained: the process is asked to end, and may come again
@@ -232,11 +128,11 @@ class Client:
     def give_up(self, failure: BaseException | str) -> None:
         """Leaves with a reason, if this client is in the job. Raises nothing but a second Ctrl-C: the reason says more than
         what goes wrong here. Takes a moment at most, or where Ctrl-C saves the job cluster.server_wait_seconds."""
-        if self._handle is None or not self._joined:
+        if self._closed or not self._joined:
             return
         saves = (isinstance(failure, KeyboardInterrupt) and bool(self.job.get("checkpoint.directory"))
                  and bool(self._membership().in_process))
-        limit = _LAST_CALL + (float(self.job.get("cluster.server_wait_seconds", 0)) if saves else 0)
+        limit = LAST_CALL + (float(self.job.get("cluster.server_wait_seconds", 0)) if saves else 0)
         try:
             self.leave(failure if isinstance(failure, BaseException) else Error(failure), timeout=limit)
         except Drained as saved:
@@ -247,9 +143,11 @@ class Client:
 
     def close(self) -> None:
         """Ends everything; a membership that was not left, too. Later calls raise."""
-        if self._handle is not None:
-            handle, self._handle = self._handle, None
-            library.free_client(handle)
+        if not self._closed:
+            self._closed = True
+            self._work_calls.end()
+            # Other threads may be in calls; the handle goes with the client.
+            library.close_client(self._handle)
 
     def __enter__(self) -> "Client":
         if not self._joined:
@@ -263,8 +161,8 @@ class Client:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         try:
-            if error is not None:
-                self.give_up(error)
+            if error is not None or not (self._reader or self._work_calls.finished):
+                self.give_up(error or _LEFT)
             elif self._joined:
                 self.leave()
         finally:
@@ -273,11 +171,17 @@ class Client:
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None:
             self.close()
+            library.free_client(self._handle)
 
     def _live(self) -> int:
-        if self._handle is None:
+        if self._closed:
             raise ConfigError("this client is closed")
         return self._handle
+
+    @property
+    def joined(self) -> bool:
+        """Whether this client is in the job: it has joined, and not left."""
+        return self._joined
 
     @property
     def worker(self) -> int:
@@ -371,38 +275,35 @@ class Client:
 
     def next_work(self, timeout: float | None = None) -> Work | None:
         """The next gradient to compute; waits while there is none. None: the job's examples are done, and this
-        worker's pushes are acknowledged."""
-        return self.begin_next_work().result(timeout)
+        worker's pushes are acknowledged. TimeoutError: none came; the next call goes on with the wait."""
+        future = self.begin_next_work()
+        try:
+            return future.result(timeout)
+        finally:
+            future.give_up()
 
-    def begin_next_work(self) -> "Future[Work | None]":
+    def begin_next_work(self) -> WorkCall:
+        """next_work() as a future. If that is dropped before its result is taken, the next call has its work; until then it has a
+        work for itself, so where a wait was cut short (a coroutine that was cancelled, say) wait for the same future again."""
         if self._done is not None:
             raise self._done
-
-        def take(future: int) -> Work | None:
-            work, done = _library.Work(), ctypes.c_int()
-            check(library.take_work(future, ctypes.byref(work), ctypes.byref(done)))
-            if done.value:
-                return None
-            return Work(work.clock, work.batch, work.first_example, work.examples, work.examples_left, work.part,
-                        bool(work.last_of_clock))
-
-        return Future(library.next_work(self._live()), take)
+        return self._work_calls.begin(self._live())
 
     def pull(self, clock: int, into: Arrays, rows: Rows | None = None) -> "Future[Weights]":
         """Reads the weights for `clock` into all of the model's tensors, which must stay untouched until the future is
         done. rows: their values get the row of each key, at the version of the weights."""
-        return self._exchange(clock=clock, into=into, read=rows).then_weights()
+        return self._exchange(None, self._pull_order(clock, into, rows)).then_weights()
 
     def pull_rows(self, clock: int, rows: Rows) -> "Future[Weights]":
         """Reads rows for `clock`, as pull() does, and no tensors: the values get the row of each key, and must stay untouched
         until the future is done. A key without a row reads its initial values. Any number of calls may be made for a clock;
         in bounded and async each may read a newer version. With consistency.tables "async" it waits for no step and no
         worker, and the result is no base of a push."""
-        return self._exchange(clock=clock, read=rows).then_weights()
+        return self._exchange(None, self._pull_order(clock, None, rows)).then_weights()
 
     def view(self, clock: int) -> "Future[View]":
         """Reads the weights for `clock` where they lie."""
-        return self._exchange(clock=clock, in_place=True).then_weights()  # type: ignore[return-value]
+        return self._exchange(None, self._pull_order(clock, None, None, in_place=True)).then_weights()  # type: ignore[return-value]
 
     def push(self, work: Work, base: Weights, gradient: Arrays, gate: Gate | None = None,
              rows: Rows | None = None) -> "Future[Pushed]":
@@ -412,7 +313,7 @@ class Client:
 
         rows: the gradient of rows, which is read before the call returns; that of a key which comes several times is summed.
         It takes effect together with the tensors' gradient, or neither does."""
-        return self._exchange(work, base, gradient, gate, rows).then_pushed()
+        return self._exchange(self._push_order(work, base, gradient, gate, rows), None).then_pushed()
 
     @overload
     def push_pull(self, work: Work, base: Weights, gradient: Arrays, into: Arrays, gate: Gate | None = None,
@@ -427,16 +328,16 @@ class Client:
                   next_rows: Rows | None = None) -> "Future[Any]":
         """push() and the pull() at the next clock, as one exchange; for the last work of a clock. Without `into` the
         weights are read where they lie, and are a View. rows: as of push(). next_rows: as of pull()."""
-        return self._exchange(work, base, gradient, gate, rows, work.clock + 1, into, in_place=into is None,
-                              read=next_rows)
+        push = self._push_order(work, base, gradient, gate, rows)
+        return self._exchange(push, self._pull_order(work.clock + 1, into, next_rows, in_place=into is None))
 
     def snapshot(self, into: Arrays | None, rows: Rows | None = None) -> "Future[Weights]":
         """Reads the newest consistent weights, from outside the training: in sync those of one step. The result is no base
         of a push. into: the model's tensors; None: rows alone. rows: as of pull()."""
         arrays, pointers = (None, None) if into is None else self.model.place(into, "snapshot", writeable=True)
         placed = self.tables.place(rows, "snapshot", writeable=True)
-        return _Exchange(library.snapshot(self._live(), pointers, placed.array, len(placed)), self.model, False,
-                         (arrays, placed)).then_weights()
+        return Exchange(library.snapshot(self._live(), pointers, placed.array, len(placed)), self.model, False,
+                        (arrays, placed)).then_weights()
 
     def new_gradient(self) -> Gradient:
         """Memory for a gradient. Servers on this host read it in place."""
@@ -448,85 +349,28 @@ class Client:
         """A gate for one push()."""
         return Gate(self.model)
 
-    def _exchange(self, work: Work | None = None, base: Weights | None = None, gradient: Arrays | None = None,
-                  gate: Gate | None = None, rows: Rows | None = None, clock: int | None = None, into: Arrays | None = None,
-                  in_place: bool = False, read: Rows | None = None) -> "_Exchange":
-        push = pull = None
-        memory: list[Any] = []
-        if work is not None and gradient is not None:
-            outgoing, pointers = self.model.place(gradient, "push", writeable=False)
-            placed = self.tables.place(rows, "push", writeable=False)
-            order = _library.Work(work.clock, work.batch, work.first_example, work.examples, work.examples_left, work.part,
-                                  work.last_of_clock)
-            push = _library.Push(ctypes.pointer(order), None if base is None else base._handle, pointers,
-                                 None if gate is None else gate._handle, placed.array, len(placed))
-            memory.append(outgoing)
-        if clock is not None:
-            incoming, into_pointers = (None, None) if into is None else self.model.place(into, "pull", writeable=True)
-            placed = self.tables.place(read, "pull", writeable=True)
-            pull = _library.Pull(clock, in_place, into_pointers, placed.array, len(placed))
-            memory.append((incoming, placed))
-        handle = library.exchange(self._live(), push, pull)
-        return _Exchange(handle, self.model, in_place, memory)
+    def _push_order(self, work: Work, base: Weights, gradient: Arrays, gate: Gate | None,
+                    rows: Rows | None) -> tuple[_library.Push, Any, PlacedRows]:
+        """What the library takes, the memory that it uses until the exchange has ended, and what it reads before the call
+        returns."""
+        for given, kind, wanted in ((work, Work, "work must be what next_work() returns"),
+                                    (base, Weights, "base must be the Weights that the gradient was computed from"),
+                                    (gradient, Mapping, "the gradient must be arrays by name")):
+            if not isinstance(given, kind):
+                raise ConfigError(f"push: {wanted}, got {type(given).__name__}")
+        arrays, pointers = self.model.place(gradient, "push", writeable=False)
+        placed = self.tables.place(rows, "push", writeable=False)
+        return _library.Push(ctypes.pointer(work.to_library()), base._handle, pointers, None if gate is None else gate._handle,
+                             placed.array, len(placed)), arrays, placed
 
+    def _pull_order(self, clock: int, into: Arrays | None, rows: Rows | None,
+                    in_place: bool = False) -> tuple[_library.Pull, Any]:
+        """As _push_order(), but for what is read."""
+        arrays, pointers = (None, None) if into is None else self.model.place(into, "pull", writeable=True)
+        placed = self.tables.place(rows, "pull", writeable=True)
+        return _library.Pull(clock, in_place, pointers, placed.array, len(placed)), (arrays, placed)
 
-class _Exchange(Future["tuple[Pushed, Weights]"]):
-    def __init__(self, handle: int, model: Model, in_place: bool, memory: Any):
-        def take(future: int) -> "tuple[Pushed, Weights]":
-            pushed, weights = _library.Pushed(), ctypes.c_void_p()
-            check(library.take_exchange(future, ctypes.byref(pushed), ctypes.byref(weights)))
-            cls = View if in_place else Weights
-            brought = cls(weights.value, model) if weights.value else None
-            return (Pushed(bool(pushed.applied), pushed.staleness, pushed.reason.decode(errors="replace")),
-                    brought)  # type: ignore[return-value]
-
-        super().__init__(handle, take, memory)
-
-    def _then(self, index: int) -> "Future[Any]":
-        take = self._take
-        this: Future[Any] = self
-        this._take = lambda future: take(future)[index]
-        return this
-
-    def then_weights(self) -> "Future[Weights]":
-        return self._then(1)
-
-    def then_pushed(self) -> "Future[Pushed]":
-        return self._then(0)
-
-
-# The exit code of the error that ends the program, if one does.
-_exit_code: int | None = None
-# That error or another one, Ctrl-C among them.
-_uncaught: BaseException | None = None
-
-
-def _on_uncaught(kind: Any, error: BaseException, trace: Any, previous: Any = sys.excepthook) -> None:
-    global _exit_code, _uncaught
-    if isinstance(error, Error):
-        _exit_code = error.exit_code
-    # An interactive interpreter goes on.
-    if not (hasattr(sys, "ps1") or sys.flags.interactive):
-        _uncaught = error
-    previous(kind, error, trace)
-
-
-def _close_all() -> None:
-    for client in list(_open):
-        if client._joined and _uncaught is None:
-            say("the program ended before the job was done")
-        client.give_up(_uncaught or "the program ended before the job was done")
-        client.close()
-    wait_all()
-    if _exit_code is not None:
-        # Python would exit with 1, which does not tell an orchestrator whether another try may help.
-        logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(_exit_code)
-
-
-sys.excepthook = _on_uncaught
-atexit.register(_close_all)
-# A forked child is in no job.
-os.register_at_fork(after_in_child=_open.clear)
+    def _exchange(self, push: tuple[_library.Push, Any, PlacedRows] | None, pull: tuple[_library.Pull, Any] | None) -> Exchange:
+        handle = library.exchange(self._live(), push and push[0], pull and pull[0])
+        return Exchange(handle, self.model, pull is not None and bool(pull[0].in_place),
+                        (push and push[1], pull and pull[1]))

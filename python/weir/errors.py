@@ -58,15 +58,9 @@ class JobDone(Error):
     kind, exit_code = 0, 0
 
 
-class WeightsGone(Error):
-    """A pull was interrupted, and its version is gone. Pull again."""
-
-    kind = 0
-
-
 _BY_KIND: dict[int, type[Error]] = {cls.kind: cls for cls in (Diverged, Drained, Fenced, PeerLost, ConfigError, StorageError)}
 # absl::StatusCode, where it says more than the kind.
-_BY_CODE: dict[int, type[Error]] = {3: ConfigError, 9: ConfigError, 11: JobDone, 15: WeightsGone, 16: ConfigError}
+_BY_CODE: dict[int, type[Error]] = {3: ConfigError, 9: ConfigError, 11: JobDone, 16: ConfigError}
 
 
 def check(error: int | None) -> None:

@@ -106,6 +106,7 @@ class Trainer:
         self.params = params
         #: This worker's membership (weir.Client).
         self.client = Client(job, flatten(params), train_examples, overrides=overrides, **options)
+        self._step: _Step | None = None
 
     def __enter__(self) -> "Trainer":
         return self
@@ -122,14 +123,23 @@ class Trainer:
         weir.Client.steps()."""
         final = self._memory()
         for step in run(self.client, final):
+            self._step = step
             yield Step(step, unflatten(self.params, step.weights))
+        self._step = None
         self.params = unflatten(self.params, final)
 
     def snapshot(self) -> Any:
         """The newest consistent weights of the job, as a tree; in sync those of one step. For evaluating while it
-        trains."""
+        trains. A worker whose membership was lost joins again, and sends nothing for its step."""
         arrays = self._memory()
-        self.client.snapshot(arrays).result()
+
+        def read() -> None:
+            self.client.snapshot(arrays).result()
+
+        if self._step is None:
+            read()
+        else:
+            self._step.as_member(read)
         return unflatten(self.params, arrays)
 
     def _memory(self) -> FlatTensors:

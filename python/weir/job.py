@@ -4,13 +4,14 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import threading
 from dataclasses import dataclass, field
 from typing import Any, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from ._dlpack import Arrays, as_numpy
+from ._dlpack import Arrays, SupportsDLPack, as_numpy
 from ._library import Tensor as _Tensor
 from ._library import library
 from .errors import ConfigError, check
@@ -20,6 +21,7 @@ Floats = npt.NDArray[np.float32]
 
 _INITIALIZERS = {"constant": 0, "normal": 1, "uniform": 2}
 _UPLOADED = 3
+_INITIAL = "initial values"
 
 
 @dataclass(frozen=True)
@@ -39,14 +41,14 @@ class Tensor:
     initializer: str = "constant"
     value: float = 0.0
     buffer: bool = False
-    values: Floats | None = field(default=None, repr=False, compare=False)
+    values: SupportsDLPack | None = field(default=None, repr=False, compare=False)
 
     @staticmethod
     def of(given: Tensor | Sequence[int] | Floats) -> Tensor:
         """A tensor that is given as such, as its shape, or as an array of its initial values."""
         if isinstance(given, Tensor):
             return given
-        if isinstance(given, (np.ndarray, np.generic)):
+        if isinstance(given, np.ndarray):
             return Tensor(given.shape, values=given)
         return Tensor(tuple(given))
 
@@ -113,11 +115,12 @@ class FlatTensors(Mapping[str, Floats]):
 class Model:
     """The model's tensors in their order, as the library takes them."""
 
-    def __init__(self, tensors: Mapping[str, Tensor | Sequence[int] | Floats]):
-        self.tensors = {name: Tensor.of(t) for name, t in tensors.items()}
+    def __init__(self, tensors: Mapping[str, Tensor | Sequence[int] | SupportsDLPack]):
+        self.tensors = {name: Tensor.of(t) for name, t in as_numpy(tensors, _INITIAL).items()}
+        given = {name: t.values for name, t in self.tensors.items() if t.values is not None}
         #: The initial values, which a worker uploads; empty: the servers make them.
-        self.initial = {name: np.asarray(t.values, dtype=np.float32, order="C") for name, t in self.tensors.items()
-                        if t.values is not None}
+        self.initial = {name: np.asarray(values, dtype=np.float32, order="C")
+                        for name, values in as_numpy(given, _INITIAL).items()}
         others = [name for name in tensors if name not in self.initial]
         if self.initial and others:
             raise ConfigError(f"{others[0]} is given without values, and {next(iter(self.initial))} with them; give "
@@ -185,11 +188,12 @@ def save_weights(directory: str | os.PathLike[str], weights: Mapping[str, Floats
 
 
 class ExampleOrder:
-    """The order in which a job of this seed sees its training examples, each once an epoch."""
+    """The order in which a job of this seed sees its training examples, each once an epoch. Thread-safe."""
 
     def __init__(self, examples: int, seed: int):
         handle = ctypes.c_void_p()
         check(library.new_order(examples, seed, ctypes.byref(handle)))
+        self._filling = threading.Lock()
         self._handle: ctypes.c_void_p | None = handle
 
     def __del__(self) -> None:
@@ -200,5 +204,6 @@ class ExampleOrder:
     def __call__(self, first: int, n: int) -> npt.NDArray[np.int32]:
         """The examples' indices (int32) at the positions [first, first + n) of the job's endless stream."""
         indices = np.empty(n, dtype=np.int32)
-        library.fill_order(self._handle, first, n, indices.ctypes.data)
+        with self._filling:
+            library.fill_order(self._handle, first, n, indices.ctypes.data)
         return indices

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, TextIO
 
 if TYPE_CHECKING:
-    from .client import Work
+    from .exchange import Work
 
 # Between two drawings, in seconds.
 _PAUSE = 0.2

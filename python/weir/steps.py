@@ -6,18 +6,21 @@ import logging
 import math
 import sys
 from collections import deque
-from typing import Any, Iterator, Mapping
+from typing import Any, Callable, Iterator, Mapping, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ._dlpack import Arrays
-from .client import Client, Gate, Gradient, Pushed, Weights, Work
-from .errors import Error, Fenced, JobDone, WeightsGone
+from .client import Client
+from .errors import Error, Fenced, JobDone
+from .exchange import Gate, Gradient, Pushed, Weights, Work
 from .future import Future
 from .job import FlatTensors, Floats
 from .progress import ProgressLine, say
 from .tables import Keys, Rows, RowSet
+
+T = TypeVar("T")
 
 _log = logging.getLogger("weir")
 
@@ -35,7 +38,7 @@ class Step:
         self._loop, self._base = loop, base
         self.work, self.weights = work, weights
         self.pushed = False
-        # rows() has found that no push of this step can count: the step is past, or the membership has ended with the error.
+        # No push of this step can count: the step is past, or the membership has ended with the error.
         self._late = False
         self._error: Error | None = None
         self._gradient: Gradient | None = None
@@ -81,13 +84,30 @@ class Step:
         """Asks for rows that the loop's next step reads, {"table": keys}, so that they travel while this step is computed.
         rows() of that step then finds them, and asks for all where one is missing. In sync they are the same; in async, in
         bounded with consistency.prefetch, and with consistency.tables "async", they are without the update of this step."""
-        self._loop.prefetch_rows(self.work, keys)
+        if not self._late:
+            self._loop.prefetch_rows(self.work, keys)
+
+    def as_member(self, call: Callable[[], T]) -> T:
+        """The result of a call to the servers that is not about this step, such as Client.snapshot(). Where this worker turns out to
+        be out of the job, it joins again and makes the call once more; push() of this step then sends nothing. JobDone: the
+        job's examples were done meanwhile."""
+        try:
+            return call()
+        except Fenced as fenced:
+            self._late, self._error = True, fenced
+            client = self._loop.client
+            _log.warning("%s; joining again", fenced)
+            client.leave(fenced)
+            client.join()
+        return call()
 
     def ready(self, name: str) -> None:
         """The tensor's values in step.gradient are final, so that they may travel while others are computed; push()
         sends the rest. They leave with push() where nothing is gained by that (Client.gains_from_gate), and with
         train.clip_norm, since the norm is that of the whole gradient; and where the job has embedding tables."""
         self._check_open()
+        if self._late:
+            return
         if self._gate is None and self._loop.overlaps:
             self._gate = self._loop.client.new_gate()
             self._loop.push(self, self.gradient, None, self._gate)
@@ -184,6 +204,11 @@ class _Membership:
                             "before the next one begins. To leave the job early, raise an exception")
         self._collect(wait=True)
 
+    def free(self) -> None:
+        """Lets the memory go, which the program's last step would keep."""
+        self._views, self._spare, self._pushes, self._next = [], [], [], None
+        self._early.clear()
+
     def new_gradient(self) -> Gradient:
         return self._spare.pop() if self._spare else self.client.new_gradient()
 
@@ -226,22 +251,17 @@ class _Membership:
             if self._next is None:
                 self._begin_pull(clock)
             weights = self._arrive()
-            if weights is None:
-                continue  # its version is gone
             if weights.past:
                 return False
             self._views.reverse()
             self._at, self._base = clock, weights
         return True
 
-    def _arrive(self) -> Weights | None:
+    def _arrive(self) -> Weights:
         assert self._next is not None
         future: Future[Weights | tuple[Pushed, Weights]]
         (_, future, gradient), self._next = self._next, None
-        try:
-            result = future.result()
-        except WeightsGone:
-            return None
+        result = future.result()
         if isinstance(result, tuple):
             self._pushed(result[0], gradient)
             return result[1]
@@ -315,41 +335,46 @@ def run(client: Client, result: Arrays | None = None, result_rows: Rows | None =
 def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None, progress: _Progress,
                  recycles: bool) -> Iterator[Step]:
     fruitless, furthest = 0, 0
-    membership: _Membership | None = None
     while True:
+        membership: _Membership | None = None
+        start: int | None = None
+        calls = client._work_calls
         try:
-            if not client._joined:
-                client.join()
-            membership = _Membership(client, progress, recycles)
-            yield from membership.run()
+            try:
+                if not client.joined:
+                    client.join()
+                start = client.start_clock
+                membership = _Membership(client, progress, recycles)
+                yield from membership.run()
+            except JobDone as done:
+                # This worker stood still, or came late, while others did all the work; or an earlier run has done it, and its servers
+                # are in this process again.
+                if not client._was_in and client.resumed_from and not result_rows:
+                    if result is not None:
+                        client.load_resumed(result).result()
+                    say(f"the job was done before: {client.resumed_from}")
+                    return
+                if result is not None and not client.joined:
+                    raise
+                _log.info("%s", done)
+                if not client.joined:
+                    return
             if result is not None:
                 client.snapshot(result, result_rows).result()
             client.leave()
             return
-        except JobDone as done:
-            # This worker stood still, or came late, while others did all the work; or an earlier run has done it, and its servers
-            # are in this process again.
-            if not client._was_in and client.resumed_from and not result_rows:
-                if result is not None:
-                    client.load_resumed(result).result()
-                say(f"the job was done before: {client.resumed_from}")
-                return
-            if result is not None and not client._joined:
-                raise
-            _log.info("%s", done)
-            if client._joined:
-                if result is not None:
-                    client.snapshot(result, result_rows).result()
-                client.leave()
-            return
         except Fenced as fenced:
-            if not client._joined:
-                raise
-            start = client.start_clock
+            if start is None:
+                raise  # join()
             went_on = start > furthest
             furthest = max(furthest, start)
             fruitless = 0 if went_on or membership is not None and membership.progressed else fruitless + 1
             if fruitless == _FRUITLESS:
                 raise Fenced(f"{fenced}; that was {_FRUITLESS} times in a row without any progress, and is the last")
-            _log.warning("%s; joining again", fenced)
-            client.leave(fenced)
+            # leave() itself may have found it out, and a step may have joined again.
+            if client.joined and client._work_calls is calls:
+                client.leave(fenced)
+            if not client.joined:
+                _log.warning("%s; joining again", fenced)
+        if membership is not None:
+            membership.free()

@@ -48,7 +48,7 @@ class Tables(Mapping[str, int]):
         placed = PlacedRows(len(rows))
         for name, (keys, values) in rows.items():
             dim, place = self.dim(name), f"{what}: table {name}"
-            arrays = as_numpy({"keys": keys, "values": values}, place)
+            arrays = as_numpy({"keys": keys}, place, "int64 or uint64") | as_numpy({"values": values}, place)
             placed.add(name, self._indices[name], _checked_keys(arrays["keys"], place),
                        _checked_values(arrays, dim, place, writeable))
         return placed

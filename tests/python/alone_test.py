@@ -121,7 +121,7 @@ class Alone(unittest.TestCase):
     def test_a_second_ctrl_c_waits_for_nothing(self):
         """It ends the wait for the servers that save, here for a call that takes a minute in their place."""
         _, said = self.run_program("""
-            from weir.client import library
+            from weir._library import library
             job["cluster"] = {"server_wait_seconds": 60}
             def hang(client, kind, reason):
                 assert kind == 2, kind

@@ -1,9 +1,14 @@
 #!/usr/bin/python3
 """weir.Client on NumPy arrays, through real servers: each mode, each example once, and errors that say what to do."""
 import asyncio
+import concurrent.futures
+import ctypes
 import os
 import pathlib
+import threading
+import time
 import unittest
+import unittest.mock
 
 import numpy as np
 import support
@@ -132,7 +137,6 @@ class Training(unittest.TestCase):
                     client.pull(0, into).result()
                     np.testing.assert_array_equal(into["w"], w)
                     self.assertEqual(into["b"], 7)
-                    client.give_up("that was all")
 
     def test_initial_arrays(self):
         """The values that a worker gives are the job's; checkpoint.init_from comes before them."""
@@ -146,7 +150,6 @@ class Training(unittest.TestCase):
                     client.pull(0, into).result()
                     np.testing.assert_array_equal(into["w"], sign * w)
                     self.assertEqual(into["b"], 7)
-                    client.give_up("that was all")
 
     def test_the_order_is_that_of_the_job(self):
         order = weir.ExampleOrder(EXAMPLES, 3)
@@ -154,6 +157,104 @@ class Training(unittest.TestCase):
         self.assertEqual(sorted(epoch), list(range(EXAMPLES)))
         np.testing.assert_array_equal(order(7, 20), epoch[7:27])
         self.assertNotEqual(list(order(EXAMPLES, EXAMPLES)), list(epoch))
+
+    def test_the_order_in_two_threads(self):
+        """The library's order is for one at a time."""
+        order, fill = weir.ExampleOrder(EXAMPLES, 3), weir.job.library.fill_order
+        meeting, met = threading.Barrier(2), []
+
+        def one_at_a_time(*args):
+            try:
+                meeting.wait(0.3)
+                met.append("two threads are in it")
+            except threading.BrokenBarrierError:
+                pass
+            fill(*args)
+
+        with unittest.mock.patch.object(weir.job.library, "fill_order", one_at_a_time):
+            with concurrent.futures.ThreadPoolExecutor(2) as threads:
+                found = list(threads.map(lambda start: order(start, EXAMPLES), (0, EXAMPLES)))
+        self.assertEqual(met, [])
+        np.testing.assert_array_equal(np.concatenate(found), order(0, 2 * EXAMPLES))
+
+
+class Memberships(unittest.TestCase):
+    """The loop when a membership ends, by calls in place of the library's; what the servers make of it is in other tests."""
+
+    def lose(self, method, at, joins=lambda client: None):
+        """The batches that a loop gives which loses its membership in the call of this number."""
+        client = weir.Client(job(consistency={"mode": "sync"}, train={"epochs": 1}), TENSORS, EXAMPLES)
+        self.addCleanup(client.close)
+        client.join()
+        call, leave, calls, seen = getattr(client, method), client.leave, [], []
+
+        def fenced(*args):
+            calls.append(args)
+            if len(calls) == at:
+                if method == "leave":
+                    client._joined = False
+                raise weir.Fenced("for the test")
+            return call(*args)
+
+        def left(failure=None, timeout=None):
+            if failure is None:
+                return leave()
+            client._joined = False
+
+        def join():
+            joins(client)
+            client._joined = True
+
+        client.leave, client.join = left, join
+        call = getattr(client, method)
+        setattr(client, method, fenced)
+        result = {"w": np.empty(INPUTS, np.float32), "b": np.empty((), np.float32)}
+        for step in client.steps(result):
+            joins.step = step
+            seen.append(step.work.batch)
+            step.gradient.flat[:] = 0
+            step.push()
+        return seen
+
+    def test_it_joins_again(self):
+        """Where it asks for work, and when it takes leave: the job has gone back then."""
+        for method, at in (("next_work", 4), ("leave", 1), ("snapshot", 1)):
+            with self.subTest(method):
+                joined = []
+                seen = self.lose(method, at, lambda client: joined.append(client))
+                self.assertEqual(len(joined), 1)
+                self.assertEqual(seen, list(range(EXAMPLES // BATCH)))
+
+    def test_a_step_whose_call_finds_the_membership_lost(self):
+        """It joins again for the call, and sends nothing any more."""
+        client = weir.Client(job(wire={"chunk_kib": 256}, consistency={"mode": "sync"}), {"w": (70_000,)}, EXAMPLES)
+        self.addCleanup(client.close)
+        step, done = next(client.steps()), []
+        client.leave, client.join = lambda failure: done.append(str(failure)), lambda: done.append("joined")
+
+        def call():
+            if not done:
+                raise weir.Fenced("for the test")
+            return 7
+
+        self.assertEqual(step.as_member(call), 7)
+        self.assertEqual(done, ["for the test", "joined"])
+        client._exchange = client.pull_rows = None
+        step.ready("w")
+        step.prefetch_rows({})
+        step.push()
+        self.assertTrue(step.pushed)
+
+    def test_memory_of_the_membership_before(self):
+        """It is gone before the next one's is there; but for the weights of the step, which the program has."""
+        def joins(client):
+            loop = joins.step._loop
+            self.assertEqual((loop._views, loop._spare, loop._pushes, loop._next), ([], [], [], None))
+            joined.append(client)
+
+        joined = []
+        self.lose("next_work", 4, joins)
+        self.assertEqual(len(joined), 1)
 
 
 class Errors(unittest.TestCase):
@@ -198,8 +299,25 @@ class Errors(unittest.TestCase):
                 with self.subTest(text):
                     self.error(weir.ConfigError, text, lambda: client.pull(0, arrays))
             client.pull(0, ok).result()
-            client.give_up("that was all")
         self.error(weir.ConfigError, "closed", lambda: client.next_work())
+
+    def test_a_push_that_lacks_something(self):
+        gradient = {"w": np.zeros(INPUTS, np.float32), "b": np.zeros((), np.float32)}
+        with self.client() as client:
+            work = client.next_work()
+            base = client.view(work.clock).result()
+            for call in (client.push, client.push_pull):
+                for wrong in (None, gradient):
+                    self.error(weir.ConfigError, f"push: base must be the Weights that the gradient was computed from, got {type(wrong).__name__}",
+                               lambda: call(work, wrong, gradient))
+                self.error(weir.ConfigError, "push: the gradient must be arrays by name, got NoneType", lambda: call(work, base, None))
+                self.error(weir.ConfigError, "push: work must be what next_work() returns, got NoneType", lambda: call(None, base, gradient))
+            # As a program in another language may call it.
+            order = weir._library.Work(work.clock, work.batch, 0, BATCH, BATCH, 0, 1)
+            push = weir._library.Push(ctypes.pointer(order), None, client.model.place(gradient, "push", writeable=False)[1])
+            future = weir.Future(weir._library.library.exchange(client._handle, push, None),
+                                 lambda f: weir.errors.check(weir._library.library.take(f)))
+            self.error(weir.ConfigError, "a push has no base", future.result)
 
     def test_a_gradient_that_is_not_finite(self):
         def run():
@@ -268,7 +386,47 @@ class Errors(unittest.TestCase):
             with self.assertRaises(TimeoutError):
                 future.result(timeout=0.05)
             self.assertFalse(future.done())
-            client.give_up("that was all")
+
+    def test_work_of_a_call_that_was_given_up_comes_with_the_next_call(self):
+        """After a timeout, or where a future was dropped."""
+        def with_timeout(client):
+            begin = time.monotonic()
+            while True:
+                try:
+                    return client.next_work(timeout=0)
+                except TimeoutError as error:
+                    self.assertLess(time.monotonic() - begin, 20)
+                    kept.append(error)  # and with it the call's frames
+
+        def dropped(client):
+            for _ in range(3):
+                client.begin_next_work()
+            return client.next_work()
+
+        for take in (with_timeout, dropped):
+            for consistency in MODES:
+                with self.subTest(take.__name__, **consistency):
+                    kept, seen = [], []
+                    with self.client(consistency=consistency, cluster={"wait_seconds": 2}, train={"epochs": 1}) as client:
+                        while (work := take(client)) is not None:
+                            seen.append(work.batch)
+                            gradient = {"w": np.zeros(INPUTS, np.float32), "b": np.zeros((), np.float32)}
+                            push = client.push(work, client.view(work.clock).result(), gradient)
+                            if consistency["mode"] != "sync":
+                                push.result()
+                    self.assertEqual(seen, list(range(EXAMPLES // BATCH)))
+
+    def test_a_call_of_a_membership_that_has_ended(self):
+        """It is not what the next membership's call goes on with."""
+        with self.client() as client:
+            kept = client.begin_next_work()
+            client.begin_next_work()
+            calls = client._work_calls
+            self.assertEqual(len(calls._unanswered), 1)
+            client.leave(weir.Fenced("for the test"))
+            del kept
+            self.assertEqual(calls._unanswered, [])
+            self.assertIsNot(client._work_calls, calls)
 
     def test_await(self):
         """A coroutine waits for a future while others go on. If it is cancelled, the call goes on."""
@@ -296,7 +454,43 @@ class Errors(unittest.TestCase):
 
         with self.client(consistency={"mode": "sync"}) as client:
             asyncio.run(main(client))
-            client.give_up("that was all")
+
+    def test_a_block_that_ends_early(self):
+        """The worker gives up, and says why; unless it has no more work."""
+        def reason(use):
+            reasons = []
+            # What waits for this worker's pushes would fail when it starts no more.
+            with self.client(cluster={"start_seconds": 2}) as client:
+                leave = client.leave
+                client.leave = lambda failure=None, timeout=None: (reasons.append(failure), leave(failure, timeout))
+                use(client)
+            (reason,) = reasons
+            return reason
+
+        def leave_the_loop(client):
+            for step in client.steps():
+                break
+
+        def finish(client):
+            while (work := client.next_work()) is not None:
+                gradient = {"w": np.zeros(INPUTS, np.float32), "b": np.zeros((), np.float32)}
+                client.push(work, client.view(work.clock).result(), gradient).result()
+
+        for use in (lambda client: None, lambda client: client.next_work(), leave_the_loop):
+            self.assertIn("its `with` block ended before the job was done", str(reason(use)))
+        self.assertIsNone(reason(finish))
+
+    def test_a_call_as_another_thread_closes(self):
+        """It has looked whether the client is open, and then the other thread closes it."""
+        client = self.client()
+        client.join()
+        live = client._live()
+        client.close()
+        with unittest.mock.patch.object(client, "_live", lambda: live):
+            for call in (client.next_work, lambda: client.pull(0, {"w": np.zeros(INPUTS, np.float32), "b": np.zeros((), np.float32)}).result(),
+                         lambda: client.worker, client.new_gradient, client.leave, client.join, lambda: client.set_progress(1, 1, 1)):
+                self.error(weir.ConfigError, "this client is closed", call)
+        self.error(weir.ConfigError, "this client is closed", client.next_work)
 
     def test_not_in_the_job(self):
         client = self.client()

@@ -32,7 +32,6 @@ class DLPack(unittest.TestCase):
             newest = {"w": torch.zeros(2, 3), "b": torch.zeros(())}
             c.snapshot(newest).result()
             self.assertTrue(torch.equal(newest["w"], weights["w"]))
-            c.give_up("that was all")
 
     def test_the_loop(self):
         for clip_norm in (0, 1):
@@ -51,7 +50,6 @@ class DLPack(unittest.TestCase):
             np.testing.assert_array_equal(gradient.flat[:6], 7)
             del gradient
             self.assertEqual(float(tensor.sum()), 42)  # the tensor keeps the memory
-            c.give_up("that was all")
 
     def test_what_cannot_be_used(self):
         ok = {"w": torch.zeros(2, 3), "b": torch.zeros(())}
@@ -71,7 +69,29 @@ class DLPack(unittest.TestCase):
                 c.snapshot(cases[0][0])
             with self.assertRaisesRegex(weir.ConfigError, "push: w .*detach"):
                 c.push(work, c.pull(work.clock, ok).result(), cases[0][0])
-            c.give_up("that was all")
+
+    def test_initial_values(self):
+        for given in (torch.full((2, 3), 7.), torch.full((2, 3), 7, dtype=torch.float64), torch.full((3, 2), 7.).T,
+                      weir.Tensor((2, 3), values=torch.full((2, 3), 7.))):
+            into = {"w": np.empty((2, 3), np.float32), "b": np.empty((), np.float32)}
+            with weir.Client(JOB, {"w": given, "b": torch.tensor(2.)}, 8) as c:
+                c.pull(0, into).result()
+            np.testing.assert_array_equal(into["w"], np.full((2, 3), 7))
+            self.assertEqual(into["b"], 2)
+        for given in (torch.nn.Parameter(torch.zeros(3)), weir.Tensor((3,), values=torch.nn.Parameter(torch.zeros(3)))):
+            with self.assertRaisesRegex(weir.ConfigError, "^initial values: w must be float32 in the host's memory.*detach"):
+                weir.Client(JOB, {"w": given}, 8)
+
+    def test_keys(self):
+        job = {**JOB, "tables": [{"name": "users", "dim": 2, "optimizer": {"type": "sgd", "learning_rate": 1}}]}
+        values = torch.empty(2, 2)
+        with weir.Client(job, TENSORS, 8) as c:
+            c.pull_rows(0, {"users": (torch.tensor([5, -5]), values)}).result()
+            with self.assertRaisesRegex(weir.ConfigError, "^pull: table users: keys must be int64 or uint64 in the host's memory"):
+                c.pull_rows(0, {"users": (torch.zeros(2, dtype=torch.bfloat16), values)})
+            with self.assertRaisesRegex(weir.ConfigError, "^pull: table users: values must be float32 in the host's memory"):
+                c.pull_rows(0, {"users": (torch.tensor([5, -5]), values.bfloat16())})
+
 
 
 if __name__ == "__main__":

@@ -208,6 +208,28 @@ class Ending(unittest.TestCase):
         self.ends('weir.Job("no-such.json")', code=78)
         self.ends("raise ValueError(1)", code=1)
 
+    def test_an_error_ends_the_program_as_any_other_does(self):
+        """Files get what was written to them, and handlers run: those that were registered before Weir's, too."""
+        with support.folder() as folder:
+            done = support.run([support.PYTHON, "-c", textwrap.dedent(f"""
+                import atexit
+                atexit.register(print, "handled")
+                import weir
+                file = open({folder!r} + "/text", "w")
+                file.write("written")
+                weir.Job("no-such.json")
+            """)])
+            self.assertEqual(done.returncode, 78, done.stderr)
+            self.assertRegex(done.stderr, r"^Traceback (.|\n)*\nweir.errors.ConfigError: .*no-such.json.*\n$")
+            self.assertNotIn("SystemExit", done.stderr)
+            self.assertEqual(done.stdout, "handled\n")
+            self.assertEqual((pathlib.Path(folder) / "text").read_text(), "written")
+
+    def test_an_error_does_not_end_an_interactive_interpreter(self):
+        done = support.run([support.PYTHON, "-i", "-c", 'import weir; weir.Job("no-such.json")'], input="print(6 * 7)\n")
+        self.assertEqual((done.returncode, done.stdout), (0, "42\n"), done.stderr)
+        self.assertNotIn("SystemExit", done.stderr)
+
 
 class Fork(unittest.TestCase):
     def test_a_child_leaves_the_connections_alone(self):
@@ -217,7 +239,8 @@ class Fork(unittest.TestCase):
                     if n % 4 == 0:
                         child = os.fork()
                         if child == 0:
-                            for call in (c.next_work, c.new_gradient, c.leave, lambda: c.worker, step.push,
+                            weir.Job(job), weir.ExampleOrder(64, 0)(0, 64)  # without connections
+                            for call in (c.next_work, c.new_gradient, c.leave, lambda: c.worker, step.push, client,
                                          lambda: c.pull(0, {"w": np.zeros(3, np.float32)}).result()):
                                 try:
                                     call()

@@ -8,7 +8,7 @@ import textwrap
 import unittest
 
 import support
-from weir.client import Work
+from weir import Work
 from weir.progress import ProgressLine, is_live
 
 TRAIN = """

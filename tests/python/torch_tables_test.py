@@ -73,6 +73,14 @@ class Processes(unittest.TestCase):
         self.assertIn(len(states), (1, 2))
         self.check(states, expected)
 
+    def test_a_snapshot_of_a_worker_that_lost_its_membership(self):
+        long = job(train={"epochs": 20})
+        (expected,), _ = self.train(long)
+        states, others = self.train({**long, "cluster": {"lease_seconds": 0.5}}, "--workers=2", "--ps=2",
+                                    program=["--stop", "--snapshot"])
+        self.assertIn("read", others)
+        self.check(states, expected)
+
     def test_modes_on_a_cluster(self):
         for consistency, *more in (({"mode": "async"},), ({"mode": "async"}, "--prefetch"),
                                    ({"mode": "bounded", "staleness": 1}, "--prefetch"),
@@ -199,6 +207,23 @@ class Batches(unittest.TestCase):
             model(torch.tensor([[6]])).sum().backward()
 
         self.assertEqual(self.rows_after(use), [1, 2, 1])
+
+
+class Early(unittest.TestCase):
+    def test_a_stream_that_has_just_the_jobs_examples(self):
+        """Nothing is read beyond its end, where no batch follows."""
+        class Stream(torch.utils.data.IterableDataset):
+            left = iter(range(3 * BATCH))
+
+            def __iter__(self):
+                return self.left
+
+        opt = weir.torch.Optimizer(Small(), job(consistency={"mode": "async"}, train={"examples": 3 * BATCH}), Stream())
+        batches = 0
+        for keys in opt.loader(prefetch_keys=lambda keys: {"words": keys}):
+            opt.step()
+            batches += 1
+        self.assertEqual(batches, 3)
 
 
 class Misuse(unittest.TestCase):

@@ -303,16 +303,40 @@ class Use(unittest.TestCase):
                             change(model)
                             F.cross_entropy(model(x), y).backward()
                             opt.step()
-        # What is frozen later stays as it is.
+
+    def test_a_parameter_that_is_frozen_after_the_optimizer_was_made(self):
+        """Its momentum would move it on, without gradients."""
+        model = train.make_model()
+        opt = self.optimizer(model)
+        with self.assertRaisesRegex(weir.ConfigError, "^0.weight was frozen after the optimizer was made.*before"):
+            for n, (x, y, *_) in enumerate(opt.loader()):
+                self.assertLess(n, 4)
+                model[0].weight.requires_grad_(n < 3)
+                opt.zero_grad()
+                F.cross_entropy(model(x), y).backward()
+                opt.step()
         model = train.make_model()
         opt = self.optimizer(model)
         model[0].weight.requires_grad_(False)
-        before = model[0].weight.clone()
-        for x, y, *_ in opt.loader():
-            opt.zero_grad()
-            F.cross_entropy(model(x), y).backward()
-            opt.step()
-        self.assertTrue(torch.equal(model[0].weight, before))
+        with self.assertRaisesRegex(weir.ConfigError, "^0.weight was frozen"):
+            opt.loader()
+
+    def test_statistics_that_are_replaced_after_the_optimizer_was_made(self):
+        def replace(model):
+            model[4].running_mean = torch.zeros(3)
+
+        for change in (replace, torch.nn.Module.bfloat16):
+            for within in (False, True):
+                with self.subTest(change.__name__, within=within):
+                    model = train.make_model(norm=True)
+                    opt = self.optimizer(model)
+                    if not within:
+                        change(model)
+                    with self.assertRaisesRegex(weir.ConfigError, "^4.running_mean is not as it was when the optimizer was made"):
+                        for _ in opt.loader():
+                            self.assertTrue(within)
+                            change(model)
+                            opt.step()
 
     def test_a_group_that_fits_no_tensor(self):
         opt = self.optimizer(optimizer={"type": "sgd", "learning_rate": RATE, "groups": [{"match": "*/bias", "weight_decay": 0}]})

@@ -74,6 +74,18 @@ def stand_still(batch, worker, folder):
                 os.kill(int(stopped.read_text()), signal.SIGCONT)
 
 
+def snapshot(opt, model, data, folder):
+    """Notes whether this worker is another member of the job after it."""
+    before = opt.client.start_clock
+    try:
+        with opt.snapshot() as version:
+            found = model.items(data.keys).any() and version >= 2 and opt.client.start_clock > before
+    except weir.JobDone:
+        found = True  # the others were faster
+    if found:
+        (folder / "read").touch()
+
+
 def everything(model, keys):
     return {**{name: value.clone() for name, value in model.state_dict().items()}, "words": model.clicked(keys),
             "items": model.items(keys)}
@@ -97,6 +109,7 @@ def main():
     parser.add_argument("--prefetch", action="store_true", help="rows are read early")
     parser.add_argument("--stop", action="store_true",
                         help="worker 1 stands still before its second batch, until worker 0 has gone on without it")
+    parser.add_argument("--snapshot", action="store_true", help="and then reads the newest weights before its rows")
     args = parser.parse_args()
 
     torch.set_num_threads(1)
@@ -112,7 +125,10 @@ def main():
     loader = opt.loader(final_keys=tables, prefetch_keys=early if args.prefetch else None, num_workers=args.num_workers)
     for n, (words, counts, clicked, y) in enumerate(loader):
         if args.stop:
-            stand_still(n, opt.client.worker, args.folder)
+            worker = opt.client.worker
+            stand_still(n, worker, args.folder)
+            if args.snapshot and worker == 1 and n == 1:
+                snapshot(opt, model, data, args.folder)
         if not model.items(clicked).any():
             (args.folder / "late").touch()
         loss = F.binary_cross_entropy_with_logits(model(words, counts, clicked), y)

@@ -4,7 +4,7 @@ from typing import assert_type
 import numpy as np
 import torch
 import weir
-from weir.client import Pushed, View, Weights, Work
+from weir import Pushed, View, Weights, Work
 
 def loop(client: weir.Client) -> None:
     for step in client.steps():
@@ -41,5 +41,6 @@ def main() -> None:
     with weir.Client("job.json", {"w": weir.Tensor((784, 10), "normal", 0.01), "b": (10,)}, train_examples=60_000) as client:
         loop(client)
     weir.Client("job.json", {"w": np.zeros((784, 10), np.float32), "b": np.zeros(10, np.float32)}, 60_000)
+    weir.Client("job.json", {"w": torch.zeros(784, 10), "b": torch.zeros(10)}, 60_000)
     weir.Client("job.json", {"b": (10,)})  # type: ignore[call-arg]
     weir.Client("job.json", {"w": "784 x 10"}, 1)  # type: ignore[dict-item]

@@ -6,8 +6,8 @@ from typing import Any, Callable, Iterator
 
 import torch.utils.data
 
-from ..client import Work
 from ..errors import ConfigError
+from ..exchange import Work
 from ..job import ExampleOrder
 
 

@@ -3,14 +3,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, Callable, Generator, Iterator, Mapping, NoReturn, Sequence
+from typing import Any, Callable, Generator, Iterator, Mapping, NoReturn, Sequence, TypeVar
 
 import numpy as np
 import torch
 import torch.utils.data
 
 from .._interrupts import Interrupts
-from ..client import Client, Work
+from ..client import Client
 from ..errors import ConfigError, Error
 from ..job import ExampleOrder, Job
 from ..steps import Step, run
@@ -26,6 +26,8 @@ _FIELDS = {
     "alpha": "optimizer.decay", "betas": "optimizer.beta1 and optimizer.beta2", "eps": "optimizer.epsilon",
     "weight_decay": "optimizer.weight_decay"
 }
+
+T = TypeVar("T")
 
 _LEFT = ("its loop over loader() ended before the job was done (an exception, or break); for a shorter job set train.epochs or "
          "train.examples")
@@ -152,7 +154,7 @@ class Optimizer(torch.optim.Optimizer):
             for step in run(client, final, kept.into(), recycles=True):
                 self._weights.load(step.weights)
                 data = batches(step.work)
-                if prefetch_keys is not None:
+                if prefetch_keys is not None and step.work.examples_left > step.work.examples:
                     step.prefetch_rows(as_arrays(prefetch_keys(batches.peek(step.work))))
                 if seed is not None:
                     self._place.seed((seed + 0x9E3779B97F4A7C15 * (step.work.batch + 1)) % 2**63)
@@ -203,7 +205,9 @@ class Optimizer(torch.optim.Optimizer):
                               "is the servers' that counts; use optimizer.schedule of the job instead of a scheduler")
         if step.pushed:
             raise Error("this batch was pushed already; call step() once for each batch of the loader")
-        if not self._checked:
+        if self._checked:
+            self._weights.check_frozen()
+        else:
             self._weights.check()
             self._checked = True
         self._gradients.finish()
@@ -231,7 +235,8 @@ class Optimizer(torch.optim.Optimizer):
     def snapshot(self, keys: KeysOfTables | None = None) -> Iterator[int]:
         """Within `with`, the model has the newest consistent weights of the job, of one step in sync; then its own
         again. For evaluating while training. The value is their version: updates since the start. After the loop the
-        model has the trained weights already.
+        model has the trained weights already. A worker whose membership was lost joins again, and sends nothing for the
+        batch; JobDone: the others have done the job meanwhile.
 
         Embedding modules read the newest rows of the tables each time, which may be newer than the weights. keys: {"table":
         keys}, int64 of any shape: the rows of these keys are read with the weights, of the same version, and no others. Error:
@@ -244,9 +249,16 @@ class Optimizer(torch.optim.Optimizer):
             yield -1
             return
         kept = None if keys is None else KeptRows(keys, self._tables)
-        with self._weights.snapshot(self._client, rows=None if kept is None else kept.into()) as weights:
-            with self._rows.reading(self._rows.newest(self._client) if kept is None else kept.read):
-                yield weights.version
+        client, rows = self._client, None if kept is None else kept.into()
+        newest = self._rows.newest(client)
+        with contextlib.ExitStack() as stack:
+            weights = self._as_member(lambda: stack.enter_context(self._weights.snapshot(client, rows=rows)))
+            stack.enter_context(self._rows.reading(
+                (lambda table, keys: self._as_member(lambda: newest(table, keys))) if kept is None else kept.read))
+            yield weights.version
+
+    def _as_member(self, call: Callable[[], T]) -> T:
+        return call() if self._step is None else self._step.as_member(call)
 
     @property
     def client(self) -> Client:

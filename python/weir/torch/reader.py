@@ -9,8 +9,9 @@ from typing import Any, Callable, Iterator, Mapping, Sequence, TypeVar
 import numpy as np
 import torch
 
-from ..client import Client, Weights
+from ..client import Client
 from ..errors import Error, Fenced
+from ..exchange import Weights
 from ..job import Floats, Job
 from ..tables import Keys
 from .table_rows import KeptRows, KeysOfTables, TableRows

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from .. import job as _job
-from ..client import Client, Weights
+from ..client import Client
 from ..errors import ConfigError
+from ..exchange import Weights
 from ..job import FlatTensors, Floats, Tensor
 from ..tables import Rows
 from .device import Gpu, Host, load_each, place_of
@@ -51,7 +52,8 @@ class ModelWeights:
         return place_of(self.all)
 
     def check(self) -> None:
-        """ConfigError: the model has other parameters than it had, or is no more where it was."""
+        """ConfigError: the model has other parameters or running statistics than it had, or is no more where it was."""
+        self.check_frozen()
         known, now = set(map(id, self.parameters.values())), dict(self._model.named_parameters())
         there = set(map(id, now.values()))
         strange = [name for name, p in now.items() if p.requires_grad and id(p) not in known]
@@ -64,6 +66,18 @@ class ModelWeights:
             if p.device != self.place.device:
                 raise ConfigError(f"{name} is on {p.device}, and was on {self.place.device} when the optimizer was made; move the "
                                   "model before that")
+        buffers = dict(self._model.named_buffers())
+        for name, buffer in self.statistics.items():
+            if buffers.get(name) is not buffer:
+                raise ConfigError(f"{name} is not as it was when the optimizer was made: it was replaced since, and what is new there "
+                                  "would not be the job's; make the optimizer when the model is complete and has its types")
+
+    def check_frozen(self) -> None:
+        """ConfigError: a parameter of the job is frozen now."""
+        if not all(p.requires_grad for p in self.parameters.values()):
+            name = next(name for name, p in self.parameters.items() if not p.requires_grad)
+            raise ConfigError(f"{name} was frozen after the optimizer was made, but momentum and weight decay would move it on; freeze "
+                              "parameters before the optimizer is made")
 
     def tensors(self) -> dict[str, Tensor]:
         """As a weir.Client takes them, with the model's values as the initial ones."""

@@ -1,0 +1,155 @@
+"""What a worker exchanges with the servers: work, gradients and weights."""
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import _library
+from ._library import library
+from .errors import ConfigError, check
+from .future import Future, Memory
+from .job import FlatTensors, Floats, Model
+
+
+@dataclass(frozen=True)
+class Work:
+    """One gradient to compute: the mean over the examples at positions [first_example, first_example + examples) of
+    the job's stream of examples (ExampleOrder says which these are).
+
+    clock: the weights to compute it from. part: in sync, which part of the step. batch: its number in the job.
+    last_of_clock: there is no more work at this clock, as far as is known. examples_left: the job's examples from the
+    first one on.
+    """
+
+    clock: int
+    batch: int
+    first_example: int
+    examples: int
+    examples_left: int
+    part: int
+    last_of_clock: bool
+
+    @staticmethod
+    def of(work: _library.Work) -> Work:
+        return Work(work.clock, work.batch, work.first_example, work.examples, work.examples_left, work.part,
+                    bool(work.last_of_clock))
+
+    def to_library(self) -> _library.Work:
+        return _library.Work(self.clock, self.batch, self.first_example, self.examples, self.examples_left, self.part,
+                             self.last_of_clock)
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What became of a push. applied: on every server; otherwise it was disposed of, and `reason` says why.
+    staleness: the most updates that any server applied between the pull and this push."""
+
+    applied: bool
+    staleness: int
+    reason: str
+
+
+class Weights:
+    """Which weights a pull has brought; the base of a push.
+
+    past: the step is past and these are no usable weights (sync): ask for work again. version: updates since the
+    start; in sync the step.
+    """
+
+    def __init__(self, handle: int, model: Model):
+        self._handle: int | None = handle
+        self._model = model
+        self.past = bool(library.weights_past(handle))
+        self.version = int(library.weights_version(handle))
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            library.free_weights(self._handle)
+            self._handle = None
+
+
+class View(Weights):
+    """Weights that are read where the servers have them, read-only. view["name"] is an array without a copy if the
+    tensor lies in one piece (always with one server), else a copy. A server keeps the version until the view and its
+    arrays are gone, so hold one at a time."""
+
+    def __getitem__(self, name: str) -> Floats:
+        tensor = self._model.names.index(name)
+        pieces: list[Floats] = []
+        address, n = ctypes.c_void_p(), ctypes.c_size_t()
+        while library.weights_piece(self._handle, tensor, len(pieces), ctypes.byref(address), ctypes.byref(n)):
+            pieces.append(np.asarray(Memory(address.value or 0, n.value, self, read_only=True)))
+        return (pieces[0] if len(pieces) == 1 else np.concatenate(pieces)).reshape(self._model.shapes[tensor])
+
+
+class Gradient(FlatTensors):
+    """Memory for one gradient (Client.new_gradient()): gradient["name"] is the tensor's array, and `flat` all of them
+    end to end. Uninitialised. If a push of it fails, do not write to it again."""
+
+    def __init__(self, handle: int, address: int, model: Model):
+        super().__init__(model, np.asarray(Memory(address, model.elements, _Owner(handle), read_only=False)))
+
+
+class Gate:
+    """Lets a push begin before its gradient is complete (Client.new_gate()): each piece of the gradient travels once
+    the tensors in it are ready. A gate is for one push; all tensors must be ready within cluster.wait_seconds after
+    the push has begun. A gate that goes away before that fails its push, which leaves no trace."""
+
+    def __init__(self, model: Model):
+        self._indices = {name: i for i, name in enumerate(model.names)}
+        self._handle: int | None = library.new_gate()
+
+    def ready(self, name: str) -> None:
+        """The tensor holds its gradient, and does not change until the push's future is done. Returns at once."""
+        if name not in self._indices:
+            raise ConfigError(f"the model has no tensor {name!r}; it has {', '.join(list(self._indices)[:10])}")
+        library.gate_ready(self._handle, self._indices[name])
+
+    def fail(self, reason: str) -> None:
+        """Ends the push with this reason, and without a trace, unless all tensors are ready."""
+        library.gate_fail(self._handle, reason.encode())
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            library.free_gate(self._handle)
+            self._handle = None
+
+
+class _Owner:
+    """Frees a gradient's memory when its last array is gone."""
+
+    def __init__(self, handle: int):
+        self._handle = handle
+
+    def __del__(self) -> None:
+        library.free_gradient(self._handle)
+
+
+class Exchange(Future["tuple[Pushed, Weights]"]):
+    """An exchange with the servers, on its way. memory: what it reads and writes."""
+
+    def __init__(self, handle: int, model: Model, in_place: bool, memory: Any):
+        def take(future: int) -> "tuple[Pushed, Weights]":
+            pushed, weights = _library.Pushed(), ctypes.c_void_p()
+            check(library.take_exchange(future, ctypes.byref(pushed), ctypes.byref(weights)))
+            cls = View if in_place else Weights
+            brought = cls(weights.value, model) if weights.value else None
+            return (Pushed(bool(pushed.applied), pushed.staleness, pushed.reason.decode(errors="replace")),
+                    brought)  # type: ignore[return-value]
+
+        super().__init__(handle, take, memory)
+
+    def _then(self, index: int) -> "Future[Any]":
+        take = self._take
+        this: Future[Any] = self
+        this._take = lambda future: take(future)[index]
+        return this
+
+    def then_weights(self) -> "Future[Weights]":
+        return self._then(1)
+
+    def then_pushed(self) -> "Future[Pushed]":
+        return self._then(0)
