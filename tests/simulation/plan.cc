@@ -333,6 +333,9 @@ bool PlanChurn(Dice& dice, Plan* plan) {
   config.mutable_train()->set_examples(ledger.total_examples);
   config.mutable_tables(0)->set_admit_after(ledger.rules.admit_after);
   config.mutable_tables(0)->set_expire_after_steps(ledger.rules.expire_after_steps);
+  // A quota would take rows away again that a checkpoint has brought back.
+  ledger.rules.max_rows = 0;
+  config.mutable_tables(0)->set_max_rows(0);
   v1::CheckpointConfig& checkpoint = *config.mutable_checkpoint();
   checkpoint.clear_every_seconds();
   checkpoint.set_every_steps(1);
