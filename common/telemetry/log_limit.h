@@ -2,13 +2,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/time/time.h"
+#include "common/base/bounded_by_key.h"
 
 namespace weir {
 
@@ -41,36 +40,21 @@ class LogLimit {
   uint64_t unsaid_ = 0, left_out_ = 0;
 };
 
-// The same for each of many keys, which strangers may choose: while `most` keys have had a line in the last
-// interval, all other keys share one limit. Not thread-safe.
+// The same for each of many keys (BoundedByKey): while `most` keys have had a line in the last interval, all
+// other keys share one limit. Not thread-safe.
 class LogLimits {
  public:
-  LogLimits(absl::Duration interval, size_t most) : interval_(interval), most_(most), others_(interval) {}
+  LogLimits(absl::Duration interval, size_t most) : limits_(LogLimit(interval), most, interval) {}
 
   // How many lines of the key were left out before this one; nullopt: this one is left out, too.
   std::optional<uint64_t> Due(const std::string& key, absl::Time now) {
-    LogLimit& limit = Of(key, now);
+    LogLimit& limit = limits_.Of(key, now, [now](const LogLimit& other) { return other.Over(now); });
     if (!limit.Due(now)) return std::nullopt;
     return limit.left_out();
   }
 
  private:
-  LogLimit& Of(const std::string& key, absl::Time now) {
-    if (const auto it = limits_.find(key); it != limits_.end()) return it->second;
-    if (limits_.size() >= most_ && now >= next_sweep_) {
-      next_sweep_ = now + interval_;
-      for (auto it = limits_.begin(); it != limits_.end();) {
-        it = it->second.Over(now) ? limits_.erase(it) : std::next(it);
-      }
-    }
-    return limits_.size() < most_ ? limits_.try_emplace(key, interval_).first->second : others_;
-  }
-
-  const absl::Duration interval_;
-  const size_t most_;
-  std::map<std::string, LogLimit> limits_;
-  LogLimit others_;
-  absl::Time next_sweep_ = absl::InfinitePast();
+  BoundedByKey<LogLimit> limits_;
 };
 
 }  // namespace weir

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <utility>
 
 namespace weir {
 
@@ -11,44 +12,48 @@ class ByteBudget {
   // What one has taken. Goes back with this object, which the budget outlives.
   class Share {
    public:
-    Share() = default;
+    explicit Share(ByteBudget* budget) : budget_(budget) {}
     Share(const Share&) = delete;
     Share& operator=(const Share&) = delete;
     ~Share() { GiveBack(); }
 
-    // Takes more, of the same budget; null has any number. False: so many are not left, and nothing was
-    // taken.
-    bool Take(ByteBudget* budget, uint64_t bytes) {
-      if (budget != nullptr && !budget->Take(bytes)) return false;
-      budget_ = budget;
-      bytes_ += bytes;
-      return true;
+    // Takes more. Not null: of this budget so many are not left, and nothing was taken.
+    const ByteBudget* Take(uint64_t bytes) {
+      const ByteBudget* const short_of = budget_->Take(bytes);
+      if (short_of == nullptr) bytes_ += bytes;
+      return short_of;
     }
-    void GiveBack() {
-      if (budget_ != nullptr) budget_->taken_ -= bytes_;
-      bytes_ = 0;
-    }
+    void GiveBack() { budget_->GiveBack(std::exchange(bytes_, 0)); }
 
    private:
-    ByteBudget* budget_ = nullptr;
+    ByteBudget* const budget_;
     uint64_t bytes_ = 0;
   };
 
-  explicit ByteBudget(uint64_t most) : most_(most) {}
+  // What is taken counts for `whole`, too; null: this is a part of none.
+  explicit ByteBudget(uint64_t most, ByteBudget* whole = nullptr) : most_(most), whole_(whole) {}
 
   uint64_t most() const { return most_; }
   uint64_t taken() const { return taken_; }
 
  private:
-  bool Take(uint64_t bytes) {
+  // The budget that has too few left.
+  const ByteBudget* Take(uint64_t bytes) {
     uint64_t taken = taken_;
     do {
-      if (bytes > most_ - taken) return false;
+      if (bytes > most_ - taken) return this;
     } while (!taken_.compare_exchange_weak(taken, taken + bytes));
-    return true;
+    const ByteBudget* const short_of = whole_ == nullptr ? nullptr : whole_->Take(bytes);
+    if (short_of != nullptr) taken_ -= bytes;
+    return short_of;
+  }
+  void GiveBack(uint64_t bytes) {
+    taken_ -= bytes;
+    if (whole_ != nullptr) whole_->GiveBack(bytes);
   }
 
   const uint64_t most_;
+  ByteBudget* const whole_;
   std::atomic<uint64_t> taken_{0};
 };
 

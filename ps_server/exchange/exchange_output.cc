@@ -110,8 +110,7 @@ void ExchangeSession::Close(Exchange& exchange) {
   exchange.closing = true;
   exchange.wants_keys = false;
   exchange.rows = nullptr;
-  arriving_ -= std::exchange(exchange.arriving, 0);
-  exchange.arriving_share.GiveBack();
+  exchange.arriving.GiveBack();
   if (exchange.read == nullptr) Unreserve(exchange);
   ++closing_;
   Queue(exchange);

@@ -25,10 +25,13 @@ absl::Status CheckDtype(v1::Dtype dtype) {
   return absl::InvalidArgumentError(absl::StrCat("dtype: ", dtype, " is not one of F32 (0) and BF16 (1)"));
 }
 
-absl::Status TooManyRows(absl::string_view what, const ByteBudget& budget, uint64_t bytes) {
-  return LimitReached(Limit::kRowBytes, absl::StatusCode::kUnavailable,
-                      absl::StrCat("rows of ", budget.taken(), " bytes ", what, ", and ", bytes,
-                                   " more are over the limit of ", budget.most(), "; send it again"));
+absl::Status TooManyRows(const std::string& why) {
+  return LimitReached(Limit::kRowBytes, absl::StatusCode::kUnavailable, why);
+}
+// `all`: what all clients may have, of which too little is left.
+absl::Status TooManyRows(absl::string_view what, const ByteBudget& all, uint64_t bytes) {
+  return TooManyRows(absl::StrCat("rows of ", all.taken(), " bytes ", what, ", and ", bytes,
+                                  " more are over the limit of ", all.most(), "; send it again"));
 }
 
 absl::Status CheckPullOfPush(const v1::PushRequest& push, const v1::PullRequest& pull) {
@@ -47,7 +50,10 @@ absl::Status CheckPullOfPush(const v1::PushRequest& push, const v1::PullRequest&
 }  // namespace
 
 ExchangeSession::ExchangeSession(const Options& options, std::function<void()> on_output)
-    : options_(options), on_output_(std::move(on_output)) {
+    : options_(options),
+      on_output_(std::move(on_output)),
+      arriving_(kMaxRowBytesHeld, options.arriving_rows),
+      asked_(kMaxRowBytesHeld, options.asked_rows) {
   for (const v1::TableConfig& table : options_.shard->tables()) dims_.push_back(table.dim());
 }
 
@@ -134,7 +140,7 @@ absl::Status ExchangeSession::Release(const v1::ExchangeRequest& request) {
 
 void ExchangeSession::Begin(v1::ExchangeRequest request, Chunk chunk, const absl::Status& found) {
   const bool too_many = exchanges_.size() - closing_ >= kMaxOpen;
-  Exchange& exchange = exchanges_.try_emplace(request.id(), request.id()).first->second;
+  Exchange& exchange = exchanges_.try_emplace(request.id(), request.id(), &arriving_, &asked_).first->second;
   if (too_many) {
     return Fail(exchange, LimitReached(Limit::kExchanges, absl::StatusCode::kResourceExhausted,
                                        absl::StrCat("the stream has ", kMaxOpen,
@@ -358,26 +364,18 @@ void ExchangeSession::Proceed(Exchange& exchange) {
 
 bool ExchangeSession::Reserve(Exchange& exchange) {
   const uint64_t bytes = exchange.rows == nullptr ? 0 : exchange.rows->bytes();
-  if (bytes > kMaxRowBytesHeld - arriving_) {
-    Fail(exchange, LimitReached(Limit::kRowBytes, absl::StatusCode::kUnavailable,
-                                absl::StrCat("rows of ", arriving_,
-                                             " bytes are arriving on this stream; send it again")));
-    return false;
-  }
-  if (!exchange.arriving_share.Take(options_.arriving_rows, bytes)) {
-    Fail(exchange, TooManyRows("are arriving from all clients", *options_.arriving_rows, bytes));
-    return false;
-  }
-  exchange.arriving += bytes;
-  arriving_ += bytes;
-  return true;
+  const ByteBudget* const short_of = exchange.arriving.Take(bytes);
+  if (short_of == nullptr) return true;
+  Fail(exchange, short_of == &arriving_
+                     ? TooManyRows(absl::StrCat("rows of ", arriving_.taken(),
+                                                " bytes are arriving on this stream; send it again"))
+                     : TooManyRows("are arriving from all clients", *short_of, bytes));
+  return false;
 }
 
 void ExchangeSession::Unreserve(Exchange& exchange) {
-  arriving_ -= std::exchange(exchange.arriving, 0);
-  asked_ -= std::exchange(exchange.asked, 0);
-  exchange.arriving_share.GiveBack();
-  exchange.asked_share.GiveBack();
+  exchange.arriving.GiveBack();
+  exchange.asked.GiveBack();
 }
 
 void ExchangeSession::TakeChunk(Exchange& exchange, const Chunk& chunk) {
@@ -469,16 +467,12 @@ void ExchangeSession::AskForKeys(Exchange& exchange, const std::optional<Chunk>&
 void ExchangeSession::StartPull(Exchange& exchange) {
   Unreserve(exchange);
   const uint64_t bytes = exchange.reply_rows.bytes();
-  if (bytes > kMaxRowBytesHeld - asked_) {
-    return Fail(exchange, LimitReached(Limit::kRowBytes, absl::StatusCode::kUnavailable,
-                                       absl::StrCat("pulls of this stream have asked for rows of ", asked_,
-                                                    " bytes; pull again")));
+  if (const ByteBudget* const short_of = exchange.asked.Take(bytes); short_of != nullptr) {
+    return Fail(exchange, short_of == &asked_
+                              ? TooManyRows(absl::StrCat("pulls of this stream have asked for rows of ",
+                                                         asked_.taken(), " bytes; pull again"))
+                              : TooManyRows("have all clients asked for", *short_of, bytes));
   }
-  if (!exchange.asked_share.Take(options_.asked_rows, bytes)) {
-    return Fail(exchange, TooManyRows("have all clients asked for", *options_.asked_rows, bytes));
-  }
-  exchange.asked = bytes;
-  asked_ += bytes;
   options_.shard->Pull(
       options_.id, *exchange.pull,
       [self = shared_from_this(), id = exchange.id](auto answer) {

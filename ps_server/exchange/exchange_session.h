@@ -111,7 +111,8 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
     uint64_t first, count;  // elements
   };
   struct Exchange {
-    explicit Exchange(uint64_t id) : id(id) {}
+    Exchange(uint64_t id, ByteBudget* arriving, ByteBudget* asked)
+        : id(id), arriving(arriving), asked(asked) {}
 
     const uint64_t id;
     std::optional<v1::PullRequest> pull;
@@ -126,9 +127,8 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
     // Of them only the pull's keys are wanted: there is no push, or it is answered.
     bool wants_keys = false;
     RowKeys keys;  // of the pull, whole
-    // What of kMaxRowBytesHeld the exchange takes, each way, and of what all clients may have.
-    uint64_t arriving = 0, asked = 0;
-    ByteBudget::Share arriving_share, asked_share;
+    // What the exchange's rows take, each way.
+    ByteBudget::Share arriving, asked;
     // Each chunk is answered with the same range of the version that the push makes.
     bool eager = false;
     std::optional<Range> last;        // the last chunk's, until the push is answered
@@ -224,9 +224,10 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
   std::optional<absl::Status> job_over_;  // why; OK: it is done
   uint64_t highest_id_ = 0;
   std::optional<v1::Caller> caller_;
+  // For this stream's rows, of what all clients may have. The exchanges take from them.
+  ByteBudget arriving_, asked_;
   std::map<uint64_t, Exchange> exchanges_;
   size_t waiting_ = 0, closing_ = 0;
-  uint64_t arriving_ = 0, asked_ = 0;  // bytes of rows
   // Ids of the exchanges that may have output.
   std::deque<uint64_t> urgent_, bulk_;
   std::optional<v1::ExchangeReply> greeting_;  // output to send

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <iterator>
 #include <limits>
-#include <map>
 #include <string>
 
 #include "absl/time/time.h"
+#include "common/base/bounded_by_key.h"
 
 namespace weir {
 
@@ -47,32 +46,19 @@ class RateLimit {
   absl::Time last_ = absl::InfinitePast();
 };
 
-// The same for each of many keys, which strangers may choose: while `most` keys have had events lately, all
-// other keys share one limit. Not thread-safe.
+// The same for each of many keys (BoundedByKey): while `most` keys have had events lately, all other keys
+// share one limit. Not thread-safe.
 class RateLimits {
  public:
   RateLimits(double rate, double burst, size_t most)
-      : rate_(rate), burst_(burst), most_(most), others_(rate, burst) {}
+      : limits_(RateLimit(rate, burst), most, absl::Seconds(1)) {}
 
-  bool Take(const std::string& key, absl::Time now) { return Of(key, now).Take(now); }
-
- private:
-  RateLimit& Of(const std::string& key, absl::Time now) {
-    if (const auto it = limits_.find(key); it != limits_.end()) return it->second;
-    if (limits_.size() >= most_ && now >= next_sweep_) {
-      next_sweep_ = now + absl::Seconds(1);
-      for (auto it = limits_.begin(); it != limits_.end();) {
-        it = it->second.Full(now) ? limits_.erase(it) : std::next(it);
-      }
-    }
-    return limits_.size() < most_ ? limits_.try_emplace(key, rate_, burst_).first->second : others_;
+  bool Take(const std::string& key, absl::Time now) {
+    return limits_.Of(key, now, [now](RateLimit& other) { return other.Full(now); }).Take(now);
   }
 
-  const double rate_, burst_;
-  const size_t most_;
-  std::map<std::string, RateLimit> limits_;
-  RateLimit others_;
-  absl::Time next_sweep_ = absl::InfinitePast();
+ private:
+  BoundedByKey<RateLimit> limits_;
 };
 
 }  // namespace weir

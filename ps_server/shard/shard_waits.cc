@@ -11,8 +11,7 @@
 //   a push that has arrived whole    for those before it; for memory of rows; with the log for decisions
 //   (calls_.ready)                   (log_), else for memory of weights
 //   a commit (late_commit_)          for memory of rows and of weights
-//   memory of rows                   for the checkpoint for which former rows are kept: until it is written
-//   or
+//   memory of rows                   for the checkpoint for which former rows are kept, which is written or
 //                                    given up
 //   a control message, so a          with the log, for its writes and for the decisions that are pending
 //   checkpoint, too                  (DecisionLog::Defer)

@@ -16,6 +16,7 @@
 #include "common/protocol/limit_reached.h"
 #include "common/system/unique_fd.h"
 #include "tests/common/telemetry/http_client.h"
+#include "tests/ps_server/http2_client.h"
 #include "tests/ps_server/server_fixture.h"
 
 namespace weir {
@@ -24,11 +25,6 @@ namespace {
 using Catch::Contains;
 
 constexpr char kPreface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-int PortOf(const ServerFixture& f) {
-  const std::string& address = f.cluster->addresses()[0];
-  return std::atoi(address.c_str() + address.rfind(':') + 1);
-}
 
 // Over TCP: the fixture's channels may use a Unix socket, which no limit of connections knows.
 v1::ClusterStatus StatusOverTcp(const ServerFixture& f, grpc::Status* status) {
@@ -56,7 +52,7 @@ TEST_CASE("A handshake that does not end is ended by the server") {
   // Nothing, half of HTTP/2's preface, and the preface without the settings that belong to it.
   std::vector<UniqueFd> silent;
   for (const std::string& said : {std::string(), preface.substr(0, preface.size() / 2), preface}) {
-    silent.push_back(HttpConnect(PortOf(f)));
+    silent.push_back(HttpConnect(f.port()));
     REQUIRE(send(silent.back().get(), said.data(), said.size(), 0) == static_cast<ssize_t>(said.size()));
   }
   // 20 s, all at once. The server's own settings come before the end.
@@ -81,8 +77,8 @@ TEST_CASE("A host that holds as many connections as it may gets no further one u
   f.Start();
   std::vector<UniqueFd> held;
   // The server accepts in the order in which clients connect, and resets what is too much.
-  for (int i = 0; i < 8; ++i) held.push_back(HttpConnect(PortOf(f)));
-  UniqueFd one_more = HttpConnect(PortOf(f));
+  for (int i = 0; i < 8; ++i) held.push_back(HttpConnect(f.port()));
+  UniqueFd one_more = HttpConnect(f.port());
   pollfd ends{one_more.get(), POLLIN, 0};
   REQUIRE(poll(&ends, 1, 20'000) == 1);
   char byte;
@@ -107,18 +103,11 @@ TEST_CASE("A connection is told how many calls it may have under way") {
   ServerFixture f;
   f.config.mutable_server()->mutable_clients()->set_calls_of_connection(11);
   f.Start();
-  const UniqueFd fd = HttpConnect(PortOf(f));
-  // The preface, and SETTINGS without settings.
-  REQUIRE(HttpSend(fd, kPreface + std::string("\x00\x00\x00\x04\x00\x00\x00\x00\x00", 9)));
-  std::string got;
-  char buffer[256];
+  Http2Client client(f.port());
+  Http2Client::Frame settings;
+  REQUIRE(client.Receive(Http2Client::kSettings, &settings));
   // SETTINGS_MAX_CONCURRENT_STREAMS is number 3.
-  const std::string setting("\x00\x03\x00\x00\x00\x0b", 6);
-  while (got.find(setting) == std::string::npos) {
-    const ssize_t bytes = recv(fd.get(), buffer, sizeof buffer, 0);
-    REQUIRE(bytes > 0);
-    got.append(buffer, static_cast<size_t>(bytes));
-  }
+  CHECK_THAT(settings.payload, Contains(std::string("\x00\x03\x00\x00\x00\x0b", 6)));
 }
 
 TEST_CASE("A caller that joins too often is told so, and may call what else it likes") {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <thread>
 
 #include "catch2/catch.hpp"
@@ -48,6 +49,11 @@ void ServerFixture::Start() {
     controls.push_back(v1::ShardControl::NewStub(channel));
     if (coordinator == nullptr) coordinator = v1::Coordinator::NewStub(channel);
   }
+}
+
+int ServerFixture::port() const {
+  const std::string& address = cluster->addresses()[0];
+  return std::atoi(address.c_str() + address.rfind(':') + 1);
 }
 
 std::unique_ptr<grpc::ClientContext> ServerFixture::Context() const {

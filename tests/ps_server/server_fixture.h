@@ -25,6 +25,8 @@ class ServerFixture {
 
   // Starts the servers.
   void Start();
+  // The TCP port of server 0.
+  int port() const;
   std::unique_ptr<grpc::ClientContext> Context() const;
   v1::JoinRequest JoinRequest(uint32_t rank = 0) const;
   // Starts the job: all workers join at once, and send a heartbeat each.

@@ -3,7 +3,6 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <deque>
 #include <fstream>
 #include <memory>
@@ -25,11 +24,6 @@ namespace {
 
 using Catch::Contains;
 
-int PortOf(const ServerFixture& f) {
-  const std::string& address = f.cluster->addresses()[0];
-  return std::atoi(address.c_str() + address.rfind(':') + 1);
-}
-
 // The beginning of a message of 4 MiB.
 std::string HalfMessage() { return std::string("\x00\x00\x40\x00\x00", 5) + std::string(100, 'x'); }
 
@@ -37,7 +31,7 @@ TEST_CASE("A call without the token is refused when its head has come") {
   ServerFixture f;
   f.token = JobToken::Random().value();
   f.Start();
-  Http2Client client(PortOf(f));
+  Http2Client client(f.port());
   REQUIRE(client.Call("weir.v1.Coordinator/Status"));
   REQUIRE(client.Send({Http2Client::kData, 0, 1, HalfMessage()}));
   Http2Client::Frame answer;
@@ -63,7 +57,7 @@ TEST_CASE("A request that does not come whole is waited for 20 s") {
                             {"grpc.health.v1.Health/Watch", "", {}}};
   std::vector<std::thread> clients;
   for (Late& call : calls) {
-    clients.emplace_back([&call, port = PortOf(f)] {
+    clients.emplace_back([&call, port = f.port()] {
       Http2Client client(port);
       client.Call(call.method);
       if (!call.begin.empty()) client.Send({Http2Client::kData, 0, 1, call.begin});

@@ -517,19 +517,24 @@ std::unique_ptr<ShardFixture> WithTable(std::shared_ptr<FaultyFileSystem> files 
   return f;
 }
 
-// The rows of keys 7, 8 and 9.
-std::vector<float> Rows(ShardFixture& f) {
+// These rows at the newest version, of 2 values each.
+std::vector<float> Read(ShardFixture& f, const std::vector<TestRows>& rows) {
   f.Pin(500, 100);
   v1::PullRequest request;
   *request.mutable_caller() = f.CallerOf(0);
   request.set_pin(500);
-  const PullAnswerPtr answer = f.PullRows(request, {{0, {7, 8, 9}, {}}});
+  const PullAnswerPtr answer = f.PullRows(request, rows);
   v1::ControlMessage unpin;
   unpin.mutable_unpin()->set_pin(500);
   f.Control(unpin);
+  size_t keys = 0;
+  for (const TestRows& of_table : rows) keys += of_table.keys.size();
   const float* const values = answer->reply().rows->values.get();
-  return {values, values + 6};
+  return {values, values + 2 * keys};
 }
+
+// The rows of keys 7, 8 and 9.
+std::vector<float> Rows(ShardFixture& f) { return Read(f, {{0, {7, 8, 9}, {}}}); }
 
 TEST_CASE("The rows of pushes are in the log, and are there again after a crash") {
   auto f = WithTable();
@@ -574,15 +579,7 @@ std::unique_ptr<ShardFixture> WithTables(bool items_first,
 
 // The first values of key 7, by table.
 std::vector<float> SevenOf(ShardFixture& f) {
-  f.Pin(500, 100);
-  v1::PullRequest request;
-  *request.mutable_caller() = f.CallerOf(0);
-  request.set_pin(500);
-  const PullAnswerPtr answer = f.PullRows(request, {{0, {7}, {}}, {1, {7}, {}}});
-  v1::ControlMessage unpin;
-  unpin.mutable_unpin()->set_pin(500);
-  f.Control(unpin);
-  const float* const values = answer->reply().rows->values.get();
+  const std::vector<float> values = Read(f, {{0, {7}, {}}, {1, {7}, {}}});
   return {values[0], values[2]};
 }
 
