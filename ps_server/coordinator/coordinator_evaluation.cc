@@ -24,6 +24,8 @@ std::string Describe(const v1::EpochEvaluation& entry) {
 void Coordinator::HandleReport(const v1::ReportRequest& request) {
   const v1::Evaluation& evaluation = request.evaluation();
   if (evaluation.order() == 0) {
+    // Who reports the final evaluation may have read the weights before the job went back to a checkpoint.
+    if (evaluation.final() && state_ != v1::DRAINING) return;
     if (!evaluations_.OnUnasked(evaluation, size_.steps)) return;
     TellNothingLeft();
     return Changed();

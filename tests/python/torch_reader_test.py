@@ -84,18 +84,19 @@ class Reader(unittest.TestCase):
 
     def test_the_last_report_is_of_the_end(self):
         """Also where the weights of the end are read before it is known to be the end, or have changed on a server that is
-        ahead of the others."""
+        ahead of the others. A report that finds the membership lost is not of the end: the job may have gone back."""
         class Future:
             def __init__(self, value=None):
                 self.result = lambda: value
 
         class Client:
-            """Each read finds the next of these: version, value of the weights, whether the job is done by then."""
+            """Each read finds the next of these: version, value of the weights, whether the job is done by then. The first
+            report of a value in `fenced` finds the membership lost."""
 
             def __init__(self, *_, **__):
                 self.job, self.model = weir.Job(job()), weir.job.Model(weir.torch.weights.ModelWeights(model).tensors())
                 self.tables = weir.tables.Tables(self.job)
-                self.reports, self._reads = [], iter(reads)
+                self.reports, self._reads, self._fenced = [], iter(reads), set(fenced)
                 self._next = next(self._reads)
 
             @property
@@ -111,15 +112,26 @@ class Reader(unittest.TestCase):
                     array[...] = value
                 return Future(types.SimpleNamespace(version=version))
 
+            def leave(self, failure):
+                pass
+
+            def join(self):
+                pass
+
             def report(self, of, *, loss, examples, accuracy, final_sha256):
+                if loss in self._fenced:
+                    self._fenced.remove(loss)
+                    raise weir.Fenced("lost")
                 self.reports.append((of.version, loss, final_sha256 is not None))
                 return Future()
 
         model = train.make_model()
-        cases = [([(1, 1, False), (1, 1, False), (2, 2, False), (2, 2, True)], [(1, 1, False), (2, 2, False), (2, 2, True)]),
-                 ([(1, 1, False), (2, 2, True)], [(1, 1, False), (2, 2, True)]),
-                 ([(2, 2, False), (2, 3, True)], [(2, 2, False), (2, 3, True)])]
-        for reads, expected in cases:
+        cases = [([(1, 1, False), (1, 1, False), (2, 2, False), (2, 2, True)], [(1, 1, False), (2, 2, False), (2, 2, True)], []),
+                 ([(1, 1, False), (2, 2, True)], [(1, 1, False), (2, 2, True)], []),
+                 ([(2, 2, False), (2, 3, True)], [(2, 2, False), (2, 3, True)], []),
+                 ([(2, 2, True), (1, 1, False), (2, 3, True)], [(2, 2, False), (1, 1, False), (2, 3, True)], [2]),
+                 ([(2, 2, True), (2, 2, True)], [(2, 2, False), (2, 2, True)], [2])]
+        for reads, expected, fenced in cases:
             with self.subTest(reads=reads), unittest.mock.patch("weir.torch.reader.Client", Client):
                 reader = weir.torch.Reader(model, job())
                 for _ in reader.versions(interval=0):

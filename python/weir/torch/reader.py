@@ -46,8 +46,11 @@ class Reader:
         self._rows = TableRows(model, self.client.tables)
         self._rows.bind()
         self._memory = np.empty(self.client.model.elements, dtype=np.float32)
-        # What is in the model and in the memory, and whether it is of the job's end.
-        self._read: tuple[Weights, bool] | None = None
+        # Counts memberships.
+        self._joined = 1
+        # What is in the model and in the memory, and the membership in which it is of the job's end: in the next one the
+        # job may have gone back to a checkpoint, and train once more.
+        self._read: tuple[Weights, int | None] | None = None
         # The last report, with the SHA-256 of the weights that it is of.
         self._reported: tuple[str, dict[str, Any]] | None = None
 
@@ -66,11 +69,11 @@ class Reader:
         kept = None if keys is None else KeptRows(keys, self.client.tables)
         rows = None if kept is None else kept.into()
         with contextlib.ExitStack() as stack:
-            final = self._as_member(lambda: self.client.draining)
+            end_of = self._joined if self._as_member(lambda: self.client.draining) else None
             read = self._as_member(
                 lambda: stack.enter_context(self._weights.snapshot(self.client, self._memory, rows)))
             stack.enter_context(self._rows.reading(self._read_rows if kept is None else kept.read))
-            self._read = read, final
+            self._read = read, end_of
             try:
                 yield read.version
             finally:
@@ -86,10 +89,11 @@ class Reader:
         if self._read is None:
             raise Error("report() was called when the model had no weights of the job; call it within `with "
                         "reader.snapshot():` or the loop over versions()")
-        weights, final = self._read
+        weights, end_of = self._read
         result: dict[str, Any] = {"loss": float(loss), "examples": examples, "accuracy": accuracy}
         sha256 = self._sha256()
-        self._as_member(lambda: self.client.report(weights, final_sha256=sha256 if final else None, **result).result())
+        self._as_member(lambda: self.client.report(
+            weights, final_sha256=sha256 if end_of == self._joined else None, **result).result())
         self._reported = sha256, result
 
     def versions(self, interval: float | None = None, keys: KeysOfTables | None = None) -> Iterator[int]:
@@ -103,6 +107,7 @@ class Reader:
             interval = float(self.client.job.get("evaluation.interval_seconds", 5))
         done, last = self.client.draining, -1
         while True:
+            joined = self._joined
             with self.snapshot(keys) as version:
                 # It is smaller than the last one when the job went back to a checkpoint.
                 if version != last or done and self._reported is not None and self._reported[0] != self._sha256():
@@ -111,7 +116,7 @@ class Reader:
                 elif done and self._reported is not None:
                     # The weights of the end had been read before the job was known to be at its end.
                     self.report(**self._reported[1])
-            if done:
+            if done and joined == self._joined:
                 return
             last = version
             done = self._as_member(lambda: self.client.wait_draining(interval))
@@ -129,4 +134,5 @@ class Reader:
         except Fenced as fenced:
             self.client.leave(fenced)
             self.client.join()
+            self._joined += 1
             return call()
