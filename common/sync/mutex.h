@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -69,11 +70,17 @@ class CondVar {
     const auto gave_way = GaveWay(mutex, deadline - std::chrono::steady_clock::now());
     if (gave_way.has_value()) return *gave_way;
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
-    // Not wait_until on the steady clock directly: ThreadSanitizer of GCC 12 does not know
-    // pthread_cond_clockwait.
-    const auto left = deadline - std::chrono::steady_clock::now();
+#ifdef WEIR_TSAN
+    // ThreadSanitizer of GCC 12 does not know pthread_cond_clockwait. A wait by the time of day gets longer
+    // when somebody sets the clock back.
+    constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(24);
+    const auto left =
+        std::min<std::chrono::nanoseconds>(deadline - std::chrono::steady_clock::now(), kLongest);
     const bool in_time =
         cv_.wait_until(lock, std::chrono::system_clock::now() + left) == std::cv_status::no_timeout;
+#else
+    const bool in_time = cv_.wait_until(lock, deadline) == std::cv_status::no_timeout;
+#endif
     lock.release();
     return in_time;
   }
