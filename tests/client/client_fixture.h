@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "common/codec/bfloat16.h"
 #include "proto/job_config.pb.h"
 #include "tests/client/fake_cluster.h"
+#include "tests/client/gate.h"
 
 namespace weir {
 
@@ -122,6 +124,40 @@ struct ClientFixture {
     INFO(result.status());
     REQUIRE(result.ok());
     return *result;
+  }
+  // Pushes Gradient(), which is applied, as the job's first step if weights are pulled with it.
+  void Push(Client& client, const Work& work, const PullResult& base, bool with_pull) {
+    if (with_pull) {
+      const auto result = client.PushPull(work, base, Gradient(), Weights()).Get();
+      INFO(result.status());
+      REQUIRE(result.ok());
+      CHECK(result->push.applied);
+      CHECK(WeightsAre(1));
+    } else {
+      const auto result = client.Push(work, base, Gradient()).Get();
+      INFO(result.status());
+      REQUIRE(result.ok());
+      CHECK(result->applied);
+    }
+  }
+  // What this shard has got, in the order of arrival.
+  std::vector<FakeCluster::Push> PushesOf(uint32_t shard) const {
+    std::vector<FakeCluster::Push> of;
+    for (const FakeCluster::Push& push : cluster.pushes()) {
+      if (push.shard == shard) of.push_back(push);
+    }
+    return of;
+  }
+
+  // The shard takes the first chunk of its first push, opens `begun`, and waits for `gate`.
+  void HoldFirstPush(uint32_t shard, Gate* begun, Gate* gate) {
+    cluster.on_push = [=](uint32_t of, size_t nth) -> std::optional<grpc::Status> {
+      if (of == shard && nth == 1) {
+        begun->Open();
+        gate->Wait();
+      }
+      return std::nullopt;
+    };
   }
 
   const ModelSpec model;

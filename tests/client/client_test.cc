@@ -269,7 +269,7 @@ TEST_CASE("a reader pulls, and does nothing else") {
 // -------------------------------------------------------------------------------------------------------
 
 TEST_CASE("a push whose reply is lost is sent again under the same key") {
-  const bool exchange = GENERATE(false, true);
+  const bool with_pull = GENERATE(false, true);
   FakeCluster::Options options = ClientFixture::Small();
   options.end_streams = GENERATE(false, true);
   ClientFixture f(options);
@@ -280,20 +280,8 @@ TEST_CASE("a push whose reply is lost is sent again under the same key") {
   auto client = f.Join();
   const Work work = f.NextWork(*client);
   const PullResult base = f.Pull(*client, 0);
-  if (exchange) {
-    const auto result = client->PushPull(work, base, f.Gradient(), f.Weights()).Get();
-    REQUIRE(result.ok());
-    CHECK(result->push.applied);
-    CHECK(f.WeightsAre(1));
-  } else {
-    const auto result = client->Push(work, base, f.Gradient()).Get();
-    REQUIRE(result.ok());
-    CHECK(result->applied);
-  }
-  std::vector<FakeCluster::Push> tries;
-  for (const FakeCluster::Push& push : f.cluster.pushes()) {
-    if (push.shard == 1) tries.push_back(push);
-  }
+  f.Push(*client, work, base, with_pull);
+  const std::vector<FakeCluster::Push> tries = f.PushesOf(1);
   REQUIRE(tries.size() == 2);
   CHECK(tries[0].header.SerializeAsString() == tries[1].header.SerializeAsString());
   CHECK((tries[0].gradient == tries[1].gradient));

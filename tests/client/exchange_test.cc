@@ -101,14 +101,7 @@ TEST_CASE("a stream that breaks is replaced, and what was on it sent again") {
   ClientFixture f(options);
   f.config.mutable_cluster()->set_server_wait_seconds(20);
   Gate begun, gate;
-  f.cluster.on_push = [&](uint32_t shard, size_t nth) -> std::optional<grpc::Status> {
-    // The first push is stuck after its first chunk.
-    if (shard == 0 && nth == 1) {
-      begun.Open();
-      gate.Wait();
-    }
-    return std::nullopt;
-  };
+  f.HoldFirstPush(0, &begun, &gate);
   auto client = f.Join();
   OpenAtEnd open_at_end{gate};
   f.cluster.AddRange(1, 0, 5);
@@ -260,22 +253,8 @@ TEST_CASE("a push that was overtaken is sent again at once, in a new exchange") 
   f.cluster.AddRange(1, 0, 5);
   const PullResult base = f.Pull(*client, 0);
   const Work work = f.NextWork(*client);
-  const bool with_pull = GENERATE(false, true);
-  if (with_pull) {
-    const auto result = client->PushPull(work, base, f.Gradient(), f.Weights()).Get();
-    INFO(result.status());
-    REQUIRE(result.ok());
-    CHECK(result->push.applied);
-    CHECK(f.WeightsAre(1));
-  } else {
-    const auto result = client->Push(work, base, f.Gradient()).Get();
-    REQUIRE(result.ok());
-    CHECK(result->applied);
-  }
-  std::vector<FakeCluster::Push> tries;
-  for (const FakeCluster::Push& push : f.cluster.pushes()) {
-    if (push.shard == 1) tries.push_back(push);
-  }
+  f.Push(*client, work, base, /*with_pull=*/GENERATE(false, true));
+  const std::vector<FakeCluster::Push> tries = f.PushesOf(1);
   REQUIRE(tries.size() == 3);
   for (const FakeCluster::Push& push : tries) {
     CHECK(push.stream == 1);

@@ -15,27 +15,11 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// The pushes that shard 1 received whole.
-std::vector<FakeCluster::Push> Arrived(const FakeCluster& cluster) {
-  std::vector<FakeCluster::Push> on_one;
-  for (const FakeCluster::Push& push : cluster.pushes()) {
-    if (push.shard == 1) on_one.push_back(push);
-  }
-  return on_one;
-}
-
 TEST_CASE("a push in the air when its server dies is made at its new address, under the same key") {
   ClientFixture f(Async(ClientFixture::Large()));
   f.config.mutable_cluster()->set_server_wait_seconds(20);
   Gate begun, gate;
-  f.cluster.on_push = [&](uint32_t shard, size_t nth) -> std::optional<grpc::Status> {
-    // The first push is stuck after its first chunk.
-    if (shard == 1 && nth == 1) {
-      begun.Open();
-      gate.Wait();
-    }
-    return std::nullopt;
-  };
+  f.HoldFirstPush(1, &begun, &gate);
   auto client = f.Join();
   OpenAtEnd open_at_end{gate};
   f.cluster.AddRange(1, 0, 5);
@@ -52,7 +36,7 @@ TEST_CASE("a push in the air when its server dies is made at its new address, un
   REQUIRE(result.ok());
   CHECK(result->push.applied);
   CHECK(f.WeightsAre(1));
-  const auto arrived = Arrived(f.cluster);
+  const auto arrived = f.PushesOf(1);
   REQUIRE(arrived.size() == 1);
   CHECK(arrived[0].stream == 2);
   CHECK(arrived[0].header.clock() == work.clock);
@@ -61,7 +45,7 @@ TEST_CASE("a push in the air when its server dies is made at its new address, un
   CHECK((arrived[0].gradient == f.GradientOf(1)));
   // Later pushes go there as well.
   REQUIRE(client->Push(f.NextWork(*client), result->pull, f.Gradient()).Get().ok());
-  CHECK(Arrived(f.cluster).back().stream == 2);
+  CHECK(f.PushesOf(1).back().stream == 2);
   CHECK(client->Leave().ok());
 }
 

@@ -358,10 +358,7 @@ TEST_CASE("rows: a push that was overtaken is sent again with its rows") {
               .Get()
               .ok());
   CHECK(next.RowsAre(1));
-  std::vector<FakeCluster::Push> tries;
-  for (const FakeCluster::Push& push : f.cluster.pushes()) {
-    if (push.shard == 1) tries.push_back(push);
-  }
+  const std::vector<FakeCluster::Push> tries = f.PushesOf(1);
   REQUIRE(tries.size() == 3);
   CHECK(tries[0].rows == tries[1].rows);
   CHECK(tries[0].rows == tries[2].rows);

@@ -3,6 +3,8 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
+#include <chrono>
+#include <memory>
 #include <string>
 
 namespace weir {
@@ -22,6 +24,17 @@ inline grpc::Status CallWithOneMessage(grpc::GenericStub& stub, grpc::ClientCont
   bool ok = false;
   queue.Next(&tag, &ok);
   return status;
+}
+
+// Calls gRPC's health check, for 20 seconds at most. `wait_for_ready`: a channel without a connection is
+// waited for.
+inline grpc::Status CheckHealth(const std::shared_ptr<grpc::Channel>& channel, bool wait_for_ready = false) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+  context.set_wait_for_ready(wait_for_ready);
+  grpc::GenericStub stub(channel);
+  grpc::ByteBuffer reply;
+  return CallWithOneMessage(stub, context, "grpc.health.v1.Health/Check", "", &reply);
 }
 
 }  // namespace weir

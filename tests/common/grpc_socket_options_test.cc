@@ -1,6 +1,5 @@
 #include "common/rpc/grpc_socket_options.h"
 
-#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <netinet/in.h>
@@ -16,6 +15,7 @@
 
 #include "catch2/catch.hpp"
 #include "ps_server/grpc/grpc_tcp_listener.h"
+#include "tests/common/grpc_generic_call.h"
 #include "tests/common/socket_folder.h"
 
 namespace weir {
@@ -116,20 +116,7 @@ Ends Connect(const std::string& for_client, const std::string& for_server, const
       grpc::CreateCustomChannel(address.ToString(), grpc::InsecureChannelCredentials(), arguments);
   REQUIRE(channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(20)));
   // The server has its end once it has answered.
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
-  grpc::GenericStub stub(channel);
-  grpc::CompletionQueue queue;
-  const grpc::Slice nothing;
-  auto call =
-      stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::ByteBuffer(&nothing, 1), &queue);
-  grpc::ByteBuffer reply;
-  grpc::Status status;
-  call->StartCall();
-  call->Finish(&reply, &status, &call);
-  void* tag = nullptr;
-  bool ok = false;
-  REQUIRE(queue.Next(&tag, &ok));
+  const grpc::Status status = CheckHealth(channel);
   INFO(status.error_message());
   REQUIRE(status.ok());
   Ends ends{CongestionControls(port, false), CongestionControls(port, true), UnixSendBytes()};

@@ -25,18 +25,23 @@ RecoveryRun::Options Options(const std::string& mode, std::vector<std::string> m
   return options;
 }
 
+// Kills the task 15 steps after a checkpoint, starts it again, and returns the summary.
+nlohmann::json KillOnce(RecoveryRun& run, const std::string& task) {
+  run.WaitForStep(10);
+  const auto saved = run.TakeCheckpoint();
+  run.WaitForStep(saved.step() + 15);
+  run.Kill(task);
+  run.Restart(task);
+  return run.WaitForEnd();
+}
+
 std::string Modes() { return GENERATE(as<std::string>(), "async", "bounded"); }
 
 TEST_CASE("ps:1 is killed and comes back: what it lost is declared, nobody waits for it") {
   const std::string mode = Modes();
   INFO(mode);
   RecoveryRun run(Options(mode));
-  run.WaitForStep(10);
-  const auto saved = run.TakeCheckpoint();
-  run.WaitForStep(saved.step() + 15);
-  run.Kill("ps:1");
-  run.Restart("ps:1");
-  const nlohmann::json summary = run.WaitForEnd();
+  const nlohmann::json summary = KillOnce(run, "ps:1");
   INFO(summary.dump(2));
   CHECK(summary["examples"] == kExamples);
   CHECK(summary["recoveries"] == 1);
@@ -62,12 +67,7 @@ TEST_CASE("ps:0 is killed and comes back: workers join again, no batch counts tw
   const std::string mode = Modes();
   INFO(mode);
   RecoveryRun run(Options(mode));
-  run.WaitForStep(10);
-  const auto saved = run.TakeCheckpoint();
-  run.WaitForStep(saved.step() + 15);
-  run.Kill("ps:0");
-  run.Restart("ps:0");
-  const nlohmann::json summary = run.WaitForEnd();
+  const nlohmann::json summary = KillOnce(run, "ps:0");
   INFO(summary.dump(2));
   CHECK(summary["examples"] == kExamples);
   for (const char* task : {"worker:0", "worker:1"})

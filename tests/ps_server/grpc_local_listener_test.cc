@@ -1,6 +1,5 @@
 #include "ps_server/grpc/grpc_local_listener.h"
 
-#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <poll.h>
@@ -15,6 +14,7 @@
 
 #include "catch2/catch.hpp"
 #include "common/net/local_socket.h"
+#include "tests/common/grpc_generic_call.h"
 #include "tests/common/open_descriptors.h"
 
 namespace weir {
@@ -41,24 +41,6 @@ struct TestServer {
   Address address;
 };
 
-grpc::Status Check(const std::shared_ptr<grpc::Channel>& channel) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + seconds(20));
-  grpc::GenericStub stub(channel);
-  grpc::CompletionQueue queue;
-  const grpc::Slice nothing;
-  auto call =
-      stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::ByteBuffer(&nothing, 1), &queue);
-  grpc::ByteBuffer reply;
-  grpc::Status status;
-  call->StartCall();
-  call->Finish(&reply, &status, &call);
-  void* tag = nullptr;
-  bool ok = false;
-  queue.Next(&tag, &ok);
-  return status;
-}
-
 std::shared_ptr<grpc::Channel> ChannelTo(const std::string& target) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -78,15 +60,15 @@ TEST_CASE("a server is reached over its local socket, found by its address") {
   REQUIRE(target.ok());
   CHECK(target->find("unix-abstract:weir-grpc-") == 0);
   const auto channel = ChannelTo(*target);
-  CHECK(Check(channel).ok());
-  CHECK(Check(ChannelTo(*target)).ok());
+  CHECK(CheckHealth(channel).ok());
+  CHECK(CheckHealth(ChannelTo(*target)).ok());
 
   // Open connections stay when the listener accepts no more.
   listener->reset();
   CHECK(absl::IsNotFound(Target(address).status()));
-  CHECK(Check(channel).ok());
+  CHECK(CheckHealth(channel).ok());
   server.server->Shutdown();
-  CHECK(Check(channel).error_code() == grpc::StatusCode::UNAVAILABLE);
+  CHECK(CheckHealth(channel).error_code() == grpc::StatusCode::UNAVAILABLE);
 }
 
 TEST_CASE("clients that leave take their descriptors along") {
@@ -94,9 +76,9 @@ TEST_CASE("clients that leave take their descriptors along") {
   auto listener = GrpcLocalListener::Start(server.server.get(), server.address);
   REQUIRE(listener.ok());
   const std::string target = Target(server.address).value();
-  CHECK(Check(ChannelTo(target)).ok());
+  CHECK(CheckHealth(ChannelTo(target)).ok());
   const int before = OpenDescriptors();
-  for (int i = 0; i < 20; ++i) CHECK(Check(ChannelTo(target)).ok());
+  for (int i = 0; i < 20; ++i) CHECK(CheckHealth(ChannelTo(target)).ok());
   // gRPC closes them later.
   const auto deadline = std::chrono::steady_clock::now() + seconds(20);
   while (OpenDescriptors() > before + 2 && std::chrono::steady_clock::now() < deadline) {
@@ -133,7 +115,7 @@ TEST_CASE("another user's process is not let in") {
   };
   CHECK(greeted_as(0) == 1);
   CHECK(greeted_as(65534) == 0);
-  CHECK(Check(ChannelTo(Target(server.address).value())).ok());
+  CHECK(CheckHealth(ChannelTo(Target(server.address).value())).ok());
 }
 
 }  // namespace

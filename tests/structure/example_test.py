@@ -2,9 +2,7 @@
 """Compares the program in the comment of client/client.h with the one that tests/integration/client_example_test.cc runs. First
 shows that it finds a difference.
 """
-import os
-import pathlib
-import sys
+import tree_check
 
 PAGE = "client/client.h"
 PROGRAM = "tests/integration/client_example_test.cc"
@@ -18,29 +16,20 @@ def program(lines):
     return lines[begin:end + 1]
 
 
-def faults(page, source):
-    shown = program([line.removeprefix("//").removeprefix("   ") for line in page.splitlines() if line.startswith("//")])
-    run = program(source.splitlines())
+def faults(root):
+    page, source = ((root / path).read_text(encoding="utf-8").splitlines() for path in (PAGE, PROGRAM))
+    shown = program([line.removeprefix("//").removeprefix("   ") for line in page if line.startswith("//")])
+    run = program(source)
     if not run:
-        return [f"{PROGRAM} has no {BEGIN}"]
-    return [] if shown == run else [f"{PAGE} shows another program than {PROGRAM} runs"]
+        yield f"{PROGRAM} has no {BEGIN}"
+    elif shown != run:
+        yield f"{PAGE} shows another program than {PROGRAM} runs"
 
 
-def check_that_faults_are_found():
-    source = "absl::Status Train() {\n  Run();\n}\nint x;\n"
-    page = "// Shows:\n//\n//   absl::Status Train() {\n//     Run();\n//   }\n// And more.\n"
-    if faults(page, source) or not faults(page.replace("Run", "Walk"), source) or not faults(page, ""):
-        sys.exit("the test itself is broken")
-
-
-def main():
-    check_that_faults_are_found()
-    # The tree itself, not the runfiles: WORKSPACE is a link into it.
-    root = pathlib.Path(os.path.realpath("WORKSPACE")).parent
-    found = faults((root / PAGE).read_text(encoding="utf-8"), (root / PROGRAM).read_text(encoding="utf-8"))
-    print("\n".join(found))
-    print(f"{len(found)} faults")
-    sys.exit(1 if found else 0)
-
-
-main()
+SOURCE = "absl::Status Train() {\n  Run();\n}\nint x;\n"
+SHOWN = "// Shows:\n//\n//   absl::Status Train() {\n//     Run();\n//   }\n// And more.\n"
+for page, source, expected in ((SHOWN, SOURCE, []),
+                               (SHOWN.replace("Run", "Walk"), SOURCE, [f"{PAGE} shows another program"]),
+                               (SHOWN, "", [f"{PROGRAM} has no"])):
+    tree_check.check_planted(faults, {PAGE: page, PROGRAM: source}, expected)
+tree_check.main(faults)

@@ -3,11 +3,9 @@
 name all invariants and planted bugs, each bug under a promise that lists the invariants which must catch it. The files and links
 of docs/architecture.md must exist, too. First shows that it finds planted faults.
 """
-import os
-import pathlib
 import re
-import sys
-import tempfile
+
+import tree_check
 
 PAGE = "docs/guarantees.md"
 TOUR = "docs/architecture.md"  # beside it
@@ -74,39 +72,19 @@ def faults(root):
         yield "the page names no test case"
 
 
-def check_that_faults_are_found():
-    tree = {
-        PAGE: '- `tests/a_test.cc`: "one", "two\n  lines", "three"\n- `tests/b_test.cc`: "one"\n- Invariants: `kOnce`, `kNone`\n'
-              '- Planted bugs: *dedup off*, *dedup on*\n\n[a](../tests/a_test.cc#x), [b](b.md)\n',
-        TOUR: "`ps_server/none.cc`, `tests/a_test.cc`\n",
-        "tests/a_test.cc": 'TEST_CASE("one") {\nTEST_CASE(\n    "two "\n    "lines") {\n',
-        INVARIANTS: "enum class Invariant {\n  kOnce,\n  kTorn,\n};\n",
-        "tests/simulation/planted_bugs.cc": '{"dedup off",\n "x", {Invariant::kOnce,\n Invariant::kTorn}, y},\n',
-        "tests/simulation/planted_files.cc": '{"torn", "x" "y", {Invariant::kTorn}, z},\n',
-    }
-    expected = ["there is no file ps_server/none.cc", "there is no file tests/b_test.cc", "a link leads nowhere: b.md", "tests/a_test.cc has no test case 'three'",
-                "tests/b_test.cc has no test case 'one'", f"there is no invariant kNone in {INVARIANTS}",
-                "the planted bug 'dedup off' must be caught by kTorn, which its promise does not list",
-                f"there is no planted bug 'dedup on' in {BUGS}", "the page does not name the invariant kTorn",
-                "the page does not name the planted bug 'torn'"]
-    with tempfile.TemporaryDirectory() as folder:
-        root = pathlib.Path(folder)
-        for name, text in tree.items():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_text(text, encoding="utf-8")
-        got = list(faults(root))
-    if got != expected:
-        sys.exit("the test itself is broken\n" + "\n".join(got))
-
-
-def main():
-    check_that_faults_are_found()
-    # The tree itself, not the runfiles: WORKSPACE is a link into it.
-    root = pathlib.Path(os.path.realpath("WORKSPACE")).parent
-    found = list(faults(root))
-    print("\n".join(found))
-    print(f"{len(found)} faults")
-    sys.exit(1 if found else 0)
-
-
-main()
+tree_check.check_planted(faults, {
+    PAGE: '- `tests/a_test.cc`: "one", "two\n  lines", "three"\n- `tests/b_test.cc`: "one"\n- Invariants: `kOnce`, `kNone`\n'
+          '- Planted bugs: *dedup off*, *dedup on*\n\n[a](../tests/a_test.cc#x), [b](b.md)\n',
+    TOUR: "`ps_server/none.cc`, `tests/a_test.cc`\n",
+    "tests/a_test.cc": 'TEST_CASE("one") {\nTEST_CASE(\n    "two "\n    "lines") {\n',
+    INVARIANTS: "enum class Invariant {\n  kOnce,\n  kTorn,\n};\n",
+    "tests/simulation/planted_bugs.cc": '{"dedup off",\n "x", {Invariant::kOnce,\n Invariant::kTorn}, y},\n',
+    "tests/simulation/planted_files.cc": '{"torn", "x" "y", {Invariant::kTorn}, z},\n',
+}, [
+    "there is no file ps_server/none.cc", "there is no file tests/b_test.cc", "a link leads nowhere: b.md", "tests/a_test.cc has no test case 'three'",
+    "tests/b_test.cc has no test case 'one'", f"there is no invariant kNone in {INVARIANTS}",
+    "the planted bug 'dedup off' must be caught by kTorn, which its promise does not list",
+    f"there is no planted bug 'dedup on' in {BUGS}", "the page does not name the invariant kTorn",
+    "the page does not name the planted bug 'torn'",
+])
+tree_check.main(faults)

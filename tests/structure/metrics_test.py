@@ -2,11 +2,9 @@
 """Checks docs/metrics.md against the servers: it lists each metric that they have, and no other, with its type. First shows that
 it finds planted faults.
 """
-import os
-import pathlib
 import re
-import sys
-import tempfile
+
+import tree_check
 
 PAGE = "docs/metrics.md"
 SOURCES = "ps_server/**/*.cc"
@@ -28,25 +26,8 @@ def faults(root):
         yield f"{SOURCES} has no metrics"
 
 
-def check_that_faults_are_found():
-    with tempfile.TemporaryDirectory() as folder:
-        root = pathlib.Path(folder)
-        (root / "docs").mkdir()
-        (root / "ps_server").mkdir()
-        (root / PAGE).write_text("| `weir_a_total` | gauge | x |\n| `weir_b` | gauge | x |\n", encoding="utf-8")
-        (root / "ps_server/pages.cc").write_text('f("weir_a_total", g("weir_c"));\n', encoding="utf-8")
-        got = list(faults(root))
-    if got != ["the page does not list weir_c", "no server has weir_b", "weir_a_total is no gauge"]:
-        sys.exit("the test itself is broken\n" + "\n".join(got))
-
-
-def main():
-    check_that_faults_are_found()
-    # The tree itself, not the runfiles: WORKSPACE is a link into it.
-    found = list(faults(pathlib.Path(os.path.realpath("WORKSPACE")).parent))
-    print("\n".join(found))
-    print(f"{len(found)} faults")
-    sys.exit(1 if found else 0)
-
-
-main()
+tree_check.check_planted(faults, {
+    PAGE: "| `weir_a_total` | gauge | x |\n| `weir_b` | gauge | x |\n",
+    "ps_server/pages.cc": 'f("weir_a_total", g("weir_c"));\n',
+}, ["the page does not list weir_c", "no server has weir_b", "weir_a_total is no gauge"])
+tree_check.main(faults)

@@ -2,11 +2,9 @@
 """Checks docs/operations.md against the sources: each message of its troubleshooting table stands in the C++ sources, and it has
 a row for each alert, and no other. First shows that it finds planted faults.
 """
-import os
-import pathlib
 import re
-import sys
-import tempfile
+
+import tree_check
 
 PAGE = "docs/operations.md"
 ALERTS = "deploy/kustomize/components/monitoring/alerts.yaml"
@@ -39,27 +37,9 @@ def faults(root):
         yield f"there is no alert {alert}"
 
 
-def check_that_faults_are_found():
-    with tempfile.TemporaryDirectory() as folder:
-        root = pathlib.Path(folder)
-        for path in (PAGE, ALERTS, "worker/a.cc"):
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / PAGE).write_text("\n## Alerts\n| `A`, `B` | x |\n## Troubleshooting\n| `lost N of 5` | x `y` |\n"
-                                 "| `lost all` | x |\n", encoding="utf-8")
-        (root / ALERTS).write_text("- alert: B\n- alert: C\n", encoding="utf-8")
-        (root / "worker/a.cc").write_text('f("lost "\n  " of 5", x);\nf("lost")\n', encoding="utf-8")
-        got = list(faults(root))
-    if got != ["no program says 'lost all'", "the page does not list the alert C", "there is no alert A"]:
-        sys.exit("the test itself is broken\n" + "\n".join(got))
-
-
-def main():
-    check_that_faults_are_found()
-    # The tree itself, not the runfiles: WORKSPACE is a link into it.
-    found = list(faults(pathlib.Path(os.path.realpath("WORKSPACE")).parent))
-    print("\n".join(found))
-    print(f"{len(found)} faults")
-    sys.exit(1 if found else 0)
-
-
-main()
+tree_check.check_planted(faults, {
+    PAGE: "\n## Alerts\n| `A`, `B` | x |\n## Troubleshooting\n| `lost N of 5` | x `y` |\n| `lost all` | x |\n",
+    ALERTS: "- alert: B\n- alert: C\n",
+    "worker/a.cc": 'f("lost "\n  " of 5", x);\nf("lost")\n',
+}, ["no program says 'lost all'", "the page does not list the alert C", "there is no alert A"])
+tree_check.main(faults)

@@ -3,11 +3,10 @@
 and where gRPC, CUDA and Catch2 may appear. Reads the whole source tree, so it covers a new file or folder too. First shows that it
 finds planted faults.
 """
-import os
 import pathlib
 import re
-import sys
-import tempfile
+
+import tree_check
 
 # What each folder may include and depend on, besides itself. tests may reach everything.
 ARROWS = {
@@ -171,75 +170,51 @@ def faults_of_headers(root):
 
 
 def faults(root):
-    return [*faults_of_includes(root), *faults_of_rooms(root), *faults_of_builds(root), *faults_of_headers(root)]
+    for faults_of in (faults_of_includes, faults_of_rooms, faults_of_builds, faults_of_headers):
+        yield from faults_of(root)
 
 
-def check_that_faults_are_found():
-    planted = {
-        "common/a.h": ('#pragma once\n\n#include "ps_server/shard.h"\n', "common/a.h:3: common must not include ps_server"),
-        "ps_server/b.cc": ('#include "worker/model.h"\n', "ps_server/b.cc:1: ps_server must not include worker"),
-        "ps_server/b2.cc": ('#include "client/client.h"\n', "ps_server/b2.cc:1: ps_server must not include client"),
-        "worker/c.cc": ('#  include "ps_server/shard.h"\n', "worker/c.cc:1: worker must not include ps_server"),
-        "client/d.cc": ('#include "worker/x.h"\n', "client/d.cc:1: client must not include worker"),
-        "client/e.h": ("#pragma once\n#include <grpcpp/grpcpp.h>\n", "client/e.h:2: only files named *_service"),
-        "client/f.cc": ('#include "proto/ps.grpc.pb.h"\n', "client/f.cc:1: only files named *_service"),
-        "client/grpc_link.h": ("#pragma once\n#include <grpcpp/channel.h>\n", None),
-        "client/middle.h": ('#pragma once\n#include "client/grpc_link.h"\n', "client/middle.h:2: client/grpc_link.h brings"),
-        "client/g.cc": ('#include "client/middle.h"\n', "client/g.cc:1: client/middle.h brings in gRPC (grpcpp/channel.h)"),
-        "worker/h.cc": ("#include <cublas_v2.h>\n", "worker/h.cc:1: only files named cuda_*"),
-        "worker/cuda_backend.cc": ("#include <cuda_runtime.h>\n#include <cublas_v2.h>\n", None),
-        "client/m.cc": ('#include "spdlog/spdlog.h"\n', "client/m.cc:1: only files named logging include spdlog"),
-        "ps_server/push_service.cc": ("#include <grpcpp/server.h>\n", None),
-        "ps_server/process/server.cc": ("#include <grpcpp/server.h>\n", None),
-        "worker/main.cc": ('#include "local/in_process_cluster.h"\n', None),
-        "worker/loop.cc": ('#include "local/in_process_cluster.h"\n', "worker/loop.cc:1: only main.cc and python include local"),
-        "python/capi/a.cc": ('#include "local/in_process_cluster.h"\n#include "worker/data/example_order.h"\n', None),
-        "python/capi/b.cc": ('#include "worker/trainer.h"\n', "python/capi/b.cc:1: python includes nothing of worker but"),
-        "python/capi/c.cc": ('#include "cli/program.h"\n#include "ps_server/program.h"\n', None),
-        "python/capi/d.cc": ('#include "ps_server/shard/shard.h"\n', "python/capi/d.cc:1: python includes nothing of ps_server but"),
-        "bench/a.cc": ('#include "ps_server/optimizer/kernels.h"\n', None),
-        "bench/b.cc": ('#include "ps_server/shard/shard.h"\n', "bench/b.cc:1: bench includes nothing of ps_server but"),
-        "worker/i.cc": ('#include "catch2/catch.hpp"\n', "worker/i.cc:1: only tests include"),
-        "worker/j.cc": ('#include "../common/base/random.h"\n', "worker/j.cc:1: \"../common/base/random.h\": write the path"),
-        "client/types.h": ("#pragma once\n", None),
-        "client/api.h": ('#pragma once\n#include "client/types.h"\n', None),
-        "client/api.cc": ('#include "client/api.h"\n#include "client/low/n.h"\n', None),
-        "client/low/n.h": ('#pragma once\n#include "client/types.h"\n', None),
-        "bench/o.h": ('#pragma once\n#include "bench/p.h"\n', None),
-        "bench/p.cc": ('#include "bench/o.h"\n', None),
-        "worker/low/q.h": ("#pragma once\n", None),
-        "worker/low/r.cc": ('\n#include "worker/high/s.h"\n', "worker/high/s.h:2: a cycle between folders: worker/high -> worker/low -> worker/high"),
-        "worker/high/s.h": ('#pragma once\n#include "worker/low/q.h"\n', None),
-        "common/k.h": ("int x;\n", "common/k.h:1: a header needs #pragma once"),
-        "worker/BUILD.bazel": ('deps = [\n"//ps_server:shard", "//client"]\n', "worker/BUILD.bazel:2: worker must not depend"),
-        "common/BUILD.bazel": ('visibility = ["//worker:__subpackages__", "//cli:__pkg__"]\ndeps = ["//worker"]\n',
-                               "common/BUILD.bazel:2: common must not depend on worker"),
-        "tests/worker/l_test.cc": ('#include "ps_server/shard.h"\n#include "catch2/catch.hpp"\n', None),
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        root = pathlib.Path(folder)
-        for name, (text, _) in planted.items():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_text(text, encoding="utf-8")
-        got = faults(root)
-    expected = [fault for _, fault in planted.values() if fault]
-    missed = [e for e in expected if not any(g.startswith(e) for g in got)]
-    extra = [g for g in got if not any(g.startswith(e) for e in expected)]
-    if missed or extra or len(got) != len(expected):
-        sys.exit("the test itself is broken\nmissed: " + "\n  ".join(missed) + "\nfound without cause: " + "\n  ".join(extra))
-
-
-def main():
-    check_that_faults_are_found()
-    # The tree itself, not the runfiles: WORKSPACE is a link into it.
-    root = pathlib.Path(os.path.realpath("WORKSPACE")).parent
-    files = sum(1 for _ in sources(root, {".h", ".cc", ".cu", ".cuh", ".bazel"}))
-    if not (root / "common").is_dir() or files < 10:
-        sys.exit(f"found only {files} files under {root}")
-    found = faults(root)
-    print("\n".join(found))
-    print(f"{files} files, {len(found)} faults")
-    sys.exit(1 if found else 0)
-
-
-main()
+PLANTED = {
+    "common/a.h": ('#pragma once\n\n#include "ps_server/shard.h"\n', "common/a.h:3: common must not include ps_server"),
+    "ps_server/b.cc": ('#include "worker/model.h"\n', "ps_server/b.cc:1: ps_server must not include worker"),
+    "ps_server/b2.cc": ('#include "client/client.h"\n', "ps_server/b2.cc:1: ps_server must not include client"),
+    "worker/c.cc": ('#  include "ps_server/shard.h"\n', "worker/c.cc:1: worker must not include ps_server"),
+    "client/d.cc": ('#include "worker/x.h"\n', "client/d.cc:1: client must not include worker"),
+    "client/e.h": ("#pragma once\n#include <grpcpp/grpcpp.h>\n", "client/e.h:2: only files named *_service"),
+    "client/f.cc": ('#include "proto/ps.grpc.pb.h"\n', "client/f.cc:1: only files named *_service"),
+    "client/grpc_link.h": ("#pragma once\n#include <grpcpp/channel.h>\n", None),
+    "client/middle.h": ('#pragma once\n#include "client/grpc_link.h"\n', "client/middle.h:2: client/grpc_link.h brings"),
+    "client/g.cc": ('#include "client/middle.h"\n', "client/g.cc:1: client/middle.h brings in gRPC (grpcpp/channel.h)"),
+    "worker/h.cc": ("#include <cublas_v2.h>\n", "worker/h.cc:1: only files named cuda_*"),
+    "worker/cuda_backend.cc": ("#include <cuda_runtime.h>\n#include <cublas_v2.h>\n", None),
+    "client/m.cc": ('#include "spdlog/spdlog.h"\n', "client/m.cc:1: only files named logging include spdlog"),
+    "ps_server/push_service.cc": ("#include <grpcpp/server.h>\n", None),
+    "ps_server/process/server.cc": ("#include <grpcpp/server.h>\n", None),
+    "worker/main.cc": ('#include "local/in_process_cluster.h"\n', None),
+    "worker/loop.cc": ('#include "local/in_process_cluster.h"\n', "worker/loop.cc:1: only main.cc and python include local"),
+    "python/capi/a.cc": ('#include "local/in_process_cluster.h"\n#include "worker/data/example_order.h"\n', None),
+    "python/capi/b.cc": ('#include "worker/trainer.h"\n', "python/capi/b.cc:1: python includes nothing of worker but"),
+    "python/capi/c.cc": ('#include "cli/program.h"\n#include "ps_server/program.h"\n', None),
+    "python/capi/d.cc": ('#include "ps_server/shard/shard.h"\n', "python/capi/d.cc:1: python includes nothing of ps_server but"),
+    "bench/a.cc": ('#include "ps_server/optimizer/kernels.h"\n', None),
+    "bench/b.cc": ('#include "ps_server/shard/shard.h"\n', "bench/b.cc:1: bench includes nothing of ps_server but"),
+    "worker/i.cc": ('#include "catch2/catch.hpp"\n', "worker/i.cc:1: only tests include"),
+    "worker/j.cc": ('#include "../common/base/random.h"\n', "worker/j.cc:1: \"../common/base/random.h\": write the path"),
+    "client/types.h": ("#pragma once\n", None),
+    "client/api.h": ('#pragma once\n#include "client/types.h"\n', None),
+    "client/api.cc": ('#include "client/api.h"\n#include "client/low/n.h"\n', None),
+    "client/low/n.h": ('#pragma once\n#include "client/types.h"\n', None),
+    "bench/o.h": ('#pragma once\n#include "bench/p.h"\n', None),
+    "bench/p.cc": ('#include "bench/o.h"\n', None),
+    "worker/low/q.h": ("#pragma once\n", None),
+    "worker/low/r.cc": ('\n#include "worker/high/s.h"\n', "worker/high/s.h:2: a cycle between folders: worker/high -> worker/low -> worker/high"),
+    "worker/high/s.h": ('#pragma once\n#include "worker/low/q.h"\n', None),
+    "common/k.h": ("int x;\n", "common/k.h:1: a header needs #pragma once"),
+    "worker/BUILD.bazel": ('deps = [\n"//ps_server:shard", "//client"]\n', "worker/BUILD.bazel:2: worker must not depend"),
+    "common/BUILD.bazel": ('visibility = ["//worker:__subpackages__", "//cli:__pkg__"]\ndeps = ["//worker"]\n',
+                           "common/BUILD.bazel:2: common must not depend on worker"),
+    "tests/worker/l_test.cc": ('#include "ps_server/shard.h"\n#include "catch2/catch.hpp"\n', None),
+}
+tree_check.check_planted(faults, {name: text for name, (text, _) in PLANTED.items()},
+                         [fault for _, fault in PLANTED.values() if fault])
+tree_check.main(faults)

@@ -55,14 +55,6 @@ class TestServer {
     return grpc::CreateCustomChannel(host + ":" + std::to_string(port_), grpc::InsecureChannelCredentials(),
                                      own);
   }
-  static grpc::Status Call(const std::shared_ptr<grpc::Channel>& channel) {
-    grpc::ClientContext context;
-    context.set_deadline(system_clock::now() + seconds(20));
-    context.set_wait_for_ready(true);
-    grpc::GenericStub stub(channel);
-    grpc::ByteBuffer reply;
-    return CallWithOneMessage(stub, context, "grpc.health.v1.Health/Check", "", &reply);
-  }
   // A TCP socket; `at` the address to connect it to.
   UniqueFd Socket(sockaddr_in* at) const {
     at->sin_family = AF_INET;
@@ -104,19 +96,19 @@ TEST_CASE("A server is reached at each address of its host, also by clients that
   } else {
     server.Start();
   }
-  if (has_ipv4) CHECK(TestServer::Call(server.Channel("127.0.0.1")).ok());
+  if (has_ipv4) CHECK(CheckHealth(server.Channel("127.0.0.1"), /*wait_for_ready=*/true).ok());
   // "localhost" may stand for IPv4 alone.
   const bool has_ipv6 = host != "127.0.0.1" && host != "localhost";
-  if (has_ipv6) CHECK(TestServer::Call(server.Channel("[::1]")).ok());
+  if (has_ipv6) CHECK(CheckHealth(server.Channel("[::1]"), /*wait_for_ready=*/true).ok());
 }
 
 TEST_CASE("Connections stay when the listener accepts no more") {
   TestServer server("127.0.0.1");
   server.Start();
   const auto channel = server.Channel("127.0.0.1");
-  CHECK(TestServer::Call(channel).ok());
+  CHECK(CheckHealth(channel, /*wait_for_ready=*/true).ok());
   server.EndListening();
-  CHECK(TestServer::Call(channel).ok());
+  CHECK(CheckHealth(channel, /*wait_for_ready=*/true).ok());
   sockaddr_in at{};
   const UniqueFd late = server.Socket(&at);
   CHECK(connect(late.get(), reinterpret_cast<sockaddr*>(&at), sizeof(at)) != 0);
@@ -162,7 +154,7 @@ TEST_CASE("A server that has run out of descriptors accepts again when it has so
   CHECK(poll(&waits, 1, 0) == 0);
   crowd.clear();
   REQUIRE(setrlimit(RLIMIT_NOFILE, &usual) == 0);
-  CHECK(TestServer::Call(server.Channel("127.0.0.1")).ok());
+  CHECK(CheckHealth(server.Channel("127.0.0.1"), /*wait_for_ready=*/true).ok());
 }
 
 }  // namespace
