@@ -18,17 +18,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/commands/grpc_status_client.h"
-#include "cli/commands/start.h"
 #include "cli/local_cluster/first_cause.h"
-#include "cli/local_cluster/installation.h"
 #include "cli/local_cluster/local_cluster.h"
 #include "cli/report/digest_time.h"
 #include "cli/report/format.h"
 #include "cli/report/status_text.h"
 #include "common/base/status_macros.h"
-#include "common/config/job_config.h"
-#include "common/config/json_document.h"
-#include "common/config/object_path.h"
 #include "common/config/text_file.h"
 #include "common/program/exit_codes.h"
 #include "common/protocol/job_failure.h"
@@ -69,14 +64,6 @@ struct Failure {
 
 std::string Names(const std::vector<std::string>& names) { return absl::StrJoin(names, ", "); }
 
-// Makes an override of a field from a path of the command line. That path starts at the working folder; a
-// field's path would start at the config's.
-std::string PathOverride(absl::string_view field, const std::string& path) {
-  return absl::StrCat(
-      field, "=",
-      JsonQuote(IsObjectPath(path) ? path : std::filesystem::absolute(path).lexically_normal().string()));
-}
-
 // One job. Decides what each event means; LocalCluster runs the processes.
 class Job {
  public:
@@ -87,7 +74,6 @@ class Job {
 
  private:
   absl::Status Prepare();
-  absl::Status CheckProgram(const v1::JobConfig& config) const;
   absl::Status MakeLogDir();
   int RunToEnd();
   void TidyLogs();
@@ -121,16 +107,12 @@ class Job {
   const absl::Time start_ = Clock::Real().Now();
 
   UpResult result_;
-  LocalCluster::Options cluster_options_;
+  JobPlan plan_;
   std::unique_ptr<LocalCluster> cluster_;
   std::unique_ptr<StatusClient> status_;
 
   bool temporary_logs_ = false;  // their folder is ours
-  bool saves_ = false;           // the job has checkpoints
-  absl::Duration lease_;
-  absl::Duration digests_;     // the longest TimeForDigests() so far
-  size_t needed_workers_ = 0;  // for the job to begin
-  bool skips_workers_ = false;
+  absl::Duration digests_;       // the longest TimeForDigests() so far
   bool workers_started_ = false;
   absl::Time waits_ = start_;          // when ps:0 last said that it waits for workers or servers
   absl::Time begun_by_ = start_;       // by when the job has begun, as far as is known
@@ -153,21 +135,6 @@ class Job {
   bool killed_ = false;
   int signal_ = 0;  // the signal that ended the job from outside
 };
-
-absl::Status Job::CheckProgram(const v1::JobConfig& config) const {
-  if (options_.program.empty()) {
-    if (config.has_model()) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(
-        options_.config,
-        ": model and data are missing: the job is for a program that brings its own. Name the program (`weir "
-        "up JOB -- PROGRAM ARGS`), or give both to have `worker` train"));
-  }
-  if (options_.device != "auto") {
-    return absl::InvalidArgumentError(absl::StrCat("--device is for `worker`; ", options_.program[0],
-                                                   " chooses its device itself; take it out"));
-  }
-  return CheckCanRun(options_.program[0]);
-}
 
 absl::Status Job::MakeLogDir() {
   if (options_.log_dir.empty()) {
@@ -192,49 +159,11 @@ absl::Status Job::MakeLogDir() {
 }
 
 absl::Status Job::Prepare() {
-  LocalCluster::Options& cluster = cluster_options_;
-  cluster.overrides = options_.overrides;
-  if (!options_.resume.empty()) {
-    cluster.overrides.push_back(PathOverride("checkpoint.directory", options_.resume));
-  }
-  if (!options_.init_from.empty()) {
-    cluster.overrides.push_back(PathOverride("checkpoint.init_from", options_.init_from));
-  }
-  if (options_.seed.has_value()) cluster.overrides.push_back(absl::StrCat("seed=", *options_.seed));
-  if (options_.workers.has_value()) {
-    cluster.overrides.push_back(absl::StrCat("cluster.workers=", *options_.workers));
-  }
-  WEIR_ASSIGN_OR_RETURN(const v1::JobConfig config, LoadJobConfig(options_.config, cluster.overrides));
-  WEIR_RETURN_IF_ERROR(CheckProgram(config));
-  result_.job_name = config.name();
-  cluster.workers = static_cast<int>(config.cluster().has_workers() ? config.cluster().workers() : 1);
-  if (!options_.workers.has_value()) {
-    cluster.overrides.push_back(absl::StrCat("cluster.workers=", cluster.workers));
-  }
-  saves_ = config.checkpoint().has_directory();
-  lease_ = absl::Seconds(config.cluster().lease_seconds());
-  // A job that is resumed has begun already.
-  needed_workers_ = !options_.resume.empty()             ? 1
-                    : config.cluster().has_min_workers() ? config.cluster().min_workers()
-                                                         : static_cast<size_t>(cluster.workers);
-  skips_workers_ = config.consistency().on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER;
-  WEIR_ASSIGN_OR_RETURN(const std::string from, FindStart(config.checkpoint(), !options_.resume.empty()));
-  if (!from.empty()) console_.Line(from);
-  WEIR_ASSIGN_OR_RETURN(cluster.binaries, FindBinaries(options_.bin_dir));
-  // Fails now, not after hours of training.
-  if (!options_.summary.empty()) WEIR_RETURN_IF_ERROR(PrepareFile(options_.summary));
+  WEIR_ASSIGN_OR_RETURN(plan_, PlanJob(options_, console_));
   WEIR_RETURN_IF_ERROR(MakeLogDir());
-  cluster.config = options_.config;
-  cluster.program = options_.program;
-  cluster.ps = options_.ps;
-  cluster.device = options_.device;
-  cluster.evaluator = options_.evaluator;
-  cluster.tls = options_.tls;
-  cluster.http_port = options_.http_port;
-  cluster.log_dir = result_.log_dir;
-  cluster.show = options_.verbose ? ShowLines::kAll : ShowLines::kNotable;
-  cluster.console = &console_;
-  WEIR_ASSIGN_OR_RETURN(cluster_, LocalCluster::Create(cluster));
+  plan_.cluster.log_dir = result_.log_dir;
+  result_.job_name = plan_.name;
+  WEIR_ASSIGN_OR_RETURN(cluster_, LocalCluster::Create(plan_.cluster));
   return absl::OkStatus();
 }
 
@@ -341,11 +270,11 @@ void Job::StartWorkersWhenReady() {
 
 bool Job::MayRestart(const TaskExit& exit) const {
   if (failure_.has_value() || ending_since_.has_value()) return false;
-  if (!IsWorthRestart(exit) || exit.restarts >= options_.restart) return false;
+  if (!IsWorthRestart(exit) || exit.restarts >= plan_.restart) return false;
   // A server finds its weights again in a checkpoint, or not at all. A task that comes to a job that is done
   // would only wait.
   if (coordinator_done_) return false;
-  return absl::StartsWith(exit.task, "ps:") ? saves_ : !some_worker_done_;
+  return absl::StartsWith(exit.task, "ps:") ? plan_.saves : !some_worker_done_;
 }
 
 void Job::Restart(TaskExit* exit) {
@@ -357,7 +286,7 @@ void Job::Restart(TaskExit* exit) {
   console_.Line("warning: ", Console::Color::kYellow,
                 absl::StrCat(exit->task, exit->exit.signal != 0 ? " was killed by " : " ended with ",
                              exit->exit.ToString(), " after ", FormatSeconds(exit->seconds),
-                             "; started again (", exit->restarts + 1, " of ", options_.restart, ")"));
+                             "; started again (", exit->restarts + 1, " of ", plan_.restart, ")"));
 }
 
 void Job::OnExits(std::vector<TaskExit> exits) {
@@ -370,7 +299,7 @@ void Job::OnExits(std::vector<TaskExit> exits) {
   }
   for (TaskExit& exit : exits) {
     exit.skipped =
-        skips_workers_ && absl::StartsWith(exit.task, "worker:") && exit.exit.code == kExitInternal;
+        plan_.skips_workers && absl::StartsWith(exit.task, "worker:") && exit.exit.code == kExitInternal;
     exit.job_done = coordinator_done_;
     if (MayRestart(exit)) Restart(&exit);
     exits_.push_back(exit);
@@ -398,13 +327,13 @@ void Job::Warn() {
 // ps:0 would wait cluster.start_seconds for tasks that will not come.
 void Job::CheckStart() {
   const absl::Time now = Clock::Real().Now();
-  if (now >= begun_by_ || cluster_->CountRunning("worker") >= needed_workers_) return Warn();
+  if (now >= begun_by_ || cluster_->CountRunning("worker") >= plan_.needed_workers) return Warn();
   if (failure_.has_value() || waits_ - last_exit_ < kSettle) return;
   const auto cause = FirstCause(exits_);
   if (!cause.has_value()) return FailWithoutMembers();
   const TaskExit& exit = exits_[*cause];
   Fail({absl::StrCat(DescribeExit(exit), "; the job had not begun, and cannot with fewer than ",
-                     needed_workers_, needed_workers_ == 1 ? " worker" : " workers"),
+                     plan_.needed_workers, plan_.needed_workers == 1 ? " worker" : " workers"),
         ExitCodeFor(exit), exit.task, HintFor(exit), exit.last_lines});
 }
 
@@ -473,7 +402,7 @@ void Job::CheckLinger() {
     console_.Line("warning: ", Console::Color::kYellow, still_run(kStragglers, "the job's end; ended"));
     return End();
   }
-  const absl::Duration limit = (servers_run ? kLinger + lease_ : kLinger) + digests_;
+  const absl::Duration limit = (servers_run ? kLinger + plan_.lease : kLinger) + digests_;
   if (servers_run == others_run || quiet < limit) return;
   Fail({still_run(limit, servers_run ? "all workers have ended" : "all servers have ended"), kExitInternal,
         running[0], ""});
@@ -487,7 +416,7 @@ void Job::OnSignal(int signal) {
   }
   signal_ = signal;
   if (ending_since_.has_value()) return;
-  saving_ = saves_ && workers_started_ && cluster_->IsRunning("ps:0");
+  saving_ = plan_.saves && workers_started_ && cluster_->IsRunning("ps:0");
   console_.Line(absl::StrCat("SIG", sigabbrev_np(signal), ": ", saving_ ? "saving a checkpoint and " : "",
                              "ending ", cluster_->running().size(), " tasks; a second one kills them"));
   if (!saving_) return End();
