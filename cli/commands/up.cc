@@ -1,34 +1,21 @@
 #include "cli/commands/up.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "cli/commands/grpc_status_client.h"
-#include "cli/commands/start.h"
+#include "absl/time/time.h"
+#include "cli/commands/job_supervisor.h"
 #include "cli/local_cluster/first_cause.h"
-#include "cli/local_cluster/installation.h"
 #include "cli/local_cluster/local_cluster.h"
-#include "cli/report/digest_time.h"
-#include "cli/report/format.h"
-#include "cli/report/status_text.h"
 #include "common/base/status_macros.h"
-#include "common/config/job_config.h"
-#include "common/config/json_document.h"
-#include "common/config/object_path.h"
 #include "common/config/text_file.h"
 #include "common/program/exit_codes.h"
 #include "common/protocol/job_failure.h"
@@ -37,47 +24,7 @@
 namespace weir {
 namespace {
 
-constexpr absl::Duration kPortDeadline = absl::Seconds(30);
-constexpr absl::Duration kPortPoll = absl::Milliseconds(20);
-constexpr absl::Duration kStatusPoll = absl::Milliseconds(250);
-constexpr absl::Duration kStatusDeadline = absl::Milliseconds(250);
-// One task may notice the loss of another before `weir` sees the other's end.
-constexpr absl::Duration kSettle = absl::Milliseconds(300);
-// The same where only tasks have ended that lost another: that one may take longer, as the interpreter of a
-// script does that raised an exception. On a busy machine 3 s were too few for one with PyTorch.
-constexpr absl::Duration kSettleOfLoss = absl::Seconds(10);
-// From SIGTERM to SIGKILL.
-constexpr absl::Duration kEndDeadline = absl::Seconds(10);
-// The same, if a checkpoint is taken first.
-constexpr absl::Duration kSaveDeadline = absl::Seconds(60);
-// When all tasks of one side are done, how long the other side may still take. Servers also wait for the
-// lease of a worker that fell silent.
-constexpr absl::Duration kLinger = absl::Seconds(30);
-// By then ps:0 has said whether it waits for a task, even on a busy machine.
-constexpr absl::Duration kTellsStart = absl::Seconds(10);
-// When the job is done, how long a task that has not noticed may still take. After that long `weir up` says
-// which of the user's programs go on.
-constexpr absl::Duration kStragglers = absl::Seconds(5);
-
-struct Failure {
-  std::string text;
-  int exit_code = kExitInternal;
-  std::string task;  // the task whose last lines tell more; "": none
-  std::string hint;
-  std::vector<std::string> last_lines = {};  // of the task; empty: its newest lines
-};
-
-std::string Names(const std::vector<std::string>& names) { return absl::StrJoin(names, ", "); }
-
-// Makes an override of a field from a path of the command line. That path starts at the working folder; a
-// field's path would start at the config's.
-std::string PathOverride(absl::string_view field, const std::string& path) {
-  return absl::StrCat(
-      field, "=",
-      JsonQuote(IsObjectPath(path) ? path : std::filesystem::absolute(path).lexically_normal().string()));
-}
-
-// One job. Decides what each event means; LocalCluster runs the processes.
+// One job, from its plan to its result.
 class Job {
  public:
   Job(const UpOptions& options, Console& console, Interrupts& interrupts)
@@ -87,33 +34,13 @@ class Job {
 
  private:
   absl::Status Prepare();
-  absl::Status CheckProgram(const v1::JobConfig& config) const;
   absl::Status MakeLogDir();
   int RunToEnd();
-  void TidyLogs();
-  void Loop();
-  void StartWorkersWhenReady();
-  void OnExits(std::vector<TaskExit> exits);
-  bool MayRestart(const TaskExit& exit) const;
-  void Restart(TaskExit* exit);
-  void OnSignal(int signal);
-  void Warn();
-  void CheckStart();
-  void FailWithoutMembers();
-  // The first exit of a worker that ended well, or that did not; exits_.end(): there is none.
-  std::vector<TaskExit>::const_iterator FindWorker(bool ok) const;
-  void CheckWorkers();
-  void EndStragglers(absl::Duration quiet);
-  void CheckLinger();
-  void ReportFailureWhenSettled();
-  void PollStatus();
-  void Fail(Failure failure);
-  void End();
-  Failure CauseOfFailure() const;
+  int Judge(const JobEnd& end);
   // Reads the summary into the result.
-  absl::Status ReadSummary();
-  absl::Status Finish();
-  int EarlyError(const absl::Status& status);
+  absl::Status ReadSummary(const JobEnd& end);
+  absl::Status Finish(const JobEnd& end);
+  void TidyLogs();
 
   const UpOptions& options_;
   Console& console_;
@@ -121,53 +48,10 @@ class Job {
   const absl::Time start_ = Clock::Real().Now();
 
   UpResult result_;
-  LocalCluster::Options cluster_options_;
-  std::unique_ptr<LocalCluster> cluster_;
-  std::unique_ptr<StatusClient> status_;
-
   bool temporary_logs_ = false;  // their folder is ours
-  bool saves_ = false;           // the job has checkpoints
-  absl::Duration lease_;
-  absl::Duration digests_;     // the longest TimeForDigests() so far
-  size_t needed_workers_ = 0;  // for the job to begin
-  bool skips_workers_ = false;
-  bool workers_started_ = false;
-  absl::Time waits_ = start_;          // when ps:0 last said that it waits for workers or servers
-  absl::Time begun_by_ = start_;       // by when the job has begun, as far as is known
-  std::vector<std::string> warnings_;  // of tasks that the job does without, if it has begun
-  bool some_worker_done_ = false;
-  bool coordinator_done_ = false;
-  absl::Time done_at_;  // of ps:0's end
-  bool ended_stragglers_ = false;
-  std::vector<TaskExit> exits_;
-  std::map<std::string, int> restarts_;             // by task
-  std::map<std::string, absl::Time> restarted_at_;  // the last one
-  absl::Time last_exit_ = start_;
-  absl::Time next_poll_ = start_;
-  std::optional<Failure>
-      failure_;  // the first one; an exit that explains it better may follow within kSettle
-  absl::Time failed_at_;
-  bool reported_ = false;
-  std::optional<absl::Time> ending_since_;
-  bool saving_ = false;  // while ending: ps:0 takes a checkpoint and tells the others
-  bool killed_ = false;
-  int signal_ = 0;  // the signal that ended the job from outside
+  JobPlan plan_;
+  std::unique_ptr<LocalCluster> cluster_;
 };
-
-absl::Status Job::CheckProgram(const v1::JobConfig& config) const {
-  if (options_.program.empty()) {
-    if (config.has_model()) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(
-        options_.config,
-        ": model and data are missing: the job is for a program that brings its own. Name the program (`weir "
-        "up JOB -- PROGRAM ARGS`), or give both to have `worker` train"));
-  }
-  if (options_.device != "auto") {
-    return absl::InvalidArgumentError(absl::StrCat("--device is for `worker`; ", options_.program[0],
-                                                   " chooses its device itself; take it out"));
-  }
-  return CheckCanRun(options_.program[0]);
-}
 
 absl::Status Job::MakeLogDir() {
   if (options_.log_dir.empty()) {
@@ -192,56 +76,12 @@ absl::Status Job::MakeLogDir() {
 }
 
 absl::Status Job::Prepare() {
-  LocalCluster::Options& cluster = cluster_options_;
-  cluster.overrides = options_.overrides;
-  if (!options_.resume.empty()) {
-    cluster.overrides.push_back(PathOverride("checkpoint.directory", options_.resume));
-  }
-  if (!options_.init_from.empty()) {
-    cluster.overrides.push_back(PathOverride("checkpoint.init_from", options_.init_from));
-  }
-  if (options_.seed.has_value()) cluster.overrides.push_back(absl::StrCat("seed=", *options_.seed));
-  if (options_.workers.has_value()) {
-    cluster.overrides.push_back(absl::StrCat("cluster.workers=", *options_.workers));
-  }
-  WEIR_ASSIGN_OR_RETURN(const v1::JobConfig config, LoadJobConfig(options_.config, cluster.overrides));
-  WEIR_RETURN_IF_ERROR(CheckProgram(config));
-  result_.job_name = config.name();
-  cluster.workers = static_cast<int>(config.cluster().has_workers() ? config.cluster().workers() : 1);
-  if (!options_.workers.has_value()) {
-    cluster.overrides.push_back(absl::StrCat("cluster.workers=", cluster.workers));
-  }
-  saves_ = config.checkpoint().has_directory();
-  lease_ = absl::Seconds(config.cluster().lease_seconds());
-  // A job that is resumed has begun already.
-  needed_workers_ = !options_.resume.empty()             ? 1
-                    : config.cluster().has_min_workers() ? config.cluster().min_workers()
-                                                         : static_cast<size_t>(cluster.workers);
-  skips_workers_ = config.consistency().on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER;
-  WEIR_ASSIGN_OR_RETURN(const std::string from, FindStart(config.checkpoint(), !options_.resume.empty()));
-  if (!from.empty()) console_.Line(from);
-  WEIR_ASSIGN_OR_RETURN(cluster.binaries, FindBinaries(options_.bin_dir));
-  // Fails now, not after hours of training.
-  if (!options_.summary.empty()) WEIR_RETURN_IF_ERROR(PrepareFile(options_.summary));
+  WEIR_ASSIGN_OR_RETURN(plan_, PlanJob(options_, console_));
   WEIR_RETURN_IF_ERROR(MakeLogDir());
-  cluster.config = options_.config;
-  cluster.program = options_.program;
-  cluster.ps = options_.ps;
-  cluster.device = options_.device;
-  cluster.evaluator = options_.evaluator;
-  cluster.tls = options_.tls;
-  cluster.http_port = options_.http_port;
-  cluster.log_dir = result_.log_dir;
-  cluster.show = options_.verbose ? ShowLines::kAll : ShowLines::kNotable;
-  cluster.console = &console_;
-  WEIR_ASSIGN_OR_RETURN(cluster_, LocalCluster::Create(cluster));
+  plan_.cluster.log_dir = result_.log_dir;
+  result_.job_name = plan_.name;
+  WEIR_ASSIGN_OR_RETURN(cluster_, LocalCluster::Create(plan_.cluster));
   return absl::OkStatus();
-}
-
-int Job::EarlyError(const absl::Status& status) {
-  console_.Line("error: ", Console::Color::kRed, status.message());
-  // Whatever Prepare finds is for a person to correct.
-  return kExitConfig;
 }
 
 // A temporary folder stays if there is something to find in it.
@@ -264,27 +104,28 @@ UpResult Job::Run() {
 }
 
 int Job::RunToEnd() {
-  if (const absl::Status status = Prepare(); !status.ok()) return EarlyError(status);
-  if (const absl::Status status = cluster_->StartServers(); !status.ok()) {
-    Fail({std::string(status.message()), kExitInternal, "", ""});
+  if (const absl::Status status = Prepare(); !status.ok()) {
+    console_.Line("error: ", Console::Color::kRed, status.message());
+    // Whatever Prepare finds is for a person to correct.
+    return kExitConfig;
   }
-  Loop();
-  console_.SetStatus("");
-  status_.reset();
-  if (failure_.has_value()) {
-    const int exit_code = CauseOfFailure().exit_code;
+  return Judge(SuperviseJob(plan_, *cluster_, console_, interrupts_));
+}
+
+// Returns the exit code.
+int Job::Judge(const JobEnd& end) {
+  if (end.failure.has_value()) {
     // Everything was computed, and the result can be read nowhere else.
-    if (exit_code == kExitStorage) ReadSummary().IgnoreError();
-    return exit_code;
+    if (*end.failure == kExitStorage) ReadSummary(end).IgnoreError();
+    return *end.failure;
   }
   absl::Status status;
-  if (signal_ == 0) status = Finish();
+  if (end.signal == 0) status = Finish(end);
   if (!status.ok()) console_.Line("error: ", Console::Color::kRed, status.message());
-  if (!status.ok() || signal_ != 0) console_.Line(absl::StrCat("logs: ", result_.log_dir));
-  if (signal_ != 0) return 128 + signal_;
-  if (status.ok() && !options_.program.empty() && !some_worker_done_) {
-    const auto failed = FindWorker(/*ok=*/false);
-    if (failed != exits_.end()) {
+  if (!status.ok() || end.signal != 0) console_.Line(absl::StrCat("logs: ", result_.log_dir));
+  if (end.signal != 0) return 128 + end.signal;
+  if (status.ok() && !options_.program.empty() && FindWorker(end.exits, /*ok=*/true) == nullptr) {
+    if (const TaskExit* failed = FindWorker(end.exits, /*ok=*/false)) {
       console_.Line("error: ", Console::Color::kRed,
                     "the job is done, but the program of no worker ended well: see the warnings");
       return ExitCodeFor(*failed);
@@ -293,290 +134,7 @@ int Job::RunToEnd() {
   return status.ok() ? kExitOk : KindOf(status) == v1::FAILURE_RESOURCE ? kExitStorage : kExitInternal;
 }
 
-void Job::Loop() {
-  while (true) {
-    const absl::Duration tick = workers_started_ ? kStatusPoll : kPortPoll;
-    OnExits(cluster_->WaitForExits(interrupts_.fd(), tick));
-    while (const auto signal = interrupts_.Next()) OnSignal(*signal);
-    StartWorkersWhenReady();
-    CheckStart();
-    CheckWorkers();
-    CheckLinger();
-    ReportFailureWhenSettled();
-    if (saving_ && !cluster_->IsRunning("ps:0")) End();
-    const absl::Duration limit = saving_ ? kSaveDeadline : kEndDeadline;
-    if (ending_since_.has_value() && !killed_ && Clock::Real().Now() - *ending_since_ >= limit) {
-      console_.Line("warning: ", Console::Color::kYellow,
-                    absl::StrCat(Names(cluster_->running()), " did not end within ",
-                                 absl::FormatDuration(limit), "; killed"));
-      killed_ = true;
-      cluster_->EndAll(SIGKILL);
-    }
-    if (cluster_->running().empty() && (workers_started_ || ending_since_.has_value())) break;
-    cluster_->ShowHeld(Clock::Real().Now() - kSettle);
-    PollStatus();
-  }
-  cluster_->ShowHeld(absl::InfiniteFuture());
-  if (!failure_.has_value()) Warn();
-}
-
-void Job::StartWorkersWhenReady() {
-  if (workers_started_ || failure_.has_value() || ending_since_.has_value()) return;
-  const auto missing = cluster_->MissingServers();
-  if (!missing.ok()) return Fail({std::string(missing.status().message()), kExitInternal, "", ""});
-  if (missing->empty()) {
-    workers_started_ = true;
-    if (!cluster_->dashboard().empty()) console_.Line(absl::StrCat("dashboard: ", cluster_->dashboard()));
-    begun_by_ = Clock::Real().Now() + kTellsStart;
-    console_.SetStatus(absl::StrCat(result_.job_name, "  starting workers"));
-    const absl::Status status = cluster_->StartWorkers();
-    if (!status.ok()) return Fail({std::string(status.message()), kExitInternal, "", ""});
-    status_ =
-        std::make_unique<StatusClient>(cluster_->coordinator_address(), cluster_->token(), cluster_->tls());
-  } else if (Clock::Real().Now() - start_ > kPortDeadline) {
-    Fail({absl::StrCat(Names(*missing), " opened no port within ", absl::FormatDuration(kPortDeadline)),
-          kExitPeerLost, (*missing)[0], "this machine may be overloaded; then try again"});
-  }
-}
-
-bool Job::MayRestart(const TaskExit& exit) const {
-  if (failure_.has_value() || ending_since_.has_value()) return false;
-  if (!IsWorthRestart(exit) || exit.restarts >= options_.restart) return false;
-  // A server finds its weights again in a checkpoint, or not at all. A task that comes to a job that is done
-  // would only wait.
-  if (coordinator_done_) return false;
-  return absl::StartsWith(exit.task, "ps:") ? saves_ : !some_worker_done_;
-}
-
-void Job::Restart(TaskExit* exit) {
-  const absl::Status status = cluster_->Restart(exit->task);
-  if (!status.ok()) return Fail({std::string(status.message()), kExitInternal, "", ""});
-  exit->restarted = true;
-  ++restarts_[exit->task];
-  restarted_at_[exit->task] = Clock::Real().Now();
-  console_.Line("warning: ", Console::Color::kYellow,
-                absl::StrCat(exit->task, exit->exit.signal != 0 ? " was killed by " : " ended with ",
-                             exit->exit.ToString(), " after ", FormatSeconds(exit->seconds),
-                             "; started again (", exit->restarts + 1, " of ", options_.restart, ")"));
-}
-
-void Job::OnExits(std::vector<TaskExit> exits) {
-  for (TaskExit& exit : exits) {
-    if (exit.exit.ok() && absl::StartsWith(exit.task, "worker:")) some_worker_done_ = true;
-    if (exit.exit.ok() && exit.task == "ps:0") {
-      coordinator_done_ = true;
-      done_at_ = Clock::Real().Now();
-    }
-  }
-  for (TaskExit& exit : exits) {
-    exit.skipped =
-        skips_workers_ && absl::StartsWith(exit.task, "worker:") && exit.exit.code == kExitInternal;
-    exit.job_done = coordinator_done_;
-    if (MayRestart(exit)) Restart(&exit);
-    exits_.push_back(exit);
-    last_exit_ = Clock::Real().Now();
-    if (MeaningOf(exit) == ExitMeaning::kFatal) Fail({});
-    if (!exit.exit.ok()) continue;
-    if (!workers_started_) {
-      Fail({absl::StrCat(exit.task, " ended before any worker had started"), kExitInternal, exit.task, ""});
-    }
-  }
-  if (failure_.has_value()) return;
-  for (const TaskExit& exit : exits) {
-    if (exit.restarted || MeaningOf(exit) != ExitMeaning::kSurvivable) continue;
-    warnings_.push_back(absl::StrCat(DescribeExit(exit), exit.job_done ? "; the job is done all the same"
-                                                                       : "; the job goes on without it"));
-  }
-}
-
-void Job::Warn() {
-  for (const std::string& warning : std::exchange(warnings_, {})) {
-    console_.Line("warning: ", Console::Color::kYellow, warning);
-  }
-}
-
-// ps:0 would wait cluster.start_seconds for tasks that will not come.
-void Job::CheckStart() {
-  const absl::Time now = Clock::Real().Now();
-  if (now >= begun_by_ || cluster_->CountRunning("worker") >= needed_workers_) return Warn();
-  if (failure_.has_value() || waits_ - last_exit_ < kSettle) return;
-  const auto cause = FirstCause(exits_);
-  if (!cause.has_value()) return FailWithoutMembers();
-  const TaskExit& exit = exits_[*cause];
-  Fail({absl::StrCat(DescribeExit(exit), "; the job had not begun, and cannot with fewer than ",
-                     needed_workers_, needed_workers_ == 1 ? " worker" : " workers"),
-        ExitCodeFor(exit), exit.task, HintFor(exit), exit.last_lines});
-}
-
-std::vector<TaskExit>::const_iterator Job::FindWorker(bool ok) const {
-  return std::find_if(exits_.begin(), exits_.end(), [ok](const TaskExit& exit) {
-    return exit.exit.ok() == ok && absl::StartsWith(exit.task, "worker:");
-  });
-}
-
-// A worker of a job that has not begun ended well all the same: it never was in the job.
-void Job::FailWithoutMembers() {
-  const auto ended = FindWorker(/*ok=*/true);
-  if (ended == exits_.end()) return;
-  Fail({absl::StrCat("the program of ", ended->task, " ended after ", FormatSeconds(ended->seconds),
-                     " without joining the job"),
-        kExitInternal, ended->task,
-        "a program joins with the loop over weir.torch.Optimizer(...).loader(), or with a weir.Client; is "
-        "this the right program, and does it come to its loop?",
-        ended->last_lines});
-}
-
-// ps:0 would wait for a worker to come.
-void Job::CheckWorkers() {
-  if (!workers_started_ || cluster_->Runs("worker") || some_worker_done_ || coordinator_done_) return;
-  // The job may be about to end.
-  if (Clock::Real().Now() - last_exit_ >= kSettle) Fail({});
-}
-
-// Programs run on after the job, to evaluate what they have trained for example. One that was started again
-// just before the end may have come when the job was done, and would wait for its servers.
-void Job::EndStragglers(absl::Duration quiet) {
-  std::vector<std::string> late;
-  for (const std::string& task : cluster_->running()) {
-    const auto restart = restarted_at_.find(task);
-    if (restart != restarted_at_.end() && done_at_ - restart->second < kLinger) late.push_back(task);
-  }
-  if (late.empty()) return;
-  if (!std::exchange(ended_stragglers_, true)) {
-    console_.Line("warning: ", Console::Color::kYellow,
-                  absl::StrCat(Names(late), late.size() == 1 ? " was" : " were", " started again, and still ",
-                               late.size() == 1 ? "runs " : "run ", absl::FormatDuration(kStragglers),
-                               " after the job's end; ended"));
-    for (const std::string& task : late) cluster_->EndOne(task, SIGTERM);
-  } else if (quiet >= kStragglers + kEndDeadline) {
-    for (const std::string& task : late) cluster_->EndOne(task, SIGKILL);
-  }
-}
-
-void Job::CheckLinger() {
-  if (!workers_started_ || failure_.has_value() || ending_since_.has_value()) return;
-  const auto running = cluster_->running();
-  if (running.empty()) return;
-  const auto still_run = [&](absl::Duration limit, absl::string_view after) {
-    return absl::StrCat(Names(running), " still ", running.size() == 1 ? "runs " : "run ",
-                        absl::FormatDuration(limit), " after ", after);
-  };
-  const absl::Duration quiet = Clock::Real().Now() - last_exit_;
-  const bool servers_run = cluster_->Runs("ps");
-  const bool others_run = cluster_->Runs("worker") || cluster_->Runs("evaluator");
-  if (coordinator_done_ && others_run && !options_.program.empty()) {
-    if (quiet >= kStragglers) EndStragglers(quiet);
-    return;
-  }
-  if (coordinator_done_ && quiet >= kStragglers) {
-    // A worker that was away when the others were told of the end, say.
-    console_.Line("warning: ", Console::Color::kYellow, still_run(kStragglers, "the job's end; ended"));
-    return End();
-  }
-  const absl::Duration limit = (servers_run ? kLinger + lease_ : kLinger) + digests_;
-  if (servers_run == others_run || quiet < limit) return;
-  Fail({still_run(limit, servers_run ? "all workers have ended" : "all servers have ended"), kExitInternal,
-        running[0], ""});
-}
-
-void Job::OnSignal(int signal) {
-  if (signal_ != 0) {
-    killed_ = true;
-    cluster_->EndAll(SIGKILL);
-    return;
-  }
-  signal_ = signal;
-  if (ending_since_.has_value()) return;
-  saving_ = saves_ && workers_started_ && cluster_->IsRunning("ps:0");
-  console_.Line(absl::StrCat("SIG", sigabbrev_np(signal), ": ", saving_ ? "saving a checkpoint and " : "",
-                             "ending ", cluster_->running().size(), " tasks; a second one kills them"));
-  if (!saving_) return End();
-  ending_since_ = Clock::Real().Now();
-  if (!options_.verbose) cluster_->Mute();
-  cluster_->EndFrom("ps:0", SIGTERM);
-}
-
-void Job::Fail(Failure failure) {
-  if (failure_.has_value() || ending_since_.has_value()) return;
-  failure_ = std::move(failure);
-  failed_at_ = Clock::Real().Now();
-  // What other tasks say about the failure is in their logs; the cause is shown first.
-  if (!options_.verbose) cluster_->Mute();
-}
-
-Failure Job::CauseOfFailure() const {
-  const auto cause = FirstCause(exits_);
-  // A failure that was found here explains itself, unless a task that has ended explains it better.
-  if (!cause.has_value() || (!failure_->text.empty() && MeaningOf(exits_[*cause]) != ExitMeaning::kFatal)) {
-    return *failure_;
-  }
-  const TaskExit& exit = exits_[*cause];
-  // Servers end when the last worker has given up, though its program may end well.
-  const bool programs_are_well = !options_.program.empty() && some_worker_done_ &&
-                                 !cluster_->Runs("worker") && FindWorker(/*ok=*/false) == exits_.end();
-  return {
-      absl::StrCat(DescribeExit(exit), exit.restarted ? "; started again, but the job did not recover" : ""),
-      ExitCodeFor(exit), exit.task,
-      exit.exit.code == kExitPeerLost && programs_are_well
-          ? "the workers' programs ended well; if the lines above say that every worker gave up, they left "
-            "their loops too early: a loop ends by itself when the job is done, and for a shorter job there "
-            "are train.epochs and train.examples"
-          : HintFor(exit),
-      exit.last_lines};
-}
-
-void Job::ReportFailureWhenSettled() {
-  if (!failure_.has_value() || reported_) return;
-  const auto first = FirstCause(exits_);
-  const bool lost_another = first.has_value() && exits_[*first].exit.code == kExitPeerLost;
-  const absl::Duration settle = lost_another ? kSettleOfLoss : kSettle;
-  if (Clock::Real().Now() - failed_at_ < settle && !cluster_->running().empty()) return;
-  reported_ = true;
-  const Failure cause = CauseOfFailure();
-  std::vector<std::string> lines = cause.last_lines;
-  if (lines.empty() && !cause.task.empty()) lines = cluster_->LastLines(cause.task);
-  console_.Line(
-      "error: ", Console::Color::kRed,
-      absl::StrCat(cause.text, lines.empty() ? "" : absl::StrCat("; the last lines of ", cause.task, ":")));
-  for (const auto& line : lines) console_.Line(absl::StrCat("    ", line));
-  if (!cause.hint.empty()) console_.Line(absl::StrCat("hint: ", cause.hint));
-  console_.Line(absl::StrCat("logs: ", result_.log_dir));
-  End();
-}
-
-void Job::End() {
-  saving_ = false;
-  ending_since_ = Clock::Real().Now();
-  if (!options_.verbose) cluster_->Mute();
-  cluster_->EndAll(SIGTERM);
-}
-
-void Job::PollStatus() {
-  if (ending_since_.has_value()) {
-    return console_.SetStatus(
-        absl::StrCat(saving_ ? "saving a checkpoint: " : "ending: ", Names(cluster_->running())));
-  }
-  if (!workers_started_) return console_.SetStatus(absl::StrCat(result_.job_name, "  starting servers"));
-  if (coordinator_done_) {
-    return console_.SetStatus(
-        absl::StrCat(result_.job_name, "  done; still running: ", Names(cluster_->running())));
-  }
-  if (status_ == nullptr || failure_.has_value() || Clock::Real().Now() < next_poll_) return;
-  const auto status = status_->Get(kStatusDeadline);
-  next_poll_ = Clock::Real().Now() + kStatusPoll;
-  // ps:0 may be busy for a moment, or gone at the end; the last status stays.
-  if (!status.ok()) return;
-  console_.SetStatus(StatusLine(*status));
-  digests_ = std::max(digests_, TimeForDigests(*status));
-  if (status->state() != v1::STARTING) {
-    begun_by_ = start_;
-  } else if (begun_by_ != start_) {
-    waits_ = Clock::Real().Now();
-    begun_by_ = waits_ + kTellsStart;
-  }
-}
-
-absl::Status Job::ReadSummary() {
+absl::Status Job::ReadSummary(const JobEnd& end) {
   WEIR_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(cluster_->summary_path()));
   if (text.empty()) return absl::InternalError("ps:0 left no summary");
   auto summary = ParseSummary(text);
@@ -584,14 +142,14 @@ absl::Status Job::ReadSummary() {
     return absl::InternalError(absl::StrCat("the summary of ps:0: ", summary.status().message()));
   }
   summary->total_seconds = absl::ToDoubleSeconds(Clock::Real().Now() - start_);
-  for (const TaskExit& exit : exits_) summary->exit_codes[exit.task] = exit.exit.status();
-  summary->restarts = restarts_;
+  for (const TaskExit& exit : end.exits) summary->exit_codes[exit.task] = exit.exit.status();
+  summary->restarts = end.restarts;
   result_.summary = *std::move(summary);
   return absl::OkStatus();
 }
 
-absl::Status Job::Finish() {
-  if (const absl::Status status = ReadSummary(); !status.ok()) {
+absl::Status Job::Finish(const JobEnd& end) {
+  if (const absl::Status status = ReadSummary(end); !status.ok()) {
     return absl::InternalError(absl::StrCat("all tasks ended well, but ", status.message()));
   }
   if (options_.summary.empty()) return absl::OkStatus();

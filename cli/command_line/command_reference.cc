@@ -1,4 +1,4 @@
-#include "cli/commands/command_reference.h"
+#include "cli/command_line/command_reference.h"
 
 #include <utility>
 #include <vector>

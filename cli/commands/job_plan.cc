@@ -1,0 +1,90 @@
+#include "cli/commands/job_plan.h"
+
+#include <filesystem>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "cli/commands/start.h"
+#include "cli/local_cluster/installation.h"
+#include "cli/report/summary.h"
+#include "common/base/status_macros.h"
+#include "common/config/job_config.h"
+#include "common/config/json_document.h"
+#include "common/config/object_path.h"
+
+namespace weir {
+namespace {
+
+// Makes an override of a field from a path of the command line. That path starts at the working folder; a
+// field's path would start at the config's.
+std::string PathOverride(absl::string_view field, const std::string& path) {
+  return absl::StrCat(
+      field, "=",
+      JsonQuote(IsObjectPath(path) ? path : std::filesystem::absolute(path).lexically_normal().string()));
+}
+
+absl::Status CheckProgram(const UpOptions& options, const v1::JobConfig& config) {
+  if (options.program.empty()) {
+    if (config.has_model()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.config,
+        ": model and data are missing: the job is for a program that brings its own. Name the program (`weir "
+        "up JOB -- PROGRAM ARGS`), or give both to have `worker` train"));
+  }
+  if (options.device != "auto") {
+    return absl::InvalidArgumentError(absl::StrCat("--device is for `worker`; ", options.program[0],
+                                                   " chooses its device itself; take it out"));
+  }
+  return CheckCanRun(options.program[0]);
+}
+
+}  // namespace
+
+absl::StatusOr<JobPlan> PlanJob(const UpOptions& options, Console& console) {
+  JobPlan plan;
+  LocalCluster::Options& cluster = plan.cluster;
+  cluster.overrides = options.overrides;
+  if (!options.resume.empty()) {
+    cluster.overrides.push_back(PathOverride("checkpoint.directory", options.resume));
+  }
+  if (!options.init_from.empty()) {
+    cluster.overrides.push_back(PathOverride("checkpoint.init_from", options.init_from));
+  }
+  if (options.seed.has_value()) cluster.overrides.push_back(absl::StrCat("seed=", *options.seed));
+  if (options.workers.has_value()) {
+    cluster.overrides.push_back(absl::StrCat("cluster.workers=", *options.workers));
+  }
+  WEIR_ASSIGN_OR_RETURN(const v1::JobConfig config, LoadJobConfig(options.config, cluster.overrides));
+  WEIR_RETURN_IF_ERROR(CheckProgram(options, config));
+  plan.name = config.name();
+  cluster.workers = static_cast<int>(config.cluster().has_workers() ? config.cluster().workers() : 1);
+  if (!options.workers.has_value()) {
+    cluster.overrides.push_back(absl::StrCat("cluster.workers=", cluster.workers));
+  }
+  plan.saves = config.checkpoint().has_directory();
+  plan.lease = absl::Seconds(config.cluster().lease_seconds());
+  // A job that is resumed has begun already.
+  plan.needed_workers = !options.resume.empty()              ? 1
+                        : config.cluster().has_min_workers() ? config.cluster().min_workers()
+                                                             : static_cast<size_t>(cluster.workers);
+  plan.skips_workers = config.consistency().on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER;
+  WEIR_ASSIGN_OR_RETURN(const std::string from, FindStart(config.checkpoint(), !options.resume.empty()));
+  if (!from.empty()) console.Line(from);
+  WEIR_ASSIGN_OR_RETURN(cluster.binaries, FindBinaries(options.bin_dir));
+  // Fails now, not after hours of training.
+  if (!options.summary.empty()) WEIR_RETURN_IF_ERROR(PrepareFile(options.summary));
+  cluster.config = options.config;
+  cluster.program = options.program;
+  cluster.ps = options.ps;
+  cluster.device = options.device;
+  cluster.evaluator = options.evaluator;
+  cluster.tls = options.tls;
+  cluster.http_port = options.http_port;
+  cluster.show = options.verbose ? ShowLines::kAll : ShowLines::kNotable;
+  cluster.console = &console;
+  plan.restart = options.restart;
+  return plan;
+}
+
+}  // namespace weir

@@ -1,0 +1,425 @@
+#include "cli/commands/job_supervisor.h"
+
+#include <signal.h>
+#include <string.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "cli/commands/grpc_status_client.h"
+#include "cli/report/digest_time.h"
+#include "cli/report/format.h"
+#include "cli/report/status_text.h"
+#include "common/program/exit_codes.h"
+#include "common/system/clock.h"
+
+namespace weir {
+namespace {
+
+constexpr absl::Duration kPortDeadline = absl::Seconds(30);
+constexpr absl::Duration kPortPoll = absl::Milliseconds(20);
+constexpr absl::Duration kStatusPoll = absl::Milliseconds(250);
+constexpr absl::Duration kStatusDeadline = absl::Milliseconds(250);
+// One task may notice the loss of another before `weir` sees the other's end.
+constexpr absl::Duration kSettle = absl::Milliseconds(300);
+// The same where only tasks have ended that lost another: that one may take longer, as the interpreter of a
+// script does that raised an exception. On a busy machine 3 s were too few for one with PyTorch.
+constexpr absl::Duration kSettleOfLoss = absl::Seconds(10);
+// From SIGTERM to SIGKILL.
+constexpr absl::Duration kEndDeadline = absl::Seconds(10);
+// The same, if a checkpoint is taken first.
+constexpr absl::Duration kSaveDeadline = absl::Seconds(60);
+// When all tasks of one side are done, how long the other side may still take. Servers also wait for the
+// lease of a worker that fell silent.
+constexpr absl::Duration kLinger = absl::Seconds(30);
+// By then ps:0 has said whether it waits for a task, even on a busy machine.
+constexpr absl::Duration kTellsStart = absl::Seconds(10);
+// When the job is done, how long a task that has not noticed may still take. After that long `weir up` says
+// which of the user's programs go on.
+constexpr absl::Duration kStragglers = absl::Seconds(5);
+
+struct Failure {
+  std::string text;
+  int exit_code = kExitInternal;
+  std::string task;  // the task whose last lines tell more; "": none
+  std::string hint;
+  std::vector<std::string> last_lines = {};  // of the task; empty: its newest lines
+};
+
+std::string Names(const std::vector<std::string>& names) { return absl::StrJoin(names, ", "); }
+
+class Supervisor {
+ public:
+  Supervisor(const JobPlan& plan, LocalCluster& cluster, Console& console, Interrupts& interrupts)
+      : plan_(plan), cluster_(cluster), console_(console), interrupts_(interrupts) {}
+
+  JobEnd Run();
+
+ private:
+  void Loop();
+  void StartWorkersWhenReady();
+  void OnExits(std::vector<TaskExit> exits);
+  bool MayRestart(const TaskExit& exit) const;
+  void Restart(TaskExit* exit);
+  void OnSignal(int signal);
+  void Warn();
+  void CheckStart();
+  void FailWithoutMembers();
+  void CheckWorkers();
+  void EndStragglers(absl::Duration quiet);
+  void CheckLinger();
+  void ReportFailureWhenSettled();
+  void PollStatus();
+  void Fail(Failure failure);
+  void End();
+  Failure CauseOfFailure() const;
+  // From now on lines of tasks are in their logs alone, unless all are asked for.
+  void Mute();
+
+  const JobPlan& plan_;
+  LocalCluster& cluster_;
+  Console& console_;
+  Interrupts& interrupts_;
+  const absl::Time start_ = Clock::Real().Now();
+  std::unique_ptr<StatusClient> status_;
+
+  absl::Duration digests_;  // the longest TimeForDigests() so far
+  bool workers_started_ = false;
+  absl::Time waits_ = start_;          // when ps:0 last said that it waits for workers or servers
+  absl::Time begun_by_ = start_;       // by when the job has begun, as far as is known
+  std::vector<std::string> warnings_;  // of tasks that the job does without, if it has begun
+  bool some_worker_done_ = false;
+  bool coordinator_done_ = false;
+  absl::Time done_at_;  // of ps:0's end
+  bool ended_stragglers_ = false;
+  std::vector<TaskExit> exits_;
+  std::map<std::string, int> restarts_;             // by task
+  std::map<std::string, absl::Time> restarted_at_;  // the last one
+  absl::Time last_exit_ = start_;
+  absl::Time next_poll_ = start_;
+  std::optional<Failure>
+      failure_;  // the first one; an exit that explains it better may follow within kSettle
+  absl::Time failed_at_;
+  bool reported_ = false;
+  std::optional<absl::Time> ending_since_;
+  bool saving_ = false;  // while ending: ps:0 takes a checkpoint and tells the others
+  bool killed_ = false;
+  int signal_ = 0;  // the signal that ended the job from outside
+};
+
+JobEnd Supervisor::Run() {
+  if (const absl::Status status = cluster_.StartServers(); !status.ok()) {
+    Fail({std::string(status.message()), kExitInternal, "", ""});
+  }
+  Loop();
+  console_.SetStatus("");
+  status_.reset();
+  JobEnd end;
+  if (failure_.has_value()) end.failure = CauseOfFailure().exit_code;
+  end.signal = signal_;
+  end.exits = std::move(exits_);
+  end.restarts = std::move(restarts_);
+  return end;
+}
+
+void Supervisor::Loop() {
+  while (true) {
+    const absl::Duration tick = workers_started_ ? kStatusPoll : kPortPoll;
+    OnExits(cluster_.WaitForExits(interrupts_.fd(), tick));
+    while (const auto signal = interrupts_.Next()) OnSignal(*signal);
+    StartWorkersWhenReady();
+    CheckStart();
+    CheckWorkers();
+    CheckLinger();
+    ReportFailureWhenSettled();
+    if (saving_ && !cluster_.IsRunning("ps:0")) End();
+    const absl::Duration limit = saving_ ? kSaveDeadline : kEndDeadline;
+    if (ending_since_.has_value() && !killed_ && Clock::Real().Now() - *ending_since_ >= limit) {
+      console_.Line("warning: ", Console::Color::kYellow,
+                    absl::StrCat(Names(cluster_.running()), " did not end within ",
+                                 absl::FormatDuration(limit), "; killed"));
+      killed_ = true;
+      cluster_.EndAll(SIGKILL);
+    }
+    if (cluster_.running().empty() && (workers_started_ || ending_since_.has_value())) break;
+    cluster_.ShowHeld(Clock::Real().Now() - kSettle);
+    PollStatus();
+  }
+  cluster_.ShowHeld(absl::InfiniteFuture());
+  if (!failure_.has_value()) Warn();
+}
+
+void Supervisor::StartWorkersWhenReady() {
+  if (workers_started_ || failure_.has_value() || ending_since_.has_value()) return;
+  const auto missing = cluster_.MissingServers();
+  if (!missing.ok()) return Fail({std::string(missing.status().message()), kExitInternal, "", ""});
+  if (missing->empty()) {
+    workers_started_ = true;
+    if (!cluster_.dashboard().empty()) console_.Line(absl::StrCat("dashboard: ", cluster_.dashboard()));
+    begun_by_ = Clock::Real().Now() + kTellsStart;
+    console_.SetStatus(absl::StrCat(plan_.name, "  starting workers"));
+    const absl::Status status = cluster_.StartWorkers();
+    if (!status.ok()) return Fail({std::string(status.message()), kExitInternal, "", ""});
+    status_ =
+        std::make_unique<StatusClient>(cluster_.coordinator_address(), cluster_.token(), cluster_.tls());
+  } else if (Clock::Real().Now() - start_ > kPortDeadline) {
+    Fail({absl::StrCat(Names(*missing), " opened no port within ", absl::FormatDuration(kPortDeadline)),
+          kExitPeerLost, (*missing)[0], "this machine may be overloaded; then try again"});
+  }
+}
+
+bool Supervisor::MayRestart(const TaskExit& exit) const {
+  if (failure_.has_value() || ending_since_.has_value()) return false;
+  if (!IsWorthRestart(exit) || exit.restarts >= plan_.restart) return false;
+  // A server finds its weights again in a checkpoint, or not at all. A task that comes to a job that is done
+  // would only wait.
+  if (coordinator_done_) return false;
+  return absl::StartsWith(exit.task, "ps:") ? plan_.saves : !some_worker_done_;
+}
+
+void Supervisor::Restart(TaskExit* exit) {
+  const absl::Status status = cluster_.Restart(exit->task);
+  if (!status.ok()) return Fail({std::string(status.message()), kExitInternal, "", ""});
+  exit->restarted = true;
+  ++restarts_[exit->task];
+  restarted_at_[exit->task] = Clock::Real().Now();
+  console_.Line("warning: ", Console::Color::kYellow,
+                absl::StrCat(exit->task, exit->exit.signal != 0 ? " was killed by " : " ended with ",
+                             exit->exit.ToString(), " after ", FormatSeconds(exit->seconds),
+                             "; started again (", exit->restarts + 1, " of ", plan_.restart, ")"));
+}
+
+void Supervisor::OnExits(std::vector<TaskExit> exits) {
+  for (TaskExit& exit : exits) {
+    if (exit.exit.ok() && absl::StartsWith(exit.task, "worker:")) some_worker_done_ = true;
+    if (exit.exit.ok() && exit.task == "ps:0") {
+      coordinator_done_ = true;
+      done_at_ = Clock::Real().Now();
+    }
+  }
+  for (TaskExit& exit : exits) {
+    exit.skipped =
+        plan_.skips_workers && absl::StartsWith(exit.task, "worker:") && exit.exit.code == kExitInternal;
+    exit.job_done = coordinator_done_;
+    if (MayRestart(exit)) Restart(&exit);
+    exits_.push_back(exit);
+    last_exit_ = Clock::Real().Now();
+    if (MeaningOf(exit) == ExitMeaning::kFatal) Fail({});
+    if (!exit.exit.ok()) continue;
+    if (!workers_started_) {
+      Fail({absl::StrCat(exit.task, " ended before any worker had started"), kExitInternal, exit.task, ""});
+    }
+  }
+  if (failure_.has_value()) return;
+  for (const TaskExit& exit : exits) {
+    if (exit.restarted || MeaningOf(exit) != ExitMeaning::kSurvivable) continue;
+    warnings_.push_back(absl::StrCat(DescribeExit(exit), exit.job_done ? "; the job is done all the same"
+                                                                       : "; the job goes on without it"));
+  }
+}
+
+void Supervisor::Warn() {
+  for (const std::string& warning : std::exchange(warnings_, {})) {
+    console_.Line("warning: ", Console::Color::kYellow, warning);
+  }
+}
+
+// ps:0 would wait cluster.start_seconds for tasks that will not come.
+void Supervisor::CheckStart() {
+  const absl::Time now = Clock::Real().Now();
+  if (now >= begun_by_ || cluster_.CountRunning("worker") >= plan_.needed_workers) return Warn();
+  if (failure_.has_value() || waits_ - last_exit_ < kSettle) return;
+  const auto cause = FirstCause(exits_);
+  if (!cause.has_value()) return FailWithoutMembers();
+  const TaskExit& exit = exits_[*cause];
+  Fail({absl::StrCat(DescribeExit(exit), "; the job had not begun, and cannot with fewer than ",
+                     plan_.needed_workers, plan_.needed_workers == 1 ? " worker" : " workers"),
+        ExitCodeFor(exit), exit.task, HintFor(exit), exit.last_lines});
+}
+
+// A worker of a job that has not begun ended well all the same: it never was in the job.
+void Supervisor::FailWithoutMembers() {
+  const TaskExit* ended = FindWorker(exits_, /*ok=*/true);
+  if (ended == nullptr) return;
+  Fail({absl::StrCat("the program of ", ended->task, " ended after ", FormatSeconds(ended->seconds),
+                     " without joining the job"),
+        kExitInternal, ended->task,
+        "a program joins with the loop over weir.torch.Optimizer(...).loader(), or with a weir.Client; is "
+        "this the right program, and does it come to its loop?",
+        ended->last_lines});
+}
+
+// ps:0 would wait for a worker to come.
+void Supervisor::CheckWorkers() {
+  if (!workers_started_ || cluster_.Runs("worker") || some_worker_done_ || coordinator_done_) return;
+  // The job may be about to end.
+  if (Clock::Real().Now() - last_exit_ >= kSettle) Fail({});
+}
+
+// Programs run on after the job, to evaluate what they have trained for example. One that was started again
+// just before the end may have come when the job was done, and would wait for its servers.
+void Supervisor::EndStragglers(absl::Duration quiet) {
+  std::vector<std::string> late;
+  for (const std::string& task : cluster_.running()) {
+    const auto restart = restarted_at_.find(task);
+    if (restart != restarted_at_.end() && done_at_ - restart->second < kLinger) late.push_back(task);
+  }
+  if (late.empty()) return;
+  if (!std::exchange(ended_stragglers_, true)) {
+    console_.Line("warning: ", Console::Color::kYellow,
+                  absl::StrCat(Names(late), late.size() == 1 ? " was" : " were", " started again, and still ",
+                               late.size() == 1 ? "runs " : "run ", absl::FormatDuration(kStragglers),
+                               " after the job's end; ended"));
+    for (const std::string& task : late) cluster_.EndOne(task, SIGTERM);
+  } else if (quiet >= kStragglers + kEndDeadline) {
+    for (const std::string& task : late) cluster_.EndOne(task, SIGKILL);
+  }
+}
+
+void Supervisor::CheckLinger() {
+  if (!workers_started_ || failure_.has_value() || ending_since_.has_value()) return;
+  const auto running = cluster_.running();
+  if (running.empty()) return;
+  const auto still_run = [&](absl::Duration limit, absl::string_view after) {
+    return absl::StrCat(Names(running), " still ", running.size() == 1 ? "runs " : "run ",
+                        absl::FormatDuration(limit), " after ", after);
+  };
+  const absl::Duration quiet = Clock::Real().Now() - last_exit_;
+  const bool servers_run = cluster_.Runs("ps");
+  const bool others_run = cluster_.Runs("worker") || cluster_.Runs("evaluator");
+  if (coordinator_done_ && others_run && !plan_.cluster.program.empty()) {
+    if (quiet >= kStragglers) EndStragglers(quiet);
+    return;
+  }
+  if (coordinator_done_ && quiet >= kStragglers) {
+    // A worker that was away when the others were told of the end, say.
+    console_.Line("warning: ", Console::Color::kYellow, still_run(kStragglers, "the job's end; ended"));
+    return End();
+  }
+  const absl::Duration limit = (servers_run ? kLinger + plan_.lease : kLinger) + digests_;
+  if (servers_run == others_run || quiet < limit) return;
+  Fail({still_run(limit, servers_run ? "all workers have ended" : "all servers have ended"), kExitInternal,
+        running[0], ""});
+}
+
+void Supervisor::OnSignal(int signal) {
+  if (signal_ != 0) {
+    killed_ = true;
+    cluster_.EndAll(SIGKILL);
+    return;
+  }
+  signal_ = signal;
+  if (ending_since_.has_value()) return;
+  saving_ = plan_.saves && workers_started_ && cluster_.IsRunning("ps:0");
+  console_.Line(absl::StrCat("SIG", sigabbrev_np(signal), ": ", saving_ ? "saving a checkpoint and " : "",
+                             "ending ", cluster_.running().size(), " tasks; a second one kills them"));
+  if (!saving_) return End();
+  ending_since_ = Clock::Real().Now();
+  Mute();
+  cluster_.EndFrom("ps:0", SIGTERM);
+}
+
+void Supervisor::Fail(Failure failure) {
+  if (failure_.has_value() || ending_since_.has_value()) return;
+  failure_ = std::move(failure);
+  failed_at_ = Clock::Real().Now();
+  // What other tasks say about the failure is in their logs; the cause is shown first.
+  Mute();
+}
+
+Failure Supervisor::CauseOfFailure() const {
+  const auto cause = FirstCause(exits_);
+  // A failure that was found here explains itself, unless a task that has ended explains it better.
+  if (!cause.has_value() || (!failure_->text.empty() && MeaningOf(exits_[*cause]) != ExitMeaning::kFatal)) {
+    return *failure_;
+  }
+  const TaskExit& exit = exits_[*cause];
+  // Servers end when the last worker has given up, though its program may end well.
+  const bool programs_are_well = !plan_.cluster.program.empty() && some_worker_done_ &&
+                                 !cluster_.Runs("worker") && FindWorker(exits_, /*ok=*/false) == nullptr;
+  return {
+      absl::StrCat(DescribeExit(exit), exit.restarted ? "; started again, but the job did not recover" : ""),
+      ExitCodeFor(exit), exit.task,
+      exit.exit.code == kExitPeerLost && programs_are_well
+          ? "the workers' programs ended well; if the lines above say that every worker gave up, they left "
+            "their loops too early: a loop ends by itself when the job is done, and for a shorter job there "
+            "are train.epochs and train.examples"
+          : HintFor(exit),
+      exit.last_lines};
+}
+
+void Supervisor::ReportFailureWhenSettled() {
+  if (!failure_.has_value() || reported_) return;
+  const auto first = FirstCause(exits_);
+  const bool lost_another = first.has_value() && exits_[*first].exit.code == kExitPeerLost;
+  const absl::Duration settle = lost_another ? kSettleOfLoss : kSettle;
+  if (Clock::Real().Now() - failed_at_ < settle && !cluster_.running().empty()) return;
+  reported_ = true;
+  const Failure cause = CauseOfFailure();
+  std::vector<std::string> lines = cause.last_lines;
+  if (lines.empty() && !cause.task.empty()) lines = cluster_.LastLines(cause.task);
+  console_.Line(
+      "error: ", Console::Color::kRed,
+      absl::StrCat(cause.text, lines.empty() ? "" : absl::StrCat("; the last lines of ", cause.task, ":")));
+  for (const auto& line : lines) console_.Line(absl::StrCat("    ", line));
+  if (!cause.hint.empty()) console_.Line(absl::StrCat("hint: ", cause.hint));
+  console_.Line(absl::StrCat("logs: ", plan_.cluster.log_dir));
+  End();
+}
+
+void Supervisor::End() {
+  saving_ = false;
+  ending_since_ = Clock::Real().Now();
+  Mute();
+  cluster_.EndAll(SIGTERM);
+}
+
+void Supervisor::PollStatus() {
+  if (ending_since_.has_value()) {
+    return console_.SetStatus(
+        absl::StrCat(saving_ ? "saving a checkpoint: " : "ending: ", Names(cluster_.running())));
+  }
+  if (!workers_started_) return console_.SetStatus(absl::StrCat(plan_.name, "  starting servers"));
+  if (coordinator_done_) {
+    return console_.SetStatus(absl::StrCat(plan_.name, "  done; still running: ", Names(cluster_.running())));
+  }
+  if (status_ == nullptr || failure_.has_value() || Clock::Real().Now() < next_poll_) return;
+  const auto status = status_->Get(kStatusDeadline);
+  next_poll_ = Clock::Real().Now() + kStatusPoll;
+  // ps:0 may be busy for a moment, or gone at the end; the last status stays.
+  if (!status.ok()) return;
+  console_.SetStatus(StatusLine(*status));
+  digests_ = std::max(digests_, TimeForDigests(*status));
+  if (status->state() != v1::STARTING) {
+    begun_by_ = start_;
+  } else if (begun_by_ != start_) {
+    waits_ = Clock::Real().Now();
+    begun_by_ = waits_ + kTellsStart;
+  }
+}
+
+void Supervisor::Mute() {
+  if (plan_.cluster.show != ShowLines::kAll) cluster_.Mute();
+}
+
+}  // namespace
+
+const TaskExit* FindWorker(const std::vector<TaskExit>& exits, bool ok) {
+  const auto found = std::find_if(exits.begin(), exits.end(), [ok](const TaskExit& exit) {
+    return exit.exit.ok() == ok && absl::StartsWith(exit.task, "worker:");
+  });
+  return found == exits.end() ? nullptr : &*found;
+}
+
+JobEnd SuperviseJob(const JobPlan& plan, LocalCluster& cluster, Console& console, Interrupts& interrupts) {
+  return Supervisor(plan, cluster, console, interrupts).Run();
+}
+
+}  // namespace weir
