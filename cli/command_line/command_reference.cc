@@ -9,6 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "common/program/help_formatter.h"
 #include "common/program/version.h"
 
 namespace weir {
@@ -31,8 +32,6 @@ std::string Roff(absl::string_view text) {
   const bool control = !escaped.empty() && (escaped.front() == '.' || escaped.front() == '\'');
   return control ? absl::StrCat("\\&", escaped) : escaped;
 }
-
-std::string TypeOf(const CLI::Option& option) { return TakesValue(option) ? option.get_type_name() : ""; }
 
 }  // namespace
 
@@ -84,19 +83,14 @@ std::string ManualPage(const CLI::App& command, const std::string& name) {
                                   "\n.SH SYNOPSIS\n.B ", Roff(name), "\n");
   std::string options;
   for (const CLI::Option* option : command.get_options()) {
-    const std::string type = TypeOf(*option);
-    std::string flag = option->get_name(/*positional=*/option->get_positional());
+    const std::string word = option->get_name(/*positional=*/option->get_positional());
     if (option->get_positional()) {
-      absl::StrAppend(&page, ".I ", Roff(flag), "\n");
+      absl::StrAppend(&page, ".I ", Roff(word), "\n");
     } else if (option->get_required()) {
-      absl::StrAppend(&page, ".B ", Roff(flag), "\n");
+      absl::StrAppend(&page, ".B ", Roff(word), "\n");
     }
-    if (!type.empty()) absl::StrAppend(&flag, option->get_positional() ? " " : "=", type);
-    absl::StrAppend(&options, ".TP\n.B ", Roff(flag), "\n", Roff(option->get_description()));
-    if (!option->get_default_str().empty() && TakesValue(*option)) {
-      absl::StrAppend(&options, " (default: ", Roff(option->get_default_str()), ")");
-    }
-    absl::StrAppend(&options, "\n");
+    const OptionText text = Describe(*option);
+    absl::StrAppend(&options, ".TP\n.B ", Roff(text.name), "\n", Roff(text.description), "\n");
   }
   if (!command.get_subcommands({}).empty()) absl::StrAppend(&page, ".I COMMAND\n");
   absl::StrAppend(&page, "[flags]\n.SH OPTIONS\n", options);

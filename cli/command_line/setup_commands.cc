@@ -112,7 +112,7 @@ void AddManifestCommand(Commands& commands) {
   command->add_flag("--gpu", options->gpu, "Each worker computes on an NVIDIA GPU");
   command->add_flag("--tls", options->tls,
                     "All connections of the job have mutual TLS, with certificates of weir certs init");
-  command->add_option("--format", options->format, "kustomize, jobset or tfjob")
+  command->add_option("--format", options->format, "What to write")
       ->check(CLI::IsMember({"kustomize", "jobset", "tfjob"}))
       ->capture_default_str();
   command->add_option("--out", options->out, "The folder, new or empty")
@@ -158,7 +158,7 @@ void AddDataCommands(Commands& commands) {
   constexpr uint64_t kMostRows = 100000000, kMostKeys = 10000000;
   add_count("--rows", &options->rows, "Rows of train.csv", kMostRows);
   add_count("--test_rows", &options->test_rows, "Rows of test.csv, which follow those", kMostRows);
-  command->add_option("--seed", options->log.seed, "Another truth and other rows")->capture_default_str();
+  command->add_option("--seed", options->log.seed, "Another seed makes another truth and other rows")->capture_default_str();
   add_count("--users", &options->log.users, "Users", kMostKeys);
   add_count("--items", &options->log.items, "Items", kMostKeys);
   add_count("--tags", &options->log.tags, "Tags; a row has up to 4", kMostKeys);

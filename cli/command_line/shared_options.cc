@@ -51,7 +51,7 @@ CLI::Validator WholeNumber() {
         const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
         return digits ? "" : "must be a whole number from 0 to 2^64 - 1, got '" + text + "'";
       },
-      "UINT64");
+      "");
 }
 
 }  // namespace weir

@@ -1,6 +1,7 @@
 #include "common/program/command_line.h"
 
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "common/config/suggestion.h"
 #include "common/program/exit_codes.h"
+#include "common/program/help_formatter.h"
 #include "common/program/version.h"
 
 namespace weir {
@@ -20,6 +22,11 @@ std::vector<std::string> Allowed(const CLI::App& command) {
   for (const CLI::App* sub : command.get_subcommands({})) words.push_back(sub->get_name());
   for (const CLI::Option* option : command.get_options()) words.push_back(option->get_name());
   return words;
+}
+
+void SetFormatter(CLI::App& app, const std::shared_ptr<CLI::FormatterBase>& formatter) {
+  app.formatter(formatter);
+  for (CLI::App* sub : app.get_subcommands({})) SetFormatter(*sub, formatter);
 }
 
 }  // namespace
@@ -45,6 +52,7 @@ int BadCommandLine(const CLI::App& app, const std::string& message) {
 }
 
 std::optional<int> ReadCommandLine(CLI::App& app, int argc, char** argv) {
+  SetFormatter(app, std::make_shared<HelpFormatter>());
   app.set_version_flag("--version", absl::StrCat(app.get_name(), " ", kVersion));
   try {
     app.parse(argc, argv);

@@ -106,8 +106,19 @@ TEST_CASE("help of a command, manual pages and completion, of the same definitio
   CHECK(none.code == kExitUsage);
   CHECK_THAT(none.output, Contains("there is no command 'upp'"));
   const WeirResult page = Weir({"man", "checkpoint", "take"});
-  CHECK_THAT(page.output, StartsWith(".TH \"WEIR-CHECKPOINT-TAKE\" 1") &&
-                              Contains(".B \\-\\-address=HOST:PORT\nAddress of ps:0\n"));
+  CHECK_THAT(page.output,
+             StartsWith(".TH \"WEIR-CHECKPOINT-TAKE\" 1") &&
+                 Contains(".B \\-\\-address=HOST:PORT\nAddress of ps:0 [not with \\-\\-cluster]\n"));
+  const WeirResult up = Weir({"up", "--help"});
+  for (const char* line : {"config FILE                 Job config (JSON with comments) [required]",
+                           "--ps=N                      Servers [1 to 64; default: 1]", "--seed=N ",
+                           "--restart[=N]               Starts tasks that died again",
+                           "[not with --init_from]", "--tls                       Mutual TLS"}) {
+    CHECK_THAT(up.output, Contains(line));
+  }
+  CHECK_THAT(
+      Weir({"manifest", "--help"}).output,
+      Contains("--format=TEXT               What to write [kustomize, jobset, tfjob; default: kustomize]"));
 
   // As bash calls it: the words so far, the last of them unfinished.
   const auto complete = [](const std::string& words) {
