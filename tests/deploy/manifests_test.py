@@ -203,6 +203,10 @@ PLANTED = [
     # Alerts and panels.
     (MONITORING, ALERTS, "weir_pushes_lost_total", "weir_lost_total", "no metric weir_lost_total"),
     (MONITORING, ALERTS, "changes(weir_job_examples[15m])", "changes(weir_job_examples[15m]", "is no PromQL"),
+    (MONITORING, ALERTS, "last_terminated_reason", "terminated_reason", "no metric kube_pod_container_status_terminated_reason"),
+    (MONITORING, ALERTS, "unless on (namespace, pod) kube_pod_container_status_last_terminated_reason", "unless weir_version",
+     "servers whose job is done are started again"),
+    (MONITORING, ALERTS, " offset 15m", "", "a series that has just begun has no changes"),
     (MONITORING, ALERTS, "labels: {severity: info}", "labels: {level: info}", "needs the label severity"),
     (MONITORING, MONITORING + "/dashboard.json", "weir_parked_pulls", "weir_waiting_pulls", "no metric weir_waiting_pulls"),
     (MONITORING, "docs/metrics.md", "`weir_job_step`", "`weir_step`", "no metric weir_job_step"),
