@@ -75,8 +75,9 @@ void CheckData(const v1::DataConfig& data, Problems* problems) {
     problems->Add(named.field,
                   absl::StrCat("'", named.path,
                                "' is relative to this file's folder, which pods do not have; write the path "
-                               "that the file has in a pod, such as /data/",
-                               Normal(named.path)));
+                               "that the file has in a pod, such as /data",
+                               // Without .. at its beginning.
+                               Normal(absl::StrCat("/", named.path))));
   }
   if (paths.empty() || !absolute) return;
   const std::string folder = DataFolder(data);

@@ -235,6 +235,8 @@ class ManifestCommand(unittest.TestCase):
     def test_configs_that_cannot_run_in_pods(self):
         relative = {**LARGE, "data": {**LARGE["data"], "train": {"images": "train/images", "labels": "/data/labels"}}}
         self.assert_refused(relative, [], f"{self.job}: data.train.images: 'train/images' is relative", "/data/train/images")
+        beside = {**LARGE, "data": {**LARGE["data"], "train": {"images": "../train/images", "labels": "/data/labels"}}}
+        self.assert_refused(beside, [], "'../train/images' is relative", "such as /data/train/images\n")
         for folder, taken in [("/", "/bin"), ("/etc/weir", "/etc"), ("/usr", "/usr/bin"), ("/tmp/x/..", "/tmp"),
                               ("/var/lib/weir/data", "/var/lib/weir")]:
             files = {"images": f"{folder}/images", "labels": f"{folder}/labels"}
