@@ -50,8 +50,10 @@ for program in "${programs[@]}"; do
     echo "$path" >>"$work/libraries"
   done
 done
-cp -r configs "$stage/"
-cp LICENSE README.md "$stage/"
+cp -r configs docs "$stage/"
+install -D -m 644 -t "$stage/examples" examples/*.py examples/*.json examples/*.txt
+# README.md, and what it refers to.
+cp --parents LICENSE README.md CONTRIBUTING.md SECURITY.md proto/job_config.proto client/client.h worker/data/digits/LICENSE "$stage/"
 if [[ ${#cublas[@]} -gt 0 ]]; then
   cp -L "${cublas[@]}" "$stage/lib/"
   install -D -m 755 -t "$stage/tools" tools/gpu_check.sh tools/torch_step.py
@@ -59,6 +61,11 @@ if [[ ${#cublas[@]} -gt 0 ]]; then
   fashion=/usr/share/datasets/fashion-mnist
   [[ ! -d $fashion ]] || install -D -m 644 -t "$stage/datasets/fashion-mnist" "$fashion"/*.gz
 fi
+
+# The README's links lead to files of the bundle.
+grep -oE '\]\([^)#]+' README.md | sed 's/^](//' | grep -v '^https\?:' | sort -u | while read -r link; do
+  [[ -e $stage/$link ]] || { echo "bundle: README.md refers to $link, which the bundle does not contain" >&2; exit 1; }
+done
 
 mapfile -t libraries < <(sort -u "$work/libraries")
 /usr/bin/python3 tools/sbom.py --name="$bundle" --version="$("bazel-bin/cli/weir" version | cut -d' ' -f2)" \

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "client/client.h"
 #include "common/base/status_macros.h"
 #include "common/config/cluster_spec.h"
@@ -183,18 +184,26 @@ int PrintSizes(const v1::JobConfig& config, const std::string& file) {
   return kExitOk;
 }
 
+// A config that cannot be taken. With --check and --sizes the text is an answer, and not a line of a log.
+int RefuseConfig(const Flags& flags, absl::string_view what) {
+  if (flags.check || flags.sizes) {
+    std::fprintf(stderr, "%s\n", std::string(what).c_str());
+  } else {
+    LogError(what);
+  }
+  return kExitConfig;
+}
+
 int Main(const Flags& flags) {
   const auto config = LoadJobConfig(flags.config, flags.set);
-  if (!config.ok()) {
-    LogError(config.status().message());
-    return kExitConfig;
-  }
+  if (!config.ok()) return RefuseConfig(flags, config.status().message());
   if (flags.check) return Check(*config, flags.config);
   if (!config->has_model()) {
-    LogError(flags.config,
-             ": model and data are missing: the job is for a program that brings its own. Start that program "
-             "(`weir up JOB -- PROGRAM`), or give both to have `worker` train");
-    return kExitConfig;
+    return RefuseConfig(
+        flags,
+        absl::StrCat(flags.config,
+                     ": model and data are missing: the job is for a program that brings its own. Start "
+                     "that program (`weir up JOB -- PROGRAM`), or give both to have `worker` train"));
   }
   if (flags.sizes) return PrintSizes(*config, flags.config);
   const auto environment =

@@ -64,17 +64,14 @@ absl::StatusOr<ManifestJob> MakeJob(const ManifestOptions& options) {
   ManifestJob job;
   WEIR_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.config));
   WEIR_ASSIGN_OR_RETURN(job.config, ParseJobConfig(text, options.config, options.overrides));
-  WEIR_RETURN_IF_ERROR(CheckForCluster(job.config, options.config, options.workers));
+  job.pods = {options.ps, options.workers, options.evaluator, options.gpu};
+  WEIR_RETURN_IF_ERROR(CheckForCluster(job.config, options.config, job.pods));
   WEIR_RETURN_IF_ERROR(SetTimesOfPods(&job.config));
   WEIR_ASSIGN_OR_RETURN(const JobSizes sizes, SizesOf(options));
   job.source = fs::path(options.config).filename();
   job.format = options.format == "tfjob"    ? ManifestFormat::kTfJob
                : options.format == "jobset" ? ManifestFormat::kJobSet
                                             : ManifestFormat::kKustomize;
-  job.servers = options.ps;
-  job.workers = options.workers;
-  job.evaluator = options.evaluator;
-  job.gpu = options.gpu;
   job.tls = options.tls;
   job.name_space = options.name_space;
   job.image = options.image;
@@ -122,10 +119,10 @@ absl::Status Write(const std::string& folder, const std::map<std::string, std::s
 // For all formats: a certificate says a task's rank, and none of its names.
 std::string CertificateSteps(const ManifestJob& job, absl::string_view kubectl) {
   return absl::StrCat(
-      "  weir certs init certs --spec=dns:ps=weir-ps:", job.servers, ",worker=weir-worker:", job.workers,
-      "   # and keep certs/ca.key on this machine\n  ", kubectl,
+      "  weir certs init certs --spec=dns:ps=weir-ps:", job.pods.servers,
+      ",worker=weir-worker:", job.pods.workers, "   # and keep certs/ca.key on this machine\n  ", kubectl,
       " create configmap weir-ca --from-file=certs/ca.pem\n", "  for role in ps worker",
-      job.evaluator ? " reader" : "", "; do\n    ", kubectl,
+      job.pods.evaluator ? " reader" : "", "; do\n    ", kubectl,
       " create secret generic \"weir-tls-$role\" $(printf -- '--from-file=%s ' certs/$role*)\n"
       "  done\n");
 }
@@ -150,6 +147,18 @@ std::string NextSteps(const ManifestOptions& options, const ManifestJob& job) {
     absl::StrAppend(&text, "  a claim weir-data whose files are those of ", Printable(data), "\n");
   }
   return absl::StrCat(text, "Then:\n  kubectl apply -k ", out, "\n");
+}
+
+// "1 server with 88 MiB, 4 workers with 2115 MiB each and an evaluator with 67 MiB"
+std::string PodsText(const ManifestJob& job) {
+  const auto some = [](uint32_t count, absl::string_view one, int64_t mib) {
+    return absl::StrCat(count, " ", one, count == 1 ? "" : "s", " with ", mib, " MiB",
+                        count == 1 ? "" : " each");
+  };
+  return absl::StrCat(
+      some(job.pods.servers, "server", job.server_mib), job.pods.evaluator ? ", " : " and ",
+      some(job.pods.workers, "worker", job.worker_mib),
+      job.pods.evaluator ? absl::StrCat(" and an evaluator with ", job.evaluator_mib, " MiB") : "");
 }
 
 int Fail(int code, const absl::Status& status) {
@@ -200,11 +209,8 @@ int RunManifest(const ManifestOptions& options) {
   if (const absl::Status status = CheckFolder(options); !status.ok()) return Fail(kExitConfig, status);
   const absl::Status status = Write(options.out, RenderManifest(*job));
   if (!status.ok()) return Fail(absl::IsResourceExhausted(status) ? kExitStorage : kExitConfig, status);
-  std::printf("%s: job \"%s\", %u servers with %lld MiB each, %u workers%s with %lld MiB each\n%s",
-              Printable(options.out).c_str(), Printable(job->config.name()).c_str(), job->servers,
-              static_cast<long long>(job->server_mib), job->workers,
-              job->evaluator ? " and an evaluator" : "", static_cast<long long>(job->worker_mib),
-              NextSteps(options, *job).c_str());
+  std::printf("%s: job \"%s\", %s\n%s", Printable(options.out).c_str(), Printable(job->config.name()).c_str(),
+              PodsText(*job).c_str(), NextSteps(options, *job).c_str());
   std::fflush(stdout);
   return kExitOk;
 }

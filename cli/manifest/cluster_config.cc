@@ -9,8 +9,10 @@
 #include "absl/strings/string_view.h"
 #include "cli/manifest/deploy_files.h"
 #include "common/base/status_macros.h"
+#include "common/config/compute_devices.h"
 #include "common/config/job_config.h"
 #include "common/config/object_path.h"
+#include "common/config/proto_json.h"
 
 namespace weir {
 namespace {
@@ -73,8 +75,9 @@ void CheckData(const v1::DataConfig& data, Problems* problems) {
     problems->Add(named.field,
                   absl::StrCat("'", named.path,
                                "' is relative to this file's folder, which pods do not have; write the path "
-                               "that the file has in a pod, such as /data/",
-                               Normal(named.path)));
+                               "that the file has in a pod, such as /data",
+                               // Without .. at its beginning.
+                               Normal(absl::StrCat("/", named.path))));
   }
   if (paths.empty() || !absolute) return;
   const std::string folder = DataFolder(data);
@@ -118,20 +121,49 @@ void CheckCheckpoints(const v1::CheckpointConfig& checkpoint, Problems* problems
   }
 }
 
+// What a worker or an evaluator would refuse on the device that it gets.
+void CheckDevices(const v1::JobConfig& config, const JobPods& pods, Problems* problems) {
+  const v1::ComputeConfig::Precision precision = config.compute().precision();
+  if (config.compute().has_precision() && precision != v1::ComputeConfig::PRECISION_FLOAT32) {
+    const std::string needs_gpu = absl::StrCat(
+        "is ", EnumWord(*v1::ComputeConfig::Precision_descriptor()->FindValueByNumber(precision)),
+        ", which needs a GPU, ");
+    if (!pods.gpu) {
+      problems->Add("compute.precision",
+                    absl::StrCat(needs_gpu, "but workers have none; add --gpu, or leave the field out"));
+    } else if (pods.evaluator) {
+      problems->Add("compute.precision",
+                    absl::StrCat(needs_gpu,
+                                 "but an evaluator has none; leave --evaluator out (workers evaluate at "
+                                 "the ends of epochs), or the field"));
+    }
+  }
+  for (int i = 0; i < config.model().layers_size() && pods.gpu; ++i) {
+    const v1::LayerConfig::Type type = config.model().layers(i).type();
+    if (!IsForCpuOnly(type)) continue;
+    problems->Add(
+        absl::StrCat("model.layers[", i, "]"),
+        absl::StrCat("is of type ", EnumWord(*v1::LayerConfig::Type_descriptor()->FindValueByNumber(type)),
+                     ", which only a CPU computes; leave --gpu out"));
+    return;
+  }
+}
+
 }  // namespace
 
-absl::Status CheckForCluster(const v1::JobConfig& config, const std::string& source, uint32_t workers) {
+absl::Status CheckForCluster(const v1::JobConfig& config, const std::string& source, const JobPods& pods) {
   Problems problems(source);
   CheckData(config.data(), &problems);
   CheckCheckpoints(config.checkpoint(), &problems);
+  CheckDevices(config, pods, &problems);
   const v1::ClusterConfig& cluster = config.cluster();
-  if (cluster.has_workers() && cluster.workers() != workers) {
-    problems.Add("cluster.workers", absl::StrCat("is ", cluster.workers(), ", but --workers=", workers,
+  if (cluster.has_workers() && cluster.workers() != pods.workers) {
+    problems.Add("cluster.workers", absl::StrCat("is ", cluster.workers(), ", but --workers=", pods.workers,
                                                  "; leave it out: pods find the number in the cluster spec"));
   }
-  if (cluster.min_workers() > workers) {
+  if (cluster.min_workers() > pods.workers) {
     problems.Add("cluster.min_workers",
-                 absl::StrCat("is ", cluster.min_workers(), ", more than --workers=", workers));
+                 absl::StrCat("is ", cluster.min_workers(), ", more than --workers=", pods.workers));
   }
   return problems.ToStatus();
 }

@@ -14,9 +14,16 @@ namespace weir {
 // Where the claim of checkpoints is mounted in servers (deploy/kustomize/base/servers.yaml).
 inline constexpr absl::string_view kCheckpointMount = "/var/lib/weir";
 
+// Which pods a job has.
+struct JobPods {
+  uint32_t servers = 1, workers = 1;
+  bool evaluator = false;
+  bool gpu = false;  // for each worker; an evaluator computes on a CPU
+};
+
 // `config` as ParseJobConfig() read it, so that relative paths are still to be seen. InvalidArgument with all
 // that cannot work in pods, one problem a line: "source: field: what was seen, what is allowed".
-absl::Status CheckForCluster(const v1::JobConfig& config, const std::string& source, uint32_t workers);
+absl::Status CheckForCluster(const v1::JobConfig& config, const std::string& source, const JobPods& pods);
 
 // Gives `config`, where it does not say them, the times that pods need, those of
 // deploy/kustomize/common/job.json.

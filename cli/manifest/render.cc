@@ -24,6 +24,8 @@ namespace {
 constexpr char kKustomize[] = "deploy/kustomize/";
 // No part of what is applied with -k, so `images` does not reach it.
 constexpr char kExportFile[] = "deploy/kustomize/checkpoints/export.yaml";
+// The argument there that names the job's checkpoint.directory.
+constexpr absl::string_view kExportedFolder = "/var/lib/weir/checkpoints";
 // Of the servers' terminationGracePeriodSeconds, beyond cluster.server_wait_seconds: as in deploy/.
 constexpr int kEndSeconds = 30;
 
@@ -79,9 +81,9 @@ Format FormatOf(const ManifestJob& job) {
       break;
   }
   for (const Pods& pods : all) {
-    if (pods.role == Role::kEvaluator && !job.evaluator) continue;
+    if (pods.role == Role::kEvaluator && !job.pods.evaluator) continue;
     // The chief is a worker.
-    if (absl::StrContains(pods.spec, "/Worker/") && job.workers == 1) continue;
+    if (absl::StrContains(pods.spec, "/Worker/") && job.pods.workers == 1) continue;
     format.pods.push_back(pods);
   }
   return format;
@@ -147,34 +149,34 @@ std::string PatchOfPods(const ManifestJob& job, const Pods& pods) {
 std::string PatchesOfSize(const ManifestJob& job, const Format& format) {
   switch (job.format) {
     case ManifestFormat::kKustomize:
-      if (job.evaluator) return "";
+      if (job.pods.evaluator) return "";
       return absl::StrCat("  - patch: |\n      {apiVersion: batch/v1, kind: Job, metadata: ",
                           "{name: weir-evaluator}, $patch: delete}\n");
     case ManifestFormat::kJobSet: {
       Patch patch(format.pods[0]);
-      const std::string cluster = absl::StrCat("\"--cluster=dns:ps=weir-ps-0-*.weir:", job.servers,
-                                               ",worker=weir-worker-0-*.weir:", job.workers, "\"");
+      const std::string cluster = absl::StrCat("\"--cluster=dns:ps=weir-ps-0-*.weir:", job.pods.servers,
+                                               ",worker=weir-worker-0-*.weir:", job.pods.workers, "\"");
       for (const Pods& pods : format.pods) {
         patch.Replace(absl::StrCat(pods.spec, "/containers/0/args/1"), cluster);
       }
-      for (const auto& [index, count] : {std::pair(0, job.servers), std::pair(1, job.workers)}) {
+      for (const auto& [index, count] : {std::pair(0, job.pods.servers), std::pair(1, job.pods.workers)}) {
         for (const char* field : {"completions", "parallelism"}) {
           patch.Replace(absl::StrCat("/spec/replicatedJobs/", index, "/template/spec/", field),
                         absl::StrCat(count));
         }
       }
-      if (!job.evaluator) patch.Remove("/spec/replicatedJobs/2");
+      if (!job.pods.evaluator) patch.Remove("/spec/replicatedJobs/2");
       return patch.ToString();
     }
     case ManifestFormat::kTfJob: {
       Patch patch(format.pods[0]);
-      patch.Replace("/spec/tfReplicaSpecs/PS/replicas", absl::StrCat(job.servers));
-      if (job.workers > 1) {
-        patch.Replace("/spec/tfReplicaSpecs/Worker/replicas", absl::StrCat(job.workers - 1));
+      patch.Replace("/spec/tfReplicaSpecs/PS/replicas", absl::StrCat(job.pods.servers));
+      if (job.pods.workers > 1) {
+        patch.Replace("/spec/tfReplicaSpecs/Worker/replicas", absl::StrCat(job.pods.workers - 1));
       } else {
         patch.Remove("/spec/tfReplicaSpecs/Worker");
       }
-      if (!job.evaluator) patch.Remove("/spec/tfReplicaSpecs/Evaluator");
+      if (!job.pods.evaluator) patch.Remove("/spec/tfReplicaSpecs/Evaluator");
       return patch.ToString();
     }
   }
@@ -242,6 +244,17 @@ std::string ImageEntry(absl::string_view name, absl::string_view image) {
                       "\n    newTag: ", JsonQuote(image.substr(colon + 1)), "\n");
 }
 
+// The pod that exports the weights, for this job.
+std::string ExportFor(const ManifestJob& job, absl::string_view text) {
+  // Kubernetes reads $(NAME) in arguments as a variable, and $$ as $.
+  const std::string directory = absl::StrReplaceAll(job.config.checkpoint().directory(), {{"$", "$$"}});
+  std::string adapted = absl::StrReplaceAll(
+      text, {{absl::StrCat("- ", kExportedFolder, "\n"), absl::StrCat("- ", JsonQuote(directory), "\n")}});
+  if (job.image.empty()) return adapted;
+  return absl::StrReplaceAll(adapted,
+                             {{absl::StrCat("image: weir:", kVersion), absl::StrCat("image: ", job.image)}});
+}
+
 }  // namespace
 
 std::map<std::string, std::string> RenderManifest(const ManifestJob& job) {
@@ -249,7 +262,7 @@ std::map<std::string, std::string> RenderManifest(const ManifestJob& job) {
   const bool plain = job.format == ManifestFormat::kKustomize;
   std::vector<std::string> components;
   if (plain) components.push_back("size");
-  if (job.gpu) components.push_back("gpu");
+  if (job.pods.gpu) components.push_back("gpu");
   if (UsesObjectStorage(job.config)) components.push_back("object-storage");
   if (job.tls) components.push_back("mtls");
 
@@ -269,17 +282,16 @@ std::map<std::string, std::string> RenderManifest(const ManifestJob& job) {
     }
   }
 
-  if (const auto found = files.find(kExportFile); found != files.end() && !job.image.empty()) {
-    found->second = absl::StrReplaceAll(
-        found->second, {{absl::StrCat("image: weir:", kVersion), absl::StrCat("image: ", job.image)}});
+  if (const auto found = files.find(kExportFile); found != files.end()) {
+    found->second = ExportFor(job, found->second);
   }
   files["job.json"] =
       absl::StrCat("// Of ", job.source, ", for pods.\n", ToJson(job.config, /*with_defaults=*/false));
   if (plain) {
     files["size.yaml"] =
         absl::StrReplaceAll(DeployFileText("deploy/kustomize/overlays/dev/size.yaml"),
-                            {{"servers: \"1\"", absl::StrCat("servers: ", Quoted(job.servers))},
-                             {"workers: \"2\"", absl::StrCat("workers: ", Quoted(job.workers))}});
+                            {{"servers: \"1\"", absl::StrCat("servers: ", Quoted(job.pods.servers))},
+                             {"workers: \"2\"", absl::StrCat("workers: ", Quoted(job.pods.workers))}});
   }
 
   std::string& text = files["kustomization.yaml"];

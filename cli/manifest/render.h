@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "cli/manifest/cluster_config.h"
 #include "proto/job_config.pb.h"
 
 namespace weir {
@@ -15,8 +16,7 @@ struct ManifestJob {
   v1::JobConfig config;  // has passed CheckForCluster(), with SetTimesOfPods()
   std::string source;    // the config's file, for a comment
   ManifestFormat format = ManifestFormat::kKustomize;
-  uint32_t servers = 1, workers = 1;
-  bool evaluator = false, gpu = false;
+  JobPods pods;
   bool tls = false;              // with the component mtls
   std::string name_space;        // "": the one that kubectl is set to
   std::string image, gpu_image;  // NAME:TAG or NAME@sha256:...; "": those of deploy/

@@ -26,6 +26,11 @@ std::optional<int> CudaIndex(absl::string_view device) {
   return is_cuda ? std::optional(index) : std::nullopt;
 }
 
+bool IsForCpuOnly(v1::LayerConfig::Type type) {
+  return type == v1::LayerConfig::LAYER_EMBEDDING || type == v1::LayerConfig::LAYER_CONCAT ||
+         type == v1::LayerConfig::LAYER_CROSS || type == v1::LayerConfig::LAYER_FACTORIZATION_MACHINE;
+}
+
 absl::StatusOr<std::vector<std::string>> ParseDevices(absl::string_view text) {
   std::vector<std::string> devices = absl::StrSplit(text, ',');
   if (devices.size() > kMostReplicas) {

@@ -94,6 +94,7 @@ def faults_of_objects(objects, facts):
             yield from pod_rules.faults_of_ports(found)
             yield from pod_rules.faults_of_probes(found)
             yield from pod_rules.faults_of_flags(found, facts)
+            yield from pod_rules.faults_of_gpu(found)
     yield from cluster_rules.faults_of_cluster(objects)
     yield from tls_rules.faults_of_job(objects)
 

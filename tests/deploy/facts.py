@@ -11,8 +11,8 @@ METRIC = re.compile(r"`((?:weir|process)_\w+)`")
 STORAGE_VARIABLE = re.compile(r"`(AWS_\w+)`")
 MADE_BY_USER = re.compile(r"^\| (Secret|ConfigMap|Issuer|PersistentVolumeClaim) `([\w-]+)` \|", re.M)
 PATH = re.compile(r"\b(deploy/[\w./-]+[\w/])")
-# Prometheus makes these itself, for each target.
-OF_PROMETHEUS = {"up"}
+# Prometheus makes the first itself, for each target; the second is of kube-state-metrics.
+NOT_OF_SERVERS = {"up", "kube_pod_container_status_last_terminated_reason"}
 
 
 class Facts:
@@ -39,7 +39,7 @@ class Facts:
 
     @functools.cached_property
     def metrics(self):
-        return set(METRIC.findall(self._text("docs/metrics.md"))) | OF_PROMETHEUS
+        return set(METRIC.findall(self._text("docs/metrics.md"))) | NOT_OF_SERVERS
 
     @functools.cached_property
     def made_by_user(self):

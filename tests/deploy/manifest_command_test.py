@@ -4,6 +4,7 @@ paths that were asked for. What cannot run in pods is refused, and nothing is wr
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -186,6 +187,38 @@ class ManifestCommand(unittest.TestCase):
         export = load((self.out / "deploy/kustomize/checkpoints/export.yaml").read_text(encoding="utf-8"))
         self.assertEqual(export[0]["spec"]["containers"][0]["image"], "example.com/weir:1.2")
 
+    def test_the_export_has_the_job_s_folder(self):
+        for directory, argument in [("/var/lib/weir/second job", "/var/lib/weir/second job"),
+                                    ("/var/lib/weir/$(x)\"", "/var/lib/weir/$$(x)\""), (DIRECTORY, DIRECTORY)]:
+            self.assertEqual(self.weir({**DIGITS, "checkpoint": {"directory": directory}}, "--force").returncode, 0)
+            export = load((self.out / "deploy/kustomize/checkpoints/export.yaml").read_text(encoding="utf-8"))
+            command = export[0]["spec"]["containers"][0]["command"]
+            self.assertEqual(command[:2] + command[3:], ["sh", "-c", "weir-export", argument])
+            self.assertIn('weir export "$1" ', command[2])
+
+    def test_the_sizes_are_said(self):
+        flags = ["--parameters=9", "--worker_memory_mib=99"]
+        result = self.weir(LARGE, *flags)
+        self.assertRegex(result.stdout, r': job "large", 1 server with \d+ MiB and 1 worker with 99 MiB\n')
+        result = self.weir(LARGE, *flags, "--force", "--ps=2", "--workers=3", "--evaluator")
+        self.assertRegex(result.stdout, r"2 servers with \d+ MiB each, 3 workers with 99 MiB each and an evaluator with 99 MiB\n")
+        result = self.weir(DIGITS, "--force", "--gpu", "--evaluator")
+        worker, evaluator = map(int, re.search(r"1 worker with (\d+) MiB and an evaluator with (\d+) MiB", result.stdout).groups())
+        self.assertEqual(worker - evaluator, CUDA_MIB)
+
+    def test_what_a_device_cannot_do(self):
+        rounded = {**DIGITS, "compute": {"precision": "bf16"}}
+        self.assert_refused(rounded, [], "compute.precision: is bf16, which needs a GPU", "add --gpu")
+        self.assert_refused(rounded, ["--gpu", "--evaluator"], "compute.precision: is bf16", "leave --evaluator out")
+        clicks = (ROOT / "configs/ctr_dcn.json").read_text(encoding="utf-8")
+        self.assert_refused(clicks, ["--gpu"], "model.layers[0]: is of type embedding, which only a CPU computes; leave --gpu out")
+        # With a GPU where it is needed, or without one.
+        self.assertEqual(self.weir(rounded, "--gpu").returncode, 0)
+        self.assertEqual(self.weir({**DIGITS, "compute": {"precision": "float32"}}, "--force", "--evaluator").returncode, 0)
+
+    def test_what_the_worker_says_has_no_prefix_of_a_log(self):
+        self.assert_refused({"name": "x", "checkpoint": {"directory": DIRECTORY}}, [], f"error: {self.job}: model and data are missing")
+
     def test_the_next_steps_are_said(self):
         result = self.weir(LARGE, "--parameters=9", "--worker_memory_mib=99", "--namespace=training")
         for text in ["kubectl create namespace training", "kubectl -n training create secret generic weir-token",
@@ -202,6 +235,8 @@ class ManifestCommand(unittest.TestCase):
     def test_configs_that_cannot_run_in_pods(self):
         relative = {**LARGE, "data": {**LARGE["data"], "train": {"images": "train/images", "labels": "/data/labels"}}}
         self.assert_refused(relative, [], f"{self.job}: data.train.images: 'train/images' is relative", "/data/train/images")
+        beside = {**LARGE, "data": {**LARGE["data"], "train": {"images": "../train/images", "labels": "/data/labels"}}}
+        self.assert_refused(beside, [], "'../train/images' is relative", "such as /data/train/images\n")
         for folder, taken in [("/", "/bin"), ("/etc/weir", "/etc"), ("/usr", "/usr/bin"), ("/tmp/x/..", "/tmp"),
                               ("/var/lib/weir/data", "/var/lib/weir")]:
             files = {"images": f"{folder}/images", "labels": f"{folder}/labels"}

@@ -139,6 +139,7 @@ PLANTED = [
     (JOBSET, JOBSET_FILE, "drop: [ALL]", "add: [SYS_PTRACE]", "needs capabilities, all dropped"),
     (EXPORT, EXPORT, "seccompProfile: {type: RuntimeDefault}", "seccompProfile: {type: Unconfined}", "needs seccompProfile"),
     (BASE, SERVERS, "requests: {cpu: 500m, memory: 256Mi}", "requests: {cpu: 500m}", "needs a request for memory"),
+    (GPU, GPU + "/kustomization.yaml", "nvidia.com~1gpu", "amd.com~1gpu", "limit of nvidia.com/gpu is None"),
     # Object storage.
     (STORAGE, STORAGE + "/kustomization.yaml", "name: AWS_ACCESS_KEY_ID\n", "name: AWS_ACCESS_KEY\n",
      "AWS_ACCESS_KEY_ID must come from a Secret"),
@@ -202,6 +203,10 @@ PLANTED = [
     # Alerts and panels.
     (MONITORING, ALERTS, "weir_pushes_lost_total", "weir_lost_total", "no metric weir_lost_total"),
     (MONITORING, ALERTS, "changes(weir_job_examples[15m])", "changes(weir_job_examples[15m]", "is no PromQL"),
+    (MONITORING, ALERTS, "last_terminated_reason", "terminated_reason", "no metric kube_pod_container_status_terminated_reason"),
+    (MONITORING, ALERTS, "unless on (namespace, pod) kube_pod_container_status_last_terminated_reason", "unless weir_version",
+     "servers whose job is done are started again"),
+    (MONITORING, ALERTS, " offset 15m", "", "a series that has just begun has no changes"),
     (MONITORING, ALERTS, "labels: {severity: info}", "labels: {level: info}", "needs the label severity"),
     (MONITORING, MONITORING + "/dashboard.json", "weir_parked_pulls", "weir_waiting_pulls", "no metric weir_waiting_pulls"),
     (MONITORING, "docs/metrics.md", "`weir_job_step`", "`weir_step`", "no metric weir_job_step"),
@@ -261,6 +266,24 @@ class Manifests(unittest.TestCase):
         self.assertEqual(tree.faults(DEV), [])
         counts = {pods.title: pods.count for pods in pods_of(tree.objects(DEV))}
         self.assertEqual(counts, {"StatefulSet weir-ps": 3, "Job weir-worker": 7, "Job weir-evaluator": 1})
+
+    def test_an_overlay_keeps_what_components_give(self):
+        # Kustomize applies an overlay's own patches after those of its components.
+        for component in ["gpu", "monitoring", "mtls", "elastic", "object-storage"]:
+            with self.subTest(component):
+                tree = self.copy(component)
+                listed = f"  - ../../components/{component}\n"
+                if listed not in (tree.root / PROD / "kustomization.yaml").read_text(encoding="utf-8"):
+                    self.plant(tree, PROD + "/kustomization.yaml", "  - ../../components/size\n",
+                               "  - ../../components/size\n" + listed)
+                if component == "elastic":
+                    self.plant(tree, PROD + "/size.yaml", 'workers: "16"\n', 'workers: "16"\n  max_workers: "64"\n')
+                if component == "object-storage":
+                    self.plant(tree, PROD + "/job.json", "/var/lib/weir/checkpoints", "s3://weir/fashion")
+                self.assertEqual(tree.faults(PROD), [])
+                gpus = [at(pods.container, "resources", "limits", "nvidia.com/gpu") for pods in pods_of(tree.objects(PROD))
+                        if pods.flag("device") == "cuda:0"]
+                self.assertEqual(gpus, ["1"] if component == "gpu" else [])
 
     def test_elastic_needs_a_limit(self):
         tree = self.copy("tree")

@@ -7,6 +7,9 @@ from pod_rules import HTTP_TOKEN, mount_of
 from rendered import at, title
 from tls_rules import files_of_tls
 
+# Of kube-state-metrics: why a container that runs again, or waits for that, ended.
+ENDED = "kube_pod_container_status_last_terminated_reason"
+
 
 def selects(selector, labels):
     """Whether a label selector matches labels."""
@@ -92,14 +95,18 @@ def faults_of_monitor(monitor, pods):
 
 
 class Names:
-    """Collects the names of metrics in an expression."""
+    """Collects the names of metrics in an expression, and with which an offset is asked for; and functions."""
 
     def __init__(self):
-        self.found = set()
+        self.found, self.earlier, self.functions = set(), set(), set()
 
     def visit(self, node):
         if isinstance(node, promql_parser.VectorSelector):
             self.found.add(node.name)
+            if node.offset is not None:
+                self.earlier.add(node.name)
+        if isinstance(node, promql_parser.Call):
+            self.functions.add(node.func.name)
         for child in ("lhs", "rhs", "expr", "args", "vector_selector"):
             below = getattr(node, child, None)
             for part in below if isinstance(below, list) else [below]:
@@ -120,11 +127,24 @@ def faults_of_expression(where, text, facts):
         yield f"{where}: docs/metrics.md has no metric {name}"
 
 
+def faults_of_firing(where, text):
+    """What would fire although nothing is wrong."""
+    try:
+        names = Names().visit(promql_parser.parse(text))
+    except ValueError:
+        return  # faults_of_expression() says so
+    if "up" in names.found and ENDED not in names.found:
+        yield f"{where}: servers whose job is done are started again and again; leave them out, by {ENDED}"
+    if "changes" in names.functions and not names.earlier:
+        yield f"{where}: a series that has just begun has no changes; ask that it was there, by an offset"
+
+
 def faults_of_alerts(rules, facts):
     for group in rules["spec"]["groups"]:
         for rule in group["rules"]:
             where = f"{title(rules)}, {rule['alert']}"
             yield from faults_of_expression(where, rule["expr"], facts)
+            yield from faults_of_firing(where, rule["expr"])
             if at(rule, "labels", "severity") not in ("critical", "warning", "info") or not at(rule, "annotations", "summary"):
                 yield f"{where}: needs the label severity and the annotation summary"
 

@@ -74,6 +74,13 @@ def faults_of_probes(pods):
             yield f"{pods.title}: {probe} must ask {path}"
 
 
+def faults_of_gpu(pods):
+    """Who is to compute on a GPU gets one."""
+    gpus = at(pods.container, "resources", "limits", "nvidia.com/gpu")
+    if ("cuda" in (pods.flag("device") or "")) != (gpus is not None):
+        yield f"{pods.title}: --device={pods.flag('device')}, but its limit of nvidia.com/gpu is {gpus}"
+
+
 def faults_of_flags(pods, facts):
     known = facts.flags(pods.role)
     for argument in pods.arguments():

@@ -337,11 +337,6 @@ int64_t ShapeElements(const Shape& shape) {
   return n;
 }
 
-bool IsForCpuOnly(LayerConfig::Type type) {
-  return type == LayerConfig::LAYER_EMBEDDING || type == LayerConfig::LAYER_CONCAT ||
-         type == LayerConfig::LAYER_CROSS || type == LayerConfig::LAYER_FACTORIZATION_MACHINE;
-}
-
 std::string LayerWord(LayerConfig::Type type) {
   return absl::AsciiStrToLower(LayerConfig::Type_Name(type)).substr(sizeof "LAYER_" - 1);
 }

@@ -89,9 +89,6 @@ class Layer {
 std::string ShapeString(const std::vector<int64_t>& shape);
 int64_t ShapeElements(const std::vector<int64_t>& shape);
 
-// Returns whether layers of this type compute in the host's memory by themselves, so that they need a backend
-// that is unified().
-bool IsForCpuOnly(v1::LayerConfig::Type type);
 // "dense", as in a config.
 std::string LayerWord(v1::LayerConfig::Type type);
 // The layer's name in the config, or else its type and position.

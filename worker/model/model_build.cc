@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/config/compute_devices.h"
 #include "worker/model/layer_graph.h"
 #include "worker/model/model.h"
 
