@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <deque>
 #include <optional>
@@ -46,6 +45,7 @@
 #include "ps_server/grpc/shard_control_service.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/process/background_threads.h"
+#include "ps_server/process/coordinator_watch.h"
 #include "ps_server/process/server_pages.h"
 #include "ps_server/process/server_ports.h"
 #include "ps_server/process/summary.h"
@@ -62,18 +62,11 @@ constexpr std::chrono::seconds kLinger{2};
 // How long a server that shall stop waits for ps:0, which may have got the same signal and want a last
 // checkpoint from the server.
 constexpr absl::Duration kDrainGrace = absl::Seconds(5);
-// How often a server that waits for ps:0 checks whether the job is done.
-constexpr absl::Duration kLook = absl::Seconds(1);
-// How often a server without a coordinator logs that it waits.
-constexpr absl::Duration kComplaintInterval = absl::Seconds(10);
 // 1 / this of the memory may be taken by bytes that have come over TCP and are to be read, and as much by
 // rows on their way, each way.
 constexpr uint64_t kTravelShare = 4;
 // How often a server warns of a certificate that ends soon.
 constexpr absl::Duration kExpiryLook = absl::Hours(24);
-// For so long must there be a cause for which ps:0 cannot be reached: files of certificates may be half
-// replaced just now.
-constexpr absl::Duration kCauseLasts = absl::Seconds(2);
 
 // Not 0.
 uint64_t RandomNumber() {
@@ -140,19 +133,17 @@ class ServerImpl final : public Server {
     return std::move(http_);
   }
   void Tick();
-  void TickControl(absl::Time now);
   // Whether the newest checkpoint is the end of the job.
   bool IsDone() const;
   absl::Status StartCoordinator();
   // `services`: known to gRPC's health.
   absl::Status StartHttp(std::set<std::string> services);
+  void WatchCoordinator();
   // Starts reports of this server's address to ps:0, if the address of ps:0 is known.
   absl::Status StartAnnouncing(uint64_t instance);
   // Listens on a Unix socket and shares memory, which are faster for workers on this host than the bound
   // address.
   void ServeThisHost(const Address& bound);
-  // ps:0 does not answer this server: looks for a cause that lasts, and ends for it.
-  void Diagnose();
 
   // Whether a server that is lost may come back.
   bool recoverable() const { return options_.config.checkpoint().has_directory(); }
@@ -184,6 +175,7 @@ class ServerImpl final : public Server {
   std::unique_ptr<CoordinatorService> coordinator_service_;
   std::unique_ptr<GrpcShardLinks> links_;         // on ps:0
   std::unique_ptr<ShardControlService> control_;  // on the others
+  std::unique_ptr<CoordinatorWatch> watch_;       // on the others
   std::unique_ptr<GrpcAnnouncer> announcer_;      // if ps:0 is known
   std::unique_ptr<HealthService> health_;
   std::deque<GrpcEventLoop> loops_;
@@ -195,20 +187,8 @@ class ServerImpl final : public Server {
   std::unique_ptr<ServerPorts> http_ ABSL_GUARDED_BY(mutex_);
   int port_ = 0;
   std::string address_;
-  absl::Time started_;
-  // Whether a server without a coordinator checks whether the job has ended. Until it knows, the server does
-  // not give the coordinator up.
-  enum class Look { kNone, kRuns, kOver };
-  std::atomic<Look> look_ = Look::kNone;
-  // Used by the ticker only: when the server next checks.
-  absl::Time next_look_;
   // Used by the ticker only: when the server next looks at the end of its certificate.
   absl::Time next_expiry_look_ = absl::InfinitePast();
-  // Diagnose() is under way; and since when it finds a cause, which only itself uses.
-  std::atomic<bool> diagnosing_ = false;
-  std::optional<absl::Time> cause_since_;
-  // When the server next logs that it waits for ps:0.
-  absl::Time next_complaint_;
 
   mutable Mutex mutex_;
   CondVar changed_;
@@ -227,8 +207,6 @@ absl::Status ServerImpl::Start() {
   WEIR_ASSIGN_OR_RETURN(const Kernels* kernels, KernelsFromConfig(options_.config.server()));
   WEIR_ASSIGN_OR_RETURN(const Address listen, ParseAddress(options_.listen));
   if (!options_.summary_path.empty()) WEIR_RETURN_IF_ERROR(CheckSummaryPath(options_.summary_path));
-  started_ = clock_.Now();
-  next_complaint_ = started_ + kComplaintInterval;
   const uint32_t wanted = options_.config.server().apply_threads();
   threads_ = std::make_unique<ThreadPool>(wanted > 0 ? static_cast<int>(wanted)
                                                      : static_cast<int>(std::thread::hardware_concurrency()));
@@ -308,6 +286,7 @@ absl::Status ServerImpl::Start() {
     control.on_end = [this](const absl::Status& failure) { End(failure); };
     control_ = std::make_unique<ShardControlService>(std::move(control));
     control_->Register(&builder);
+    WatchCoordinator();
     services.insert(v1::ShardControl::service_full_name());
   }
   health_ = std::make_unique<HealthService>(control_loop(), services);
@@ -397,22 +376,27 @@ absl::Status ServerImpl::StartAnnouncing(uint64_t instance) {
   announcer.request.set_instance(instance);
   *announcer.request.mutable_protocol() = OwnProtocol();
   announcer.on_refused = [this](const absl::Status& why) { End(why); };
-  announcer.on_no_answer = [this] {
-    if (!diagnosing_.exchange(true)) background_.Run([this] { Diagnose(); });
-  };
+  announcer.on_no_answer = [this] { watch_->OnNoAnswer(); };
   announcer_ = std::make_unique<GrpcAnnouncer>(std::move(announcer));
   return absl::OkStatus();
 }
 
-void ServerImpl::Diagnose() {
-  const absl::Status cause = ProbeTls(options_.coordinator_address, /*server=*/0, options_.tls.get());
-  const absl::Time now = clock_.Now();
-  if (cause.ok() || control_->attached()) {
-    cause_since_.reset();
-  } else if (now - cause_since_.emplace(cause_since_.value_or(now)) >= kCauseLasts) {
-    End(cause);
-  }
-  diagnosing_ = false;
+void ServerImpl::WatchCoordinator() {
+  CoordinatorWatch::Options watch;
+  watch.config = options_.config;
+  watch.coordinator_address = options_.coordinator_address;
+  watch.clock = &clock_;
+  watch.presence = [this] {
+    return CoordinatorWatch::Presence{control_->last_heard(), control_->attached(),
+                                      control_->CoordinatorName()};
+  };
+  watch.background = [this](const std::function<void()>& work) { background_.Run(work); };
+  watch.is_done = [this] { return IsDone(); };
+  watch.probe = [this] { return ProbeTls(options_.coordinator_address, /*server=*/0, options_.tls.get()); };
+  watch.drop_silent = [this](absl::Duration limit) { control_->DropSilent(limit); };
+  watch.end = [this](const absl::Status& failure) { End(failure); };
+  watch.complain = [](const std::string& complaint) { LogWarning(complaint); };
+  watch_ = std::make_unique<CoordinatorWatch>(std::move(watch));
 }
 
 void ServerImpl::ServeThisHost(const Address& bound) {
@@ -499,7 +483,8 @@ void ServerImpl::Tick() {
   if (coordinator_ != nullptr) {
     coordinator_->Tick();
   } else {
-    TickControl(now);
+    if (announcer_ != nullptr) announcer_->Tick(now, control_->attached());
+    watch_->Tick();
   }
   std::optional<std::string> late;
   {
@@ -518,60 +503,6 @@ void ServerImpl::Tick() {
   if (options_.tls != nullptr && now >= next_expiry_look_) {
     next_expiry_look_ = now + kExpiryLook;
     WarnIfExpiring(*options_.tls, absl::Now());
-  }
-}
-
-void ServerImpl::TickControl(absl::Time now) {
-  if (announcer_ != nullptr) announcer_->Tick(now, control_->attached());
-  const std::optional<absl::Time> heard = control_->last_heard();
-  const absl::Duration silent = now - heard.value_or(started_);
-  if (control_->attached()) {
-    next_complaint_ = now + kComplaintInterval;
-  } else if (now >= next_complaint_) {
-    next_complaint_ = now + kComplaintInterval;
-    const std::string& at = options_.coordinator_address;
-    LogWarning("waits for ps:0 (coordinator)", at.empty() ? "" : " at ", at,
-               ", of which nothing was heard for ",
-               absl::FormatDuration(absl::Trunc(silent, absl::Seconds(1))));
-  }
-  // By now ps:0 would be back, unless it has ended because the job is done: its last message may have been
-  // lost, or been sent before this server started. This check must not come earlier, because ps:0 may still
-  // need this server to finish.
-  if (!control_->attached() && silent > server_wait()) {
-    if (look_ == Look::kRuns) return;
-    if (look_.exchange(Look::kNone) == Look::kOver) {
-      next_look_ = now + kLook;
-    } else if (now >= next_look_) {
-      look_ = Look::kRuns;
-      // Not here, since object storage may take long to answer.
-      return background_.Run([this] {
-        if (IsDone()) End(absl::OkStatus());
-        look_ = Look::kOver;
-      });
-    }
-  }
-  if (!heard.has_value()) {
-    const absl::Duration limit = absl::Seconds(options_.config.cluster().start_seconds());
-    if (silent > limit) {
-      End(LostPeer(absl::StrCat("ps:0 (coordinator) did not attach within ", absl::FormatDuration(limit))));
-    }
-    return;
-  }
-  if (!control_->attached()) {
-    if (silent > server_wait()) {
-      End(LostPeer(absl::StrCat(control_->CoordinatorName(),
-                                " was lost, and did not come back within cluster.server_wait_seconds = ",
-                                options_.config.cluster().server_wait_seconds())));
-    }
-    return;
-  }
-  const absl::Duration lease = absl::Seconds(options_.config.cluster().lease_seconds());
-  if (silent <= lease) return;
-  if (recoverable()) {
-    control_->DropSilent(lease);
-  } else {
-    End(LostPeer(absl::StrCat(control_->CoordinatorName(), " was lost: nothing was heard of it for ",
-                              absl::FormatDuration(silent))));
   }
 }
 
