@@ -46,6 +46,7 @@
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/process/background_threads.h"
 #include "ps_server/process/coordinator_watch.h"
+#include "ps_server/process/server_end.h"
 #include "ps_server/process/server_pages.h"
 #include "ps_server/process/server_ports.h"
 #include "ps_server/process/summary.h"
@@ -119,15 +120,10 @@ class ServerImpl final : public Server {
   void Drain(const std::string& reason) override;
 
  private:
-  void End(const absl::Status& failure);
-  // From now on the server is not ready, and its services do not serve; it finishes what is under way.
-  void AnnounceEnd(const std::string& reason);
-  void EndServing() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    health_->End();
-    if (http_ != nullptr) http_->EndServing();
-  }
+  // From now on the server's services do not serve; it finishes what is under way.
+  void EndServing();
   // OK: the server takes calls, and no restore is under way. Other tasks may be missing.
-  absl::Status Ready();
+  absl::Status Ready() const;
   std::unique_ptr<ServerPorts> TakeHttp() {
     MutexLock lock(mutex_);
     return std::move(http_);
@@ -162,6 +158,7 @@ class ServerImpl final : public Server {
   const std::shared_ptr<const JobCredentials> credentials_;
   GrpcAdmission admission_;
   ConnectionLimits connections_;
+  ServerEnd end_{[this] { EndServing(); }};
   std::unique_ptr<ThreadPool> threads_;
   // Where checkpoints and logs lie. Other users may be able to write there.
   std::unique_ptr<FileSystem> disk_, files_;
@@ -183,24 +180,13 @@ class ServerImpl final : public Server {
   std::unique_ptr<GrpcTcpListener> listener_;  // null at a Unix socket
   std::unique_ptr<GrpcLocalListener> local_listener_;
   MetricRegistry metrics_;
+  mutable Mutex mutex_;
   // Null: the server has no such ports, or starts, or has stopped.
   std::unique_ptr<ServerPorts> http_ ABSL_GUARDED_BY(mutex_);
   int port_ = 0;
   std::string address_;
   // Used by the ticker only: when the server next looks at the end of its certificate.
   absl::Time next_expiry_look_ = absl::InfinitePast();
-
-  mutable Mutex mutex_;
-  CondVar changed_;
-  bool over_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-  // Why the server is about to end; empty: it is not.
-  std::string ends_for_ ABSL_GUARDED_BY(mutex_);
-  // When Drain() turns into Stop(), and the reason.
-  std::optional<absl::Time> drain_until_ ABSL_GUARDED_BY(mutex_);
-  std::string drain_reason_ ABSL_GUARDED_BY(mutex_);
-  // ps:0 only.
-  v1::ClusterStatus final_status_ ABSL_GUARDED_BY(mutex_);
 };
 
 absl::Status ServerImpl::Start() {
@@ -283,7 +269,7 @@ absl::Status ServerImpl::Start() {
     control.clock = &clock_;
     control.may_return = recoverable();
     control.instance = instance;
-    control.on_end = [this](const absl::Status& failure) { End(failure); };
+    control.on_end = [this](const absl::Status& failure) { end_.Finish(failure); };
     control_ = std::make_unique<ShardControlService>(std::move(control));
     control_->Register(&builder);
     WatchCoordinator();
@@ -343,11 +329,7 @@ absl::Status ServerImpl::StartCoordinator() {
     return links_->Open(index, address, std::move(events));
   };
   coordinator.on_end = [this](const v1::ClusterStatus& status, const absl::Status& failure) {
-    {
-      MutexLock lock(mutex_);
-      final_status_ = status;
-    }
-    End(failure);
+    end_.Finish(failure, status);
   };
   std::unique_ptr<JobStore> store;
   if (recoverable()) {
@@ -375,7 +357,7 @@ absl::Status ServerImpl::StartAnnouncing(uint64_t instance) {
   announcer.request.set_address(own.ToString());
   announcer.request.set_instance(instance);
   *announcer.request.mutable_protocol() = OwnProtocol();
-  announcer.on_refused = [this](const absl::Status& why) { End(why); };
+  announcer.on_refused = [this](const absl::Status& why) { end_.Finish(why); };
   announcer.on_no_answer = [this] { watch_->OnNoAnswer(); };
   announcer_ = std::make_unique<GrpcAnnouncer>(std::move(announcer));
   return absl::OkStatus();
@@ -394,7 +376,7 @@ void ServerImpl::WatchCoordinator() {
   watch.is_done = [this] { return IsDone(); };
   watch.probe = [this] { return ProbeTls(options_.coordinator_address, /*server=*/0, options_.tls.get()); };
   watch.drop_silent = [this](absl::Duration limit) { control_->DropSilent(limit); };
-  watch.end = [this](const absl::Status& failure) { End(failure); };
+  watch.end = [this](const absl::Status& failure) { end_.Finish(failure); };
   watch.complain = [](const std::string& complaint) { LogWarning(complaint); };
   watch_ = std::make_unique<CoordinatorWatch>(std::move(watch));
 }
@@ -435,26 +417,16 @@ ServerImpl::~ServerImpl() {
   if (announcer_ != nullptr) announcer_->Close();
   // Not under the lock, for which its threads may wait.
   TakeHttp().reset();
-  if (control_ != nullptr) {
-    MutexLock lock(mutex_);
-    control_->Detach(std::string(failure_.message()));
-  }
+  if (control_ != nullptr) control_->Detach(std::string(end_.failure().message()));
   listener_ = nullptr;
   local_listener_ = nullptr;
   // What a job leaves behind in object storage is cleared away, if that answers; a job that fails has no
   // time.
-  if (files_ != nullptr) {
-    MutexLock lock(mutex_);
-    files_->EndWithin(failure_.ok() ? server_wait() : absl::FromChrono(kLinger));
-  }
+  if (files_ != nullptr) files_->EndWithin(end_.failure().ok() ? server_wait() : absl::FromChrono(kLinger));
   // Parked calls are answered first, since gRPC waits for its calls. The coordinator's links have told the
   // other shards.
   if (grpc_ != nullptr) {
-    absl::Status failure;
-    {
-      MutexLock lock(mutex_);
-      failure = failure_;
-    }
+    const absl::Status failure = end_.failure();
     v1::ControlMessage message;
     SetFailure(failure, message.mutable_shutdown());
     shard_->Control(message);
@@ -486,20 +458,14 @@ void ServerImpl::Tick() {
     if (announcer_ != nullptr) announcer_->Tick(now, control_->attached());
     watch_->Tick();
   }
-  std::optional<std::string> late;
-  {
-    MutexLock lock(mutex_);
-    if (drain_until_.has_value() && now > *drain_until_) {
-      drain_until_.reset();
-      late = drain_reason_;
-      // The shards' coordinator saves them.
-      if (coordinator_ != nullptr) {
-        absl::StrAppend(&*late, "; it could not be saved within ", absl::FormatDuration(server_wait()),
-                        ", which are cluster.server_wait_seconds");
-      }
+  if (std::optional<std::string> late = end_.EndLateDrain(now); late.has_value()) {
+    // The shards' coordinator saves them.
+    if (coordinator_ != nullptr) {
+      absl::StrAppend(&*late, "; it could not be saved within ", absl::FormatDuration(server_wait()),
+                      ", which are cluster.server_wait_seconds");
     }
+    Stop(*late);
   }
-  if (late.has_value()) Stop(*late);
   if (options_.tls != nullptr && now >= next_expiry_look_) {
     next_expiry_look_ = now + kExpiryLook;
     WarnIfExpiring(*options_.tls, absl::Now());
@@ -514,61 +480,38 @@ bool ServerImpl::IsDone() const {
   return true;
 }
 
-void ServerImpl::End(const absl::Status& failure) {
+void ServerImpl::EndServing() {
+  health_->End();
   MutexLock lock(mutex_);
-  if (over_) return;
-  over_ = true;
-  failure_ = failure;
-  EndServing();
-  changed_.NotifyAll();
+  if (http_ != nullptr) http_->EndServing();
 }
 
-void ServerImpl::AnnounceEnd(const std::string& reason) {
-  MutexLock lock(mutex_);
-  if (ends_for_.empty()) ends_for_ = reason;
-  EndServing();
-}
-
-absl::Status ServerImpl::Ready() {
-  MutexLock lock(mutex_);
-  if (over_) return absl::UnavailableError(failure_.ok() ? "the job is done" : failure_.message());
-  if (!ends_for_.empty()) return absl::UnavailableError(ends_for_);
+absl::Status ServerImpl::Ready() const {
+  WEIR_RETURN_IF_ERROR(end_.Ready());
   if (shard_->loading()) return absl::UnavailableError("its part of the model is being made or restored");
   return absl::OkStatus();
 }
 
 void ServerImpl::Stop(const std::string& reason) {
-  AnnounceEnd(reason);
-  // On ps:0 the coordinator tells all servers, and then calls End().
+  end_.Announce(reason);
+  // On ps:0 the coordinator tells all servers, and then calls on_end.
   if (coordinator_ != nullptr) {
     coordinator_->Fail(reason);
   } else {
-    End(LostPeer(reason));
+    end_.Finish(LostPeer(reason));
   }
 }
 
 void ServerImpl::Drain(const std::string& reason) {
-  AnnounceEnd(reason);
+  end_.Announce(reason);
   if (!recoverable() || (control_ != nullptr && !control_->attached())) return Stop(reason);
-  {
-    MutexLock lock(mutex_);
-    if (drain_until_.has_value()) return;
-    drain_until_ =
-        clock_.Now() + (coordinator_ != nullptr ? server_wait() : std::min(server_wait(), kDrainGrace));
-    drain_reason_ = reason;
-  }
+  const absl::Duration limit = coordinator_ != nullptr ? server_wait() : std::min(server_wait(), kDrainGrace);
+  if (!end_.BeginDrain(clock_.Now() + limit, reason)) return;
   if (coordinator_ != nullptr) coordinator_->Drain(reason);
 }
 
 absl::Status ServerImpl::Wait() {
-  absl::Status failure;
-  v1::ClusterStatus status;
-  {
-    MutexLock lock(mutex_);
-    while (!over_) changed_.Wait(mutex_);
-    failure = failure_;
-    status = final_status_;
-  }
+  const auto [failure, status] = end_.Wait();
   if (!options_.summary_path.empty()) {
     const absl::Status written = WriteSummary(status, options_.config, options_.summary_path);
     if (!written.ok() && failure.ok()) {
@@ -594,8 +537,8 @@ absl::Status ServerImpl::StartHttp(std::set<std::string> services) {
   options.closed = options_.http_closed;
   options.tls = options_.tls;
   options.health = [this]() -> absl::Status {
-    MutexLock lock(mutex_);
-    return failure_.ok() ? absl::OkStatus() : absl::UnavailableError(failure_.message());
+    const absl::Status failure = end_.failure();
+    return failure.ok() ? absl::OkStatus() : absl::UnavailableError(failure.message());
   };
   options.ready = [this] { return Ready(); };
   options.services = std::move(services);
@@ -603,9 +546,11 @@ absl::Status ServerImpl::StartHttp(std::set<std::string> services) {
   options.metrics = &metrics_;
   options.coordinator = coordinator_.get();
   WEIR_ASSIGN_OR_RETURN(auto http, ServerPorts::Start(std::move(options)));
-  MutexLock lock(mutex_);
-  http_ = std::move(http);
-  if (over_ || !ends_for_.empty()) http_->EndServing();
+  {
+    MutexLock lock(mutex_);
+    http_ = std::move(http);
+  }
+  if (end_.has_begun()) EndServing();
   return absl::OkStatus();
 }
 
