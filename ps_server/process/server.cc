@@ -1,9 +1,7 @@
 #include "ps_server/process/server.h"
 
-#include <errno.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
@@ -22,7 +20,6 @@
 #include "common/protocol/job_failure.h"
 #include "common/protocol/protocol_version.h"
 #include "common/rpc/grpc_credentials.h"
-#include "common/rpc/grpc_socket_options.h"
 #include "common/rpc/tls_probe.h"
 #include "common/sync/mutex.h"
 #include "common/system/host_memory.h"
@@ -36,22 +33,20 @@
 #include "ps_server/grpc/grpc_admission.h"
 #include "ps_server/grpc/grpc_announcer.h"
 #include "ps_server/grpc/grpc_event_loop.h"
-#include "ps_server/grpc/grpc_local_listener.h"
 #include "ps_server/grpc/grpc_server_options.h"
 #include "ps_server/grpc/grpc_shard_link.h"
-#include "ps_server/grpc/grpc_tcp_listener.h"
 #include "ps_server/grpc/health_service.h"
 #include "ps_server/grpc/parameter_server_service.h"
 #include "ps_server/grpc/shard_control_service.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/process/background_threads.h"
 #include "ps_server/process/coordinator_watch.h"
+#include "ps_server/process/grpc_listeners.h"
 #include "ps_server/process/server_end.h"
 #include "ps_server/process/server_pages.h"
 #include "ps_server/process/server_ports.h"
 #include "ps_server/process/summary.h"
 #include "ps_server/process/ticker.h"
-#include "ps_server/shared_memory/shared_memory_server.h"
 
 namespace weir {
 namespace {
@@ -105,8 +100,8 @@ class ServerImpl final : public Server {
   ~ServerImpl() override;
 
   absl::Status Start();
-  int port() const override { return port_; }
-  std::string address() const override { return address_; }
+  int port() const override { return listeners_->bound().port; }
+  std::string address() const override { return listeners_->bound().ToString(); }
   int http_port() const override {
     MutexLock lock(mutex_);
     return http_ == nullptr ? -1 : http_->http_port();
@@ -137,9 +132,6 @@ class ServerImpl final : public Server {
   void WatchCoordinator();
   // Starts reports of this server's address to ps:0, if the address of ps:0 is known.
   absl::Status StartAnnouncing(uint64_t instance);
-  // Listens on a Unix socket and shares memory, which are faster for workers on this host than the bound
-  // address.
-  void ServeThisHost(const Address& bound);
 
   // Whether a server that is lost may come back.
   bool recoverable() const { return options_.config.checkpoint().has_directory(); }
@@ -163,8 +155,7 @@ class ServerImpl final : public Server {
   // Where checkpoints and logs lie. Other users may be able to write there.
   std::unique_ptr<FileSystem> disk_, files_;
   BackgroundThreads background_;
-  // Must outlive the sessions, which refer to places in it.
-  std::unique_ptr<SharedMemoryServer> shared_memory_;
+  std::unique_ptr<GrpcListeners> listeners_;
   Ticker ticker_;  // the shard nudges it
   std::unique_ptr<Shard> shard_;
   std::unique_ptr<Coordinator> coordinator_;  // on ps:0
@@ -177,14 +168,10 @@ class ServerImpl final : public Server {
   std::unique_ptr<HealthService> health_;
   std::deque<GrpcEventLoop> loops_;
   std::unique_ptr<grpc::Server> grpc_;
-  std::unique_ptr<GrpcTcpListener> listener_;  // null at a Unix socket
-  std::unique_ptr<GrpcLocalListener> local_listener_;
   MetricRegistry metrics_;
   mutable Mutex mutex_;
   // Null: the server has no such ports, or starts, or has stopped.
   std::unique_ptr<ServerPorts> http_ ABSL_GUARDED_BY(mutex_);
-  int port_ = 0;
-  std::string address_;
   // Used by the ticker only: when the server next looks at the end of its certificate.
   absl::Time next_expiry_look_ = absl::InfinitePast();
 };
@@ -207,7 +194,8 @@ absl::Status ServerImpl::Start() {
   shard.files = files_.get();
   shard.kernels = kernels;
   shard.weights_source = [this](size_t elements) {
-    return shared_memory_ == nullptr ? AllocateSlab(elements) : shared_memory_->Allocate(elements);
+    SharedMemoryServer* const shared = listeners_->shared_memory();
+    return shared == nullptr ? AllocateSlab(elements) : shared->Allocate(elements);
   };
   shard.nudge = [this](absl::Duration in) {
     if (in > absl::ZeroDuration()) return ticker_.CheckIn(absl::ToChronoNanoseconds(in));
@@ -228,18 +216,16 @@ absl::Status ServerImpl::Start() {
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetServerOptions(options_.config.server().clients(), memory / kTravelShare, &builder);
-  if (listen.is_unix()) {
-    SetUnixSocketOptions(&builder);
-    builder.AddListeningPort(options_.listen, credentials_->OfServer(options_.listen));
-  } else {
-    auto listener =
-        GrpcTcpListener::Listen(listen, options_.config.wire().congestion_control(),
-                                options_.config.server().clients().connections_per_second(), &connections_);
-    if (!listener.ok()) return cannot_listen(listener.status().message());
-    listener_ = *std::move(listener);
-    listener_->Register(credentials_->OfServer(options_.listen), &builder);
-    port_ = listener_->port();
-  }
+  GrpcListeners::Options listeners;
+  listeners.at = listen;
+  listeners.shard = options_.index;
+  listeners.config = options_.config;
+  listeners.open = options_.token.empty();
+  listeners.credentials = credentials_;
+  listeners.limits = &connections_;
+  auto bound = GrpcListeners::Bind(std::move(listeners), &builder);
+  if (!bound.ok()) return cannot_listen(bound.status().message());
+  listeners_ = *std::move(bound);
   for (uint32_t i = 0; i < IoThreads(options_.config.server()); ++i) {
     loops_.emplace_back(builder.AddCompletionQueue(),
                         std::chrono::microseconds(options_.config.wire().busy_poll_us()));
@@ -279,18 +265,10 @@ absl::Status ServerImpl::Start() {
   health_->Register(&builder);
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr) return cannot_listen("the address is taken or not one of this machine");
-  // Without a token, every process that can connect may call. As with the other sockets, only this user and
-  // root may connect.
-  if (listen.is_unix() && options_.token.empty() && chmod(listen.path.c_str(), S_IRUSR | S_IWUSR) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot close ", listen.path, " to others"));
-  }
-  Address bound = listen;
-  if (!listen.is_unix()) bound.port = static_cast<uint16_t>(port_);
-  admission_.SetPort(bound.port);
-  address_ = bound.ToString();
-  ServeThisHost(bound);
+  admission_.SetPort(listeners_->bound().port);
+  WEIR_RETURN_IF_ERROR(listeners_->Open(grpc_.get()));
   for (GrpcEventLoop& loop : loops_) loop.Start();
-  if (listener_ != nullptr) listener_->Start();
+  listeners_->Accept();
   if (options_.index == 0) {
     WEIR_RETURN_IF_ERROR(StartCoordinator());
   } else {
@@ -298,11 +276,11 @@ absl::Status ServerImpl::Start() {
     if (!options_.coordinator_address.empty()) WEIR_RETURN_IF_ERROR(StartAnnouncing(instance));
   }
   health_->Start();
-  parameter_server_->Start(shared_memory_.get());
+  parameter_server_->Start(listeners_->shared_memory());
   WEIR_RETURN_IF_ERROR(StartHttp(std::move(services)));
   ticker_.Start(
       kTick, [this] { Tick(); }, [this] { shard_->Tick(); });
-  LogInfo("shard ", options_.index, " listens on ", address_, ", kernels ", kernels->name, ", ",
+  LogInfo("shard ", options_.index, " listens on ", address(), ", kernels ", kernels->name, ", ",
           loops_.size(), " I/O threads, ", threads_->threads(), " apply threads");
   return absl::OkStatus();
 }
@@ -346,7 +324,7 @@ absl::Status ServerImpl::StartCoordinator() {
 
 absl::Status ServerImpl::StartAnnouncing(uint64_t instance) {
   WEIR_ASSIGN_OR_RETURN(Address own, ParseAddress(options_.own_address));
-  if (!own.is_unix() && own.port == 0) own.port = static_cast<uint16_t>(port_);
+  if (!own.is_unix() && own.port == 0) own.port = listeners_->bound().port;
   GrpcAnnouncer::Options announcer;
   announcer.loop = control_loop();
   announcer.coordinator_address = options_.coordinator_address;
@@ -381,36 +359,6 @@ void ServerImpl::WatchCoordinator() {
   watch_ = std::make_unique<CoordinatorWatch>(std::move(watch));
 }
 
-void ServerImpl::ServeThisHost(const Address& bound) {
-  const v1::WireConfig::Transport transport = options_.config.wire().transport();
-  if (transport == v1::WireConfig::TRANSPORT_TCP) return;
-  const auto warn = [&](const char* what, const absl::Status& status) {
-    LogWarning("workers on this host have no ", what, " with shard ", options_.index, ": ",
-               std::string(status.message()));
-  };
-  if (!bound.is_unix()) {
-    auto listener = GrpcLocalListener::Start(grpc_.get(), bound);
-    if (listener.ok()) {
-      local_listener_ = *std::move(listener);
-    } else {
-      warn("Unix socket", listener.status());
-    }
-  }
-  if (transport == v1::WireConfig::TRANSPORT_UNIX) return;
-  SharedMemoryServer::Options options;
-  if (absl::StatusOr<std::shared_ptr<DoorbellPage>> bells = DoorbellPage::Create(); bells.ok()) {
-    options.bells = *std::move(bells);
-  } else {
-    warn("rings", bells.status());
-  }
-  auto shared_memory = SharedMemoryServer::Start(bound, std::move(options));
-  if (shared_memory.ok()) {
-    shared_memory_ = *std::move(shared_memory);
-  } else {
-    warn("shared memory", shared_memory.status());
-  }
-}
-
 ServerImpl::~ServerImpl() {
   if (grpc_ != nullptr) Stop("the server stops");
   ticker_.Stop();
@@ -418,8 +366,7 @@ ServerImpl::~ServerImpl() {
   // Not under the lock, for which its threads may wait.
   TakeHttp().reset();
   if (control_ != nullptr) control_->Detach(std::string(end_.failure().message()));
-  listener_ = nullptr;
-  local_listener_ = nullptr;
+  if (listeners_ != nullptr) listeners_->Close();
   // What a job leaves behind in object storage is cleared away, if that answers; a job that fails has no
   // time.
   if (files_ != nullptr) files_->EndWithin(end_.failure().ok() ? server_wait() : absl::FromChrono(kLinger));
