@@ -18,9 +18,7 @@
 #include "common/config/address.h"
 #include "common/object_store/object_file_system.h"
 #include "common/protocol/job_failure.h"
-#include "common/protocol/protocol_version.h"
 #include "common/rpc/grpc_credentials.h"
-#include "common/rpc/tls_probe.h"
 #include "common/sync/mutex.h"
 #include "common/system/host_memory.h"
 #include "common/system/process.h"
@@ -31,17 +29,15 @@
 #include "ps_server/grpc/connection_limits.h"
 #include "ps_server/grpc/coordinator_service.h"
 #include "ps_server/grpc/grpc_admission.h"
-#include "ps_server/grpc/grpc_announcer.h"
 #include "ps_server/grpc/grpc_event_loop.h"
 #include "ps_server/grpc/grpc_server_options.h"
 #include "ps_server/grpc/grpc_shard_link.h"
 #include "ps_server/grpc/health_service.h"
 #include "ps_server/grpc/parameter_server_service.h"
-#include "ps_server/grpc/shard_control_service.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/process/background_threads.h"
-#include "ps_server/process/coordinator_watch.h"
 #include "ps_server/process/grpc_listeners.h"
+#include "ps_server/process/grpc_remote_coordinator.h"
 #include "ps_server/process/server_end.h"
 #include "ps_server/process/server_pages.h"
 #include "ps_server/process/server_ports.h"
@@ -124,14 +120,9 @@ class ServerImpl final : public Server {
     return std::move(http_);
   }
   void Tick();
-  // Whether the newest checkpoint is the end of the job.
-  bool IsDone() const;
   absl::Status StartCoordinator();
   // `services`: known to gRPC's health.
   absl::Status StartHttp(std::set<std::string> services);
-  void WatchCoordinator();
-  // Starts reports of this server's address to ps:0, if the address of ps:0 is known.
-  absl::Status StartAnnouncing(uint64_t instance);
 
   // Whether a server that is lost may come back.
   bool recoverable() const { return options_.config.checkpoint().has_directory(); }
@@ -161,10 +152,8 @@ class ServerImpl final : public Server {
   std::unique_ptr<Coordinator> coordinator_;  // on ps:0
   std::unique_ptr<ParameterServerService> parameter_server_;
   std::unique_ptr<CoordinatorService> coordinator_service_;
-  std::unique_ptr<GrpcShardLinks> links_;         // on ps:0
-  std::unique_ptr<ShardControlService> control_;  // on the others
-  std::unique_ptr<CoordinatorWatch> watch_;       // on the others
-  std::unique_ptr<GrpcAnnouncer> announcer_;      // if ps:0 is known
+  std::unique_ptr<GrpcShardLinks> links_;          // on ps:0
+  std::unique_ptr<GrpcRemoteCoordinator> remote_;  // on the others
   std::unique_ptr<HealthService> health_;
   std::deque<GrpcEventLoop> loops_;
   std::unique_ptr<grpc::Server> grpc_;
@@ -242,23 +231,28 @@ absl::Status ServerImpl::Start() {
   parameter_server_ = std::make_unique<ParameterServerService>(std::move(data_plane));
   parameter_server_->Register(&builder);
   std::set<std::string> services = {ParameterServerService::kService};
-  const uint64_t instance = RandomNumber();
   if (options_.index == 0) {
     coordinator_service_ = std::make_unique<CoordinatorService>(control_loop(), &admission_);
     coordinator_service_->Register(&builder);
     services.insert(CoordinatorService::kService);
   } else {
-    ShardControlService::Options control;
-    control.shard = shard_.get();
-    control.loop = control_loop();
-    control.admission = &admission_;
-    control.clock = &clock_;
-    control.may_return = recoverable();
-    control.instance = instance;
-    control.on_end = [this](const absl::Status& failure) { end_.Finish(failure); };
-    control_ = std::make_unique<ShardControlService>(std::move(control));
-    control_->Register(&builder);
-    WatchCoordinator();
+    GrpcRemoteCoordinator::Options remote;
+    remote.shard = shard_.get();
+    remote.loop = control_loop();
+    remote.admission = &admission_;
+    remote.clock = &clock_;
+    remote.background = &background_;
+    remote.files = files_.get();
+    remote.config = options_.config;
+    remote.index = options_.index;
+    remote.instance = RandomNumber();
+    remote.coordinator_address = options_.coordinator_address;
+    remote.own_address = options_.own_address;
+    remote.token = options_.token;
+    remote.credentials = credentials_;
+    remote.end = [this](const absl::Status& failure) { end_.Finish(failure); };
+    remote_ = std::make_unique<GrpcRemoteCoordinator>(std::move(remote));
+    remote_->Register(&builder);
     services.insert(v1::ShardControl::service_full_name());
   }
   health_ = std::make_unique<HealthService>(control_loop(), services);
@@ -272,8 +266,7 @@ absl::Status ServerImpl::Start() {
   if (options_.index == 0) {
     WEIR_RETURN_IF_ERROR(StartCoordinator());
   } else {
-    control_->Start();
-    if (!options_.coordinator_address.empty()) WEIR_RETURN_IF_ERROR(StartAnnouncing(instance));
+    WEIR_RETURN_IF_ERROR(remote_->Start(listeners_->bound().port));
   }
   health_->Start();
   parameter_server_->Start(listeners_->shared_memory());
@@ -322,50 +315,13 @@ absl::Status ServerImpl::StartCoordinator() {
   return absl::OkStatus();
 }
 
-absl::Status ServerImpl::StartAnnouncing(uint64_t instance) {
-  WEIR_ASSIGN_OR_RETURN(Address own, ParseAddress(options_.own_address));
-  if (!own.is_unix() && own.port == 0) own.port = listeners_->bound().port;
-  GrpcAnnouncer::Options announcer;
-  announcer.loop = control_loop();
-  announcer.coordinator_address = options_.coordinator_address;
-  announcer.token = options_.token;
-  announcer.credentials = credentials_;
-  announcer.config = options_.config;
-  announcer.request.set_shard(options_.index);
-  announcer.request.set_address(own.ToString());
-  announcer.request.set_instance(instance);
-  *announcer.request.mutable_protocol() = OwnProtocol();
-  announcer.on_refused = [this](const absl::Status& why) { end_.Finish(why); };
-  announcer.on_no_answer = [this] { watch_->OnNoAnswer(); };
-  announcer_ = std::make_unique<GrpcAnnouncer>(std::move(announcer));
-  return absl::OkStatus();
-}
-
-void ServerImpl::WatchCoordinator() {
-  CoordinatorWatch::Options watch;
-  watch.config = options_.config;
-  watch.coordinator_address = options_.coordinator_address;
-  watch.clock = &clock_;
-  watch.presence = [this] {
-    return CoordinatorWatch::Presence{control_->last_heard(), control_->attached(),
-                                      control_->CoordinatorName()};
-  };
-  watch.background = [this](const std::function<void()>& work) { background_.Run(work); };
-  watch.is_done = [this] { return IsDone(); };
-  watch.probe = [this] { return ProbeTls(options_.coordinator_address, /*server=*/0, options_.tls.get()); };
-  watch.drop_silent = [this](absl::Duration limit) { control_->DropSilent(limit); };
-  watch.end = [this](const absl::Status& failure) { end_.Finish(failure); };
-  watch.complain = [](const std::string& complaint) { LogWarning(complaint); };
-  watch_ = std::make_unique<CoordinatorWatch>(std::move(watch));
-}
-
 ServerImpl::~ServerImpl() {
   if (grpc_ != nullptr) Stop("the server stops");
   ticker_.Stop();
-  if (announcer_ != nullptr) announcer_->Close();
+  if (remote_ != nullptr) remote_->StopAnnouncing();
   // Not under the lock, for which its threads may wait.
   TakeHttp().reset();
-  if (control_ != nullptr) control_->Detach(std::string(end_.failure().message()));
+  if (remote_ != nullptr) remote_->Detach(std::string(end_.failure().message()));
   if (listeners_ != nullptr) listeners_->Close();
   // What a job leaves behind in object storage is cleared away, if that answers; a job that fails has no
   // time.
@@ -402,8 +358,7 @@ void ServerImpl::Tick() {
   if (coordinator_ != nullptr) {
     coordinator_->Tick();
   } else {
-    if (announcer_ != nullptr) announcer_->Tick(now, control_->attached());
-    watch_->Tick();
+    remote_->Tick(now);
   }
   if (std::optional<std::string> late = end_.EndLateDrain(now); late.has_value()) {
     // The shards' coordinator saves them.
@@ -417,14 +372,6 @@ void ServerImpl::Tick() {
     next_expiry_look_ = now + kExpiryLook;
     WarnIfExpiring(*options_.tls, absl::Now());
   }
-}
-
-bool ServerImpl::IsDone() const {
-  if (!recoverable()) return false;
-  const auto latest = LatestComplete(*files_, options_.config.checkpoint().directory());
-  if (!latest.ok() || !IsEndOf(options_.config, latest->manifest)) return false;
-  LogInfo("the job was done before; the result is ", latest->folder);
-  return true;
 }
 
 void ServerImpl::EndServing() {
@@ -451,7 +398,7 @@ void ServerImpl::Stop(const std::string& reason) {
 
 void ServerImpl::Drain(const std::string& reason) {
   end_.Announce(reason);
-  if (!recoverable() || (control_ != nullptr && !control_->attached())) return Stop(reason);
+  if (!recoverable() || (remote_ != nullptr && !remote_->attached())) return Stop(reason);
   const absl::Duration limit = coordinator_ != nullptr ? server_wait() : std::min(server_wait(), kDrainGrace);
   if (!end_.BeginDrain(clock_.Now() + limit, reason)) return;
   if (coordinator_ != nullptr) coordinator_->Drain(reason);
