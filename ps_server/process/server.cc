@@ -14,7 +14,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/checkpoint/checkpoint_folder.h"
 #include "common/config/address.h"
 #include "common/object_store/object_file_system.h"
 #include "common/protocol/job_failure.h"
@@ -25,18 +24,17 @@
 #include "common/telemetry/logging.h"
 #include "common/telemetry/metrics.h"
 #include "ps_server/coordinator/coordinator.h"
-#include "ps_server/coordinator/job_store_on_disk.h"
 #include "ps_server/grpc/connection_limits.h"
 #include "ps_server/grpc/coordinator_service.h"
 #include "ps_server/grpc/grpc_admission.h"
 #include "ps_server/grpc/grpc_event_loop.h"
 #include "ps_server/grpc/grpc_server_options.h"
-#include "ps_server/grpc/grpc_shard_link.h"
 #include "ps_server/grpc/health_service.h"
 #include "ps_server/grpc/parameter_server_service.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/process/background_threads.h"
 #include "ps_server/process/grpc_listeners.h"
+#include "ps_server/process/grpc_local_coordinator.h"
 #include "ps_server/process/grpc_remote_coordinator.h"
 #include "ps_server/process/server_end.h"
 #include "ps_server/process/server_pages.h"
@@ -70,19 +68,6 @@ uint32_t IoThreads(const v1::ServerConfig& config) {
   if (config.io_threads() > 0) return config.io_threads();
   return std::clamp(std::thread::hardware_concurrency() / 4, 1u, 8u);
 }
-
-// The coordinator's link to the shard of its own process.
-class LocalShardLink final : public ShardLink {
- public:
-  LocalShardLink(Shard* shard, ShardLinkEvents events) : shard_(shard) {
-    shard_->SetReporter(std::move(events.report));
-    events.connected();
-  }
-  void Send(const v1::ControlMessage& message) override { shard_->Control(message); }
-
- private:
-  Shard* const shard_;
-};
 
 class ServerImpl final : public Server {
  public:
@@ -120,10 +105,11 @@ class ServerImpl final : public Server {
     return std::move(http_);
   }
   void Tick();
-  absl::Status StartCoordinator();
   // `services`: known to gRPC's health.
   absl::Status StartHttp(std::set<std::string> services);
 
+  // Null on the others than ps:0, and before it is started.
+  Coordinator* coordinator() const { return local_ == nullptr ? nullptr : local_->coordinator(); }
   // Whether a server that is lost may come back.
   bool recoverable() const { return options_.config.checkpoint().has_directory(); }
   absl::Duration server_wait() const {
@@ -149,10 +135,8 @@ class ServerImpl final : public Server {
   std::unique_ptr<GrpcListeners> listeners_;
   Ticker ticker_;  // the shard nudges it
   std::unique_ptr<Shard> shard_;
-  std::unique_ptr<Coordinator> coordinator_;  // on ps:0
   std::unique_ptr<ParameterServerService> parameter_server_;
-  std::unique_ptr<CoordinatorService> coordinator_service_;
-  std::unique_ptr<GrpcShardLinks> links_;          // on ps:0
+  std::unique_ptr<GrpcLocalCoordinator> local_;    // on ps:0
   std::unique_ptr<GrpcRemoteCoordinator> remote_;  // on the others
   std::unique_ptr<HealthService> health_;
   std::deque<GrpcEventLoop> loops_;
@@ -226,14 +210,29 @@ absl::Status ServerImpl::Start() {
   data_plane.wire = options_.config.wire();
   if (memory > 0) data_plane.most_row_bytes = memory / kTravelShare;
   if (options_.index == 0) {
-    data_plane.on_broken = [this](const v1::Caller& caller) { coordinator_->OnDisconnect(caller); };
+    data_plane.on_broken = [this](const v1::Caller& caller) { coordinator()->OnDisconnect(caller); };
   }
   parameter_server_ = std::make_unique<ParameterServerService>(std::move(data_plane));
   parameter_server_->Register(&builder);
   std::set<std::string> services = {ParameterServerService::kService};
   if (options_.index == 0) {
-    coordinator_service_ = std::make_unique<CoordinatorService>(control_loop(), &admission_);
-    coordinator_service_->Register(&builder);
+    GrpcLocalCoordinator::Options local;
+    local.shard = shard_.get();
+    local.loop = control_loop();
+    local.admission = &admission_;
+    local.clock = &clock_;
+    local.files = files_.get();
+    local.config = options_.config;
+    local.workers = options_.workers;
+    local.worker_names = options_.worker_names;
+    local.ps_addresses = options_.ps_addresses;
+    local.token = options_.token;
+    local.credentials = credentials_;
+    local.on_end = [this](const v1::ClusterStatus& status, const absl::Status& failure) {
+      end_.Finish(failure, status);
+    };
+    local_ = std::make_unique<GrpcLocalCoordinator>(std::move(local));
+    local_->Register(&builder);
     services.insert(CoordinatorService::kService);
   } else {
     GrpcRemoteCoordinator::Options remote;
@@ -264,7 +263,7 @@ absl::Status ServerImpl::Start() {
   for (GrpcEventLoop& loop : loops_) loop.Start();
   listeners_->Accept();
   if (options_.index == 0) {
-    WEIR_RETURN_IF_ERROR(StartCoordinator());
+    WEIR_RETURN_IF_ERROR(local_->Start());
   } else {
     WEIR_RETURN_IF_ERROR(remote_->Start(listeners_->bound().port));
   }
@@ -275,43 +274,6 @@ absl::Status ServerImpl::Start() {
       kTick, [this] { Tick(); }, [this] { shard_->Tick(); });
   LogInfo("shard ", options_.index, " listens on ", address(), ", kernels ", kernels->name, ", ",
           loops_.size(), " I/O threads, ", threads_->threads(), " apply threads");
-  return absl::OkStatus();
-}
-
-absl::Status ServerImpl::StartCoordinator() {
-  const v1::CheckpointConfig& checkpoint = options_.config.checkpoint();
-  links_ = std::make_unique<GrpcShardLinks>(control_loop(), options_.token, credentials_);
-  Coordinator::Options coordinator;
-  coordinator.config = options_.config;
-  coordinator.clock = &clock_;
-  coordinator.workers = options_.workers;
-  coordinator.worker_names = options_.worker_names;
-  coordinator.shard_addresses = options_.ps_addresses;
-  coordinator.memory_bytes = LookAtMemory().most();
-  coordinator.tls = options_.tls != nullptr;
-  if (checkpoint.has_init_from()) {
-    WEIR_ASSIGN_OR_RETURN(const FoundCheckpoint found,
-                          ResolveCheckpoint(AnyStorage(), checkpoint.init_from()));
-    coordinator.init_from = found.manifest.step();
-  }
-  coordinator.open_link = [this](uint32_t index, const std::string& address,
-                                 ShardLinkEvents events) -> std::unique_ptr<ShardLink> {
-    if (index == 0) return std::make_unique<LocalShardLink>(shard_.get(), std::move(events));
-    return links_->Open(index, address, std::move(events));
-  };
-  coordinator.on_end = [this](const v1::ClusterStatus& status, const absl::Status& failure) {
-    end_.Finish(failure, status);
-  };
-  std::unique_ptr<JobStore> store;
-  if (recoverable()) {
-    JobStoreOnDisk::Options options;
-    options.file_system = files_.get();
-    options.directory = checkpoint.directory();
-    options.keep = static_cast<int>(checkpoint.keep());
-    WEIR_ASSIGN_OR_RETURN(store, JobStoreOnDisk::Open(std::move(options)));
-  }
-  coordinator_ = std::make_unique<Coordinator>(std::move(coordinator), std::move(store));
-  coordinator_service_->Start(coordinator_.get());
   return absl::OkStatus();
 }
 
@@ -340,7 +302,7 @@ ServerImpl::~ServerImpl() {
     for (GrpcEventLoop& loop : loops_) loop.WaitUntilNoCalls(deadline);
     grpc_->Shutdown(std::chrono::system_clock::now());
   }
-  if (links_ != nullptr) links_->Close();
+  if (local_ != nullptr) local_->CloseLinks();
   // The loops' last tasks may call the shard and the coordinator.
   for (GrpcEventLoop& loop : loops_) loop.Stop();
   // Another thread may still be in a turn of the shard, which reports to the coordinator.
@@ -348,21 +310,21 @@ ServerImpl::~ServerImpl() {
     background_.Finish();
     shard_->Quiesce();
   }
-  coordinator_.reset();
+  if (local_ != nullptr) local_->Destroy();
   shard_.reset();
 }
 
 void ServerImpl::Tick() {
   const absl::Time now = clock_.Now();
   shard_->Tick();
-  if (coordinator_ != nullptr) {
-    coordinator_->Tick();
+  if (coordinator() != nullptr) {
+    coordinator()->Tick();
   } else {
     remote_->Tick(now);
   }
   if (std::optional<std::string> late = end_.EndLateDrain(now); late.has_value()) {
     // The shards' coordinator saves them.
-    if (coordinator_ != nullptr) {
+    if (coordinator() != nullptr) {
       absl::StrAppend(&*late, "; it could not be saved within ", absl::FormatDuration(server_wait()),
                       ", which are cluster.server_wait_seconds");
     }
@@ -389,8 +351,8 @@ absl::Status ServerImpl::Ready() const {
 void ServerImpl::Stop(const std::string& reason) {
   end_.Announce(reason);
   // On ps:0 the coordinator tells all servers, and then calls on_end.
-  if (coordinator_ != nullptr) {
-    coordinator_->Fail(reason);
+  if (coordinator() != nullptr) {
+    coordinator()->Fail(reason);
   } else {
     end_.Finish(LostPeer(reason));
   }
@@ -399,9 +361,10 @@ void ServerImpl::Stop(const std::string& reason) {
 void ServerImpl::Drain(const std::string& reason) {
   end_.Announce(reason);
   if (!recoverable() || (remote_ != nullptr && !remote_->attached())) return Stop(reason);
-  const absl::Duration limit = coordinator_ != nullptr ? server_wait() : std::min(server_wait(), kDrainGrace);
+  const absl::Duration limit =
+      coordinator() != nullptr ? server_wait() : std::min(server_wait(), kDrainGrace);
   if (!end_.BeginDrain(clock_.Now() + limit, reason)) return;
-  if (coordinator_ != nullptr) coordinator_->Drain(reason);
+  if (coordinator() != nullptr) coordinator()->Drain(reason);
 }
 
 absl::Status ServerImpl::Wait() {
@@ -438,7 +401,7 @@ absl::Status ServerImpl::StartHttp(std::set<std::string> services) {
   options.services = std::move(services);
   options.limits = &admission_.limits();
   options.metrics = &metrics_;
-  options.coordinator = coordinator_.get();
+  options.coordinator = coordinator();
   WEIR_ASSIGN_OR_RETURN(auto http, ServerPorts::Start(std::move(options)));
   {
     MutexLock lock(mutex_);
