@@ -32,6 +32,8 @@ void CoordinatorWatch::Tick() {
   const absl::Duration silent = now - ps0.last_heard.value_or(began_);
   if (ps0.attached) {
     next_complaint_ = now + kComplaintInterval;
+    // What was found out is out of date.
+    if (look_ == Look::kOver) look_ = Look::kNone;
   } else if (now >= next_complaint_) {
     next_complaint_ = now + kComplaintInterval;
     const std::string& at = options_.coordinator_address;

@@ -227,6 +227,23 @@ TEST_CASE("ps:0 that comes back while the server looks whether the job is done i
   CHECK_FALSE(server.end.has_value());
 }
 
+TEST_CASE("what was found out before ps:0 came back does not count when it is lost again") {
+  Watched server(/*saved=*/true);
+  server.Attach();
+  server.Lose();
+  server.hangs = true;
+  server.Pass(kWait + kTick);
+  server.Attach();
+  server.hangs = false;
+  server.Pass(absl::Seconds(1));  // the look ends
+  CHECK(server.looks == 1);
+  server.done = true;
+  server.Lose();
+  server.UntilEnd();
+  CHECK(server.looks == 2);
+  CHECK(server.end->ok());
+}
+
 // ---- complaints
 
 TEST_CASE(
