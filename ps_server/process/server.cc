@@ -96,17 +96,23 @@ class ServerImpl final : public Server {
   void Drain(const std::string& reason) override;
 
  private:
-  // From now on the server's services do not serve; it finishes what is under way.
-  void EndServing();
+  // `memory`: of this process, bytes.
+  void MakeShard(const Kernels& kernels, uint64_t memory);
+  // Makes the coordinator, or what this server has of another process's. Returns the service's name.
+  std::string MakeCoordinator(grpc::ServerBuilder* builder);
+  // `services`: known to gRPC's health.
+  absl::Status StartHttp(std::set<std::string> services);
+
+  void Tick();
   // OK: the server takes calls, and no restore is under way. Other tasks may be missing.
   absl::Status Ready() const;
+
+  // From now on the server's services do not serve; it finishes what is under way.
+  void EndServing();
   std::unique_ptr<ServerPorts> TakeHttp() {
     MutexLock lock(mutex_);
     return std::move(http_);
   }
-  void Tick();
-  // `services`: known to gRPC's health.
-  absl::Status StartHttp(std::set<std::string> services);
 
   // Null on the others than ps:0, and before it is started.
   Coordinator* coordinator() const { return local_ == nullptr ? nullptr : local_->coordinator(); }
@@ -149,6 +155,8 @@ class ServerImpl final : public Server {
   absl::Time next_expiry_look_ = absl::InfinitePast();
 };
 
+// ---- the start
+
 absl::Status ServerImpl::Start() {
   WEIR_ASSIGN_OR_RETURN(const Kernels* kernels, KernelsFromConfig(options_.config.server()));
   WEIR_ASSIGN_OR_RETURN(const Address listen, ParseAddress(options_.listen));
@@ -158,28 +166,8 @@ absl::Status ServerImpl::Start() {
                                                      : static_cast<int>(std::thread::hardware_concurrency()));
   disk_ = FileSystem::Beneath(options_.config.checkpoint().directory());
   files_ = WithObjectStorage(*disk_);
-  Shard::Options shard;
-  shard.config = options_.config;
-  shard.clock = &clock_;
-  shard.new_incarnation = RandomNumber;
-  shard.background = [this](const std::function<void()>& work) { background_.Run(work); };
-  shard.threads = threads_.get();
-  shard.files = files_.get();
-  shard.kernels = kernels;
-  shard.weights_source = [this](size_t elements) {
-    SharedMemoryServer* const shared = listeners_->shared_memory();
-    return shared == nullptr ? AllocateSlab(elements) : shared->Allocate(elements);
-  };
-  shard.nudge = [this](absl::Duration in) {
-    if (in > absl::ZeroDuration()) return ticker_.CheckIn(absl::ToChronoNanoseconds(in));
-    control_loop()->Post([this] { shard_->Tick(); });
-  };
-  shard.on_revoke = [this] { parameter_server_->DropRevoked(); };
-  shard.on_short = [this] { parameter_server_->WantReleases(); };
-  shard.make_policy = options_.make_policy;
   const uint64_t memory = LookAtMemory().most();
-  shard.memory_bytes = memory;
-  shard_ = std::make_unique<Shard>(std::move(shard));
+  MakeShard(*kernels, memory);
 
   // gRPC itself reports only that it failed, after log lines of its own.
   const auto cannot_listen = [this](absl::string_view why) {
@@ -214,46 +202,7 @@ absl::Status ServerImpl::Start() {
   }
   parameter_server_ = std::make_unique<ParameterServerService>(std::move(data_plane));
   parameter_server_->Register(&builder);
-  std::set<std::string> services = {ParameterServerService::kService};
-  if (options_.index == 0) {
-    GrpcLocalCoordinator::Options local;
-    local.shard = shard_.get();
-    local.loop = control_loop();
-    local.admission = &admission_;
-    local.clock = &clock_;
-    local.files = files_.get();
-    local.config = options_.config;
-    local.workers = options_.workers;
-    local.worker_names = options_.worker_names;
-    local.ps_addresses = options_.ps_addresses;
-    local.token = options_.token;
-    local.credentials = credentials_;
-    local.on_end = [this](const v1::ClusterStatus& status, const absl::Status& failure) {
-      end_.Finish(failure, status);
-    };
-    local_ = std::make_unique<GrpcLocalCoordinator>(std::move(local));
-    local_->Register(&builder);
-    services.insert(CoordinatorService::kService);
-  } else {
-    GrpcRemoteCoordinator::Options remote;
-    remote.shard = shard_.get();
-    remote.loop = control_loop();
-    remote.admission = &admission_;
-    remote.clock = &clock_;
-    remote.background = &background_;
-    remote.files = files_.get();
-    remote.config = options_.config;
-    remote.index = options_.index;
-    remote.instance = RandomNumber();
-    remote.coordinator_address = options_.coordinator_address;
-    remote.own_address = options_.own_address;
-    remote.token = options_.token;
-    remote.credentials = credentials_;
-    remote.end = [this](const absl::Status& failure) { end_.Finish(failure); };
-    remote_ = std::make_unique<GrpcRemoteCoordinator>(std::move(remote));
-    remote_->Register(&builder);
-    services.insert(v1::ShardControl::service_full_name());
-  }
+  std::set<std::string> services = {ParameterServerService::kService, MakeCoordinator(&builder)};
   health_ = std::make_unique<HealthService>(control_loop(), services);
   health_->Register(&builder);
   grpc_ = builder.BuildAndStart();
@@ -275,6 +224,172 @@ absl::Status ServerImpl::Start() {
   LogInfo("shard ", options_.index, " listens on ", address(), ", kernels ", kernels->name, ", ",
           loops_.size(), " I/O threads, ", threads_->threads(), " apply threads");
   return absl::OkStatus();
+}
+
+void ServerImpl::MakeShard(const Kernels& kernels, uint64_t memory) {
+  Shard::Options shard;
+  shard.config = options_.config;
+  shard.clock = &clock_;
+  shard.new_incarnation = RandomNumber;
+  shard.background = [this](const std::function<void()>& work) { background_.Run(work); };
+  shard.threads = threads_.get();
+  shard.files = files_.get();
+  shard.kernels = &kernels;
+  shard.weights_source = [this](size_t elements) {
+    SharedMemoryServer* const shared = listeners_->shared_memory();
+    return shared == nullptr ? AllocateSlab(elements) : shared->Allocate(elements);
+  };
+  shard.nudge = [this](absl::Duration in) {
+    if (in > absl::ZeroDuration()) return ticker_.CheckIn(absl::ToChronoNanoseconds(in));
+    control_loop()->Post([this] { shard_->Tick(); });
+  };
+  shard.on_revoke = [this] { parameter_server_->DropRevoked(); };
+  shard.on_short = [this] { parameter_server_->WantReleases(); };
+  shard.make_policy = options_.make_policy;
+  shard.memory_bytes = memory;
+  shard_ = std::make_unique<Shard>(std::move(shard));
+}
+
+std::string ServerImpl::MakeCoordinator(grpc::ServerBuilder* builder) {
+  if (options_.index == 0) {
+    GrpcLocalCoordinator::Options local;
+    local.shard = shard_.get();
+    local.loop = control_loop();
+    local.admission = &admission_;
+    local.clock = &clock_;
+    local.files = files_.get();
+    local.config = options_.config;
+    local.workers = options_.workers;
+    local.worker_names = options_.worker_names;
+    local.ps_addresses = options_.ps_addresses;
+    local.token = options_.token;
+    local.credentials = credentials_;
+    local.on_end = [this](const v1::ClusterStatus& status, const absl::Status& failure) {
+      end_.Finish(failure, status);
+    };
+    local_ = std::make_unique<GrpcLocalCoordinator>(std::move(local));
+    local_->Register(builder);
+    return CoordinatorService::kService;
+  }
+  GrpcRemoteCoordinator::Options remote;
+  remote.shard = shard_.get();
+  remote.loop = control_loop();
+  remote.admission = &admission_;
+  remote.clock = &clock_;
+  remote.background = &background_;
+  remote.files = files_.get();
+  remote.config = options_.config;
+  remote.index = options_.index;
+  remote.instance = RandomNumber();
+  remote.coordinator_address = options_.coordinator_address;
+  remote.own_address = options_.own_address;
+  remote.token = options_.token;
+  remote.credentials = credentials_;
+  remote.end = [this](const absl::Status& failure) { end_.Finish(failure); };
+  remote_ = std::make_unique<GrpcRemoteCoordinator>(std::move(remote));
+  remote_->Register(builder);
+  return v1::ShardControl::service_full_name();
+}
+
+absl::Status ServerImpl::StartHttp(std::set<std::string> services) {
+  if (options_.http_port < 0 && options_.health_port < 0) return absl::OkStatus();
+  metrics_.AddProcessMetrics();
+  AddServerMetrics(options_.index, *shard_, *parameter_server_, admission_, &connections_, options_.tls.get(),
+                   &metrics_);
+  ServerPorts::Options options;
+  options.host = options_.http_host;
+  options.http_port = options_.http_port;
+  options.health_port = options_.health_port;
+  options.token = options_.http_token;
+  options.closed = options_.http_closed;
+  options.tls = options_.tls;
+  options.health = [this]() -> absl::Status {
+    const absl::Status failure = end_.failure();
+    return failure.ok() ? absl::OkStatus() : absl::UnavailableError(failure.message());
+  };
+  options.ready = [this] { return Ready(); };
+  options.services = std::move(services);
+  options.limits = &admission_.limits();
+  options.metrics = &metrics_;
+  options.coordinator = coordinator();
+  WEIR_ASSIGN_OR_RETURN(auto http, ServerPorts::Start(std::move(options)));
+  {
+    MutexLock lock(mutex_);
+    http_ = std::move(http);
+  }
+  if (end_.has_begun()) EndServing();
+  return absl::OkStatus();
+}
+
+// ---- while it serves
+
+void ServerImpl::Tick() {
+  const absl::Time now = clock_.Now();
+  shard_->Tick();
+  if (coordinator() != nullptr) {
+    coordinator()->Tick();
+  } else {
+    remote_->Tick(now);
+  }
+  if (std::optional<std::string> late = end_.EndLateDrain(now); late.has_value()) {
+    // The shards' coordinator saves them.
+    if (coordinator() != nullptr) {
+      absl::StrAppend(&*late, "; it could not be saved within ", absl::FormatDuration(server_wait()),
+                      ", which are cluster.server_wait_seconds");
+    }
+    Stop(*late);
+  }
+  if (options_.tls != nullptr && now >= next_expiry_look_) {
+    next_expiry_look_ = now + kExpiryLook;
+    WarnIfExpiring(*options_.tls, absl::Now());
+  }
+}
+
+absl::Status ServerImpl::Ready() const {
+  WEIR_RETURN_IF_ERROR(end_.Ready());
+  if (shard_->loading()) return absl::UnavailableError("its part of the model is being made or restored");
+  return absl::OkStatus();
+}
+
+// ---- the end
+
+void ServerImpl::Stop(const std::string& reason) {
+  end_.Announce(reason);
+  // On ps:0 the coordinator tells all servers, and then calls on_end.
+  if (coordinator() != nullptr) {
+    coordinator()->Fail(reason);
+  } else {
+    end_.Finish(LostPeer(reason));
+  }
+}
+
+void ServerImpl::Drain(const std::string& reason) {
+  end_.Announce(reason);
+  if (!recoverable() || (remote_ != nullptr && !remote_->attached())) return Stop(reason);
+  const absl::Duration limit =
+      coordinator() != nullptr ? server_wait() : std::min(server_wait(), kDrainGrace);
+  if (!end_.BeginDrain(clock_.Now() + limit, reason)) return;
+  if (coordinator() != nullptr) coordinator()->Drain(reason);
+}
+
+void ServerImpl::EndServing() {
+  health_->End();
+  MutexLock lock(mutex_);
+  if (http_ != nullptr) http_->EndServing();
+}
+
+absl::Status ServerImpl::Wait() {
+  const auto [failure, status] = end_.Wait();
+  if (!options_.summary_path.empty()) {
+    const absl::Status written = WriteSummary(status, options_.config, options_.summary_path);
+    if (!written.ok() && failure.ok()) {
+      return StorageFailure(absl::StrCat("the job is done, but ", written.message(),
+                                         ". It is: ", SummaryLine(status, options_.config)));
+    }
+    // The failure that ended the job is reported last.
+    if (!written.ok()) LogError(written.message());
+  }
+  return failure;
 }
 
 ServerImpl::~ServerImpl() {
@@ -312,103 +427,6 @@ ServerImpl::~ServerImpl() {
   }
   if (local_ != nullptr) local_->Destroy();
   shard_.reset();
-}
-
-void ServerImpl::Tick() {
-  const absl::Time now = clock_.Now();
-  shard_->Tick();
-  if (coordinator() != nullptr) {
-    coordinator()->Tick();
-  } else {
-    remote_->Tick(now);
-  }
-  if (std::optional<std::string> late = end_.EndLateDrain(now); late.has_value()) {
-    // The shards' coordinator saves them.
-    if (coordinator() != nullptr) {
-      absl::StrAppend(&*late, "; it could not be saved within ", absl::FormatDuration(server_wait()),
-                      ", which are cluster.server_wait_seconds");
-    }
-    Stop(*late);
-  }
-  if (options_.tls != nullptr && now >= next_expiry_look_) {
-    next_expiry_look_ = now + kExpiryLook;
-    WarnIfExpiring(*options_.tls, absl::Now());
-  }
-}
-
-void ServerImpl::EndServing() {
-  health_->End();
-  MutexLock lock(mutex_);
-  if (http_ != nullptr) http_->EndServing();
-}
-
-absl::Status ServerImpl::Ready() const {
-  WEIR_RETURN_IF_ERROR(end_.Ready());
-  if (shard_->loading()) return absl::UnavailableError("its part of the model is being made or restored");
-  return absl::OkStatus();
-}
-
-void ServerImpl::Stop(const std::string& reason) {
-  end_.Announce(reason);
-  // On ps:0 the coordinator tells all servers, and then calls on_end.
-  if (coordinator() != nullptr) {
-    coordinator()->Fail(reason);
-  } else {
-    end_.Finish(LostPeer(reason));
-  }
-}
-
-void ServerImpl::Drain(const std::string& reason) {
-  end_.Announce(reason);
-  if (!recoverable() || (remote_ != nullptr && !remote_->attached())) return Stop(reason);
-  const absl::Duration limit =
-      coordinator() != nullptr ? server_wait() : std::min(server_wait(), kDrainGrace);
-  if (!end_.BeginDrain(clock_.Now() + limit, reason)) return;
-  if (coordinator() != nullptr) coordinator()->Drain(reason);
-}
-
-absl::Status ServerImpl::Wait() {
-  const auto [failure, status] = end_.Wait();
-  if (!options_.summary_path.empty()) {
-    const absl::Status written = WriteSummary(status, options_.config, options_.summary_path);
-    if (!written.ok() && failure.ok()) {
-      return StorageFailure(absl::StrCat("the job is done, but ", written.message(),
-                                         ". It is: ", SummaryLine(status, options_.config)));
-    }
-    // The failure that ended the job is reported last.
-    if (!written.ok()) LogError(written.message());
-  }
-  return failure;
-}
-
-absl::Status ServerImpl::StartHttp(std::set<std::string> services) {
-  if (options_.http_port < 0 && options_.health_port < 0) return absl::OkStatus();
-  metrics_.AddProcessMetrics();
-  AddServerMetrics(options_.index, *shard_, *parameter_server_, admission_, &connections_, options_.tls.get(),
-                   &metrics_);
-  ServerPorts::Options options;
-  options.host = options_.http_host;
-  options.http_port = options_.http_port;
-  options.health_port = options_.health_port;
-  options.token = options_.http_token;
-  options.closed = options_.http_closed;
-  options.tls = options_.tls;
-  options.health = [this]() -> absl::Status {
-    const absl::Status failure = end_.failure();
-    return failure.ok() ? absl::OkStatus() : absl::UnavailableError(failure.message());
-  };
-  options.ready = [this] { return Ready(); };
-  options.services = std::move(services);
-  options.limits = &admission_.limits();
-  options.metrics = &metrics_;
-  options.coordinator = coordinator();
-  WEIR_ASSIGN_OR_RETURN(auto http, ServerPorts::Start(std::move(options)));
-  {
-    MutexLock lock(mutex_);
-    http_ = std::move(http);
-  }
-  if (end_.has_begun()) EndServing();
-  return absl::OkStatus();
 }
 
 }  // namespace
