@@ -5,25 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/codec/wire_codec.h"
 #include "common/codec/wire_dtype.h"
 #include "common/protocol/limits.h"
 #include "common/protocol/outcomes.h"
 
 namespace weir {
 namespace {
-
-// The limit for the distance between pieces of a chunk in shared memory. Bytes.
-constexpr uint64_t kMaxStride = uint64_t{1} << 40;
-
-// Fields that this program does not know are taken out of a head that is larger. They would stay for as long
-// as the exchange does.
-constexpr size_t kSmallHead = 1024;
-
-absl::Status CheckDtype(v1::Dtype dtype) {
-  if (v1::Dtype_IsValid(dtype)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("dtype: ", dtype, " is not one of F32 (0) and BF16 (1)"));
-}
 
 absl::Status TooManyRows(const std::string& why) {
   return LimitReached(Limit::kRowBytes, absl::StatusCode::kUnavailable, why);
@@ -32,19 +19,6 @@ absl::Status TooManyRows(const std::string& why) {
 absl::Status TooManyRows(absl::string_view what, const ByteBudget& all, uint64_t bytes) {
   return TooManyRows(absl::StrCat("rows of ", all.taken(), " bytes ", what, ", and ", bytes,
                                   " more are over the limit of ", all.most(), "; send it again"));
-}
-
-absl::Status CheckPullOfPush(const v1::PushRequest& push, const v1::PullRequest& pull) {
-  if (pull.pin() != 0) return absl::InvalidArgumentError("pull.pin: not with a push");
-  if (pull.clock() != push.clock() + 1) {
-    return absl::InvalidArgumentError(absl::StrCat("pull.clock: ", pull.clock(), " with a push at clock ",
-                                                   push.clock(), "; must be the push's + 1"));
-  }
-  if (pull.caller().worker() != push.caller().worker() ||
-      pull.caller().incarnation() != push.caller().incarnation()) {
-    return absl::InvalidArgumentError("pull.caller: must be the push's");
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace
@@ -60,26 +34,8 @@ ExchangeSession::ExchangeSession(const Options& options, std::function<void()> o
 // ---- what the client says
 
 absl::Status ExchangeSession::Receive(const IncomingMessage& message) {
-  WEIR_ASSIGN_OR_RETURN(SplitMessage split, SplitPayload(message.pieces));
-  v1::ExchangeRequest request;
-  if (!request.ParseFromString(split.head)) return absl::InvalidArgumentError("not an ExchangeRequest");
-  const size_t head = split.head.size() - request.gradient().size();
-  if (head > kMaxRequestBytes) {
-    return LimitReached(Limit::kRequestBytes, absl::StatusCode::kResourceExhausted,
-                        absl::StrCat("a message has ", head, " bytes beside its gradient; at most ",
-                                     kMaxRequestBytes, " are allowed"));
-  }
-  if (head > kSmallHead) request.DiscardUnknownFields();
-  Chunk chunk{request.first(), split.payload_bytes, request.rows(), std::move(split.payload), message.owner};
-  if (chunk.bytes == 0 && !request.gradient().empty()) {
-    // The client's serializer did not put the gradient last.
-    const auto flat = std::make_shared<const std::string>(std::move(*request.mutable_gradient()));
-    chunk.bytes = flat->size();
-    chunk.pieces = {*flat};
-    chunk.owner = flat;
-  }
-  request.clear_gradient();
-
+  WEIR_ASSIGN_OR_RETURN(ReceivedRequest received, ReadRequest(message));
+  auto& [request, chunk] = received;
   const bool first_message = std::exchange(first_message_, false);
   if (request.has_shared_memory()) {
     if (!first_message) {
@@ -98,7 +54,7 @@ absl::Status ExchangeSession::Receive(const IncomingMessage& message) {
   const uint64_t id = request.id();
   if (id == 0 && request.released() > 0) return absl::OkStatus();
   if (id == 0) return absl::InvalidArgumentError("id: must be at least 1");
-  const absl::Status found = FindChunk(request, &chunk);
+  const absl::Status found = FindChunk(request, segments_, &chunk);
   if (id > highest_id_) {
     highest_id_ = id;
     Begin(std::move(request), std::move(chunk), found);
@@ -173,28 +129,6 @@ void ExchangeSession::Begin(v1::ExchangeRequest request, Chunk chunk, const absl
   StartPush(exchange, std::move(*request.mutable_push()));
 }
 
-absl::Status ExchangeSession::CheckFirst(const v1::ExchangeRequest& request, const Chunk& chunk) const {
-  if (!request.has_push() && !request.has_pull()) {
-    return absl::InvalidArgumentError("the first message of an exchange must hold a push or a pull");
-  }
-  if (request.has_push()) {
-    WEIR_RETURN_IF_ERROR(CheckDtype(request.push().dtype()));
-    if (!request.push().refused().empty() && chunk.bytes > 0 && !chunk.rows) {
-      return absl::InvalidArgumentError("gradient: with push.refused, which says that none comes");
-    }
-    if (!request.push().refused().empty() && request.push().rows_size() > 0) {
-      return absl::InvalidArgumentError("push.rows: with push.refused, which says that none come");
-    }
-  } else if (chunk.bytes > 0 && !chunk.rows) {
-    return absl::InvalidArgumentError("gradient: without a push");
-  }
-  if (request.has_pull()) {
-    WEIR_RETURN_IF_ERROR(CheckDtype(request.pull().dtype()));
-    if (request.has_push()) WEIR_RETURN_IF_ERROR(CheckPullOfPush(request.push(), request.pull()));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status ExchangeSession::PrepareRows(const v1::ExchangeRequest& request, const Chunk& chunk,
                                           Exchange& exchange) const {
   WEIR_ASSIGN_OR_RETURN(RowLayout layout, RowLayout::OfRequest(request.push().rows(), request.push().dtype(),
@@ -206,39 +140,6 @@ absl::Status ExchangeSession::PrepareRows(const v1::ExchangeRequest& request, co
         std::make_unique<RowArrival>(options_.shard->tables(), std::move(layout), request.push().dtype());
   } else if (chunk.rows) {
     return absl::InvalidArgumentError("rows: neither push.rows nor pull.rows says that any come");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ExchangeSession::FindChunk(const v1::ExchangeRequest& request, Chunk* chunk) const {
-  const auto too_large = [](const char* field, uint64_t bytes, int64_t limit) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, ": ", bytes, " bytes; there a chunk holds at most ", limit));
-  };
-  if (!request.has_shared()) {
-    return chunk->bytes <= kMaxChunkBytes ? absl::OkStatus()
-                                          : too_large("gradient", chunk->bytes, kMaxChunkBytes);
-  }
-  if (segments_ == nullptr) {
-    return absl::InvalidArgumentError("shared: this stream was granted no shared memory");
-  }
-  if (chunk->bytes > 0) return absl::InvalidArgumentError("shared: together with a gradient in the message");
-  const v1::SharedRange& range = request.shared();
-  if (range.bytes() > kMaxSharedChunkBytes) return too_large("shared", range.bytes(), kMaxSharedChunkBytes);
-  const bool together = range.piece_bytes() == 0;
-  if (!together && (range.piece_bytes() < kMinPieceBytes || range.stride() < range.piece_bytes() ||
-                    range.stride() > kMaxStride)) {
-    return absl::InvalidArgumentError(absl::StrCat("shared: pieces of ", range.piece_bytes(), " bytes, ",
-                                                   range.stride(), " apart; must be at least ",
-                                                   kMinPieceBytes, ", and apart by that to ", kMaxStride));
-  }
-  *chunk = {request.first(), range.bytes(), request.rows(), {}, segments_};
-  uint64_t left = range.bytes();
-  for (uint64_t at = range.offset(); left > 0; at += range.stride()) {
-    const uint64_t bytes = together ? left : std::min(left, range.piece_bytes());
-    WEIR_ASSIGN_OR_RETURN(const char* const data, segments_->At(range.segment(), at, bytes));
-    chunk->pieces.emplace_back(data, bytes);
-    left -= bytes;
   }
   return absl::OkStatus();
 }

@@ -20,6 +20,7 @@
 #include "common/sync/executor.h"
 #include "proto/parameter_server.pb.h"
 #include "ps_server/exchange/byte_budget.h"
+#include "ps_server/exchange/exchange_request.h"
 #include "ps_server/exchange/shared_memory.h"
 #include "ps_server/shard/push_arrival.h"
 #include "ps_server/shard/row_arrival.h"
@@ -99,14 +100,7 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
   // Rows that are arriving, and rows that pulls have asked for.
   static constexpr uint64_t kMaxRowBytesHeld = 2 * kMaxRowBytes;
 
-  // A chunk of a gradient, or a piece of rows, where it was received.
-  struct Chunk {
-    uint64_t first = 0;
-    uint64_t bytes = 0;  // 0: there is no chunk
-    bool rows = false;
-    std::vector<absl::string_view> pieces;
-    std::shared_ptr<const void> owner;  // owns the pieces' memory
-  };
+  using Chunk = ReceivedChunk;
   struct Range {
     uint64_t first, count;  // elements
   };
@@ -163,11 +157,8 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
 
   // `found`: the error of finding the message's chunk, or OK.
   void Begin(v1::ExchangeRequest request, Chunk chunk, const absl::Status& found);
-  absl::Status CheckFirst(const v1::ExchangeRequest& request, const Chunk& chunk) const;
   // Finds where the rows lie that the request brings, and those of its reply.
   absl::Status PrepareRows(const v1::ExchangeRequest& request, const Chunk& chunk, Exchange& exchange) const;
-  // The message's chunk, where it lies in the client's segments if it is shared; checks its size.
-  absl::Status FindChunk(const v1::ExchangeRequest& request, Chunk* chunk) const;
   // Releases shared chunks that the client has read.
   absl::Status Release(const v1::ExchangeRequest& request);
   void Continue(Exchange& exchange, const Chunk& chunk);

@@ -1,12 +1,9 @@
 #include "ps_server/process/server.h"
 
-#include <errno.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
-#include <sys/stat.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <deque>
 #include <optional>
@@ -17,40 +14,33 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/checkpoint/checkpoint_folder.h"
 #include "common/config/address.h"
 #include "common/object_store/object_file_system.h"
 #include "common/protocol/job_failure.h"
-#include "common/protocol/protocol_version.h"
 #include "common/rpc/grpc_credentials.h"
-#include "common/rpc/grpc_socket_options.h"
-#include "common/rpc/tls_probe.h"
 #include "common/sync/mutex.h"
 #include "common/system/host_memory.h"
 #include "common/system/process.h"
 #include "common/telemetry/logging.h"
 #include "common/telemetry/metrics.h"
 #include "ps_server/coordinator/coordinator.h"
-#include "ps_server/coordinator/job_store_on_disk.h"
 #include "ps_server/grpc/connection_limits.h"
 #include "ps_server/grpc/coordinator_service.h"
 #include "ps_server/grpc/grpc_admission.h"
-#include "ps_server/grpc/grpc_announcer.h"
 #include "ps_server/grpc/grpc_event_loop.h"
-#include "ps_server/grpc/grpc_local_listener.h"
 #include "ps_server/grpc/grpc_server_options.h"
-#include "ps_server/grpc/grpc_shard_link.h"
-#include "ps_server/grpc/grpc_tcp_listener.h"
 #include "ps_server/grpc/health_service.h"
 #include "ps_server/grpc/parameter_server_service.h"
-#include "ps_server/grpc/shard_control_service.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/process/background_threads.h"
+#include "ps_server/process/grpc_listeners.h"
+#include "ps_server/process/grpc_local_coordinator.h"
+#include "ps_server/process/grpc_remote_coordinator.h"
+#include "ps_server/process/server_end.h"
 #include "ps_server/process/server_pages.h"
 #include "ps_server/process/server_ports.h"
 #include "ps_server/process/summary.h"
 #include "ps_server/process/ticker.h"
-#include "ps_server/shared_memory/shared_memory_server.h"
 
 namespace weir {
 namespace {
@@ -62,18 +52,11 @@ constexpr std::chrono::seconds kLinger{2};
 // How long a server that shall stop waits for ps:0, which may have got the same signal and want a last
 // checkpoint from the server.
 constexpr absl::Duration kDrainGrace = absl::Seconds(5);
-// How often a server that waits for ps:0 checks whether the job is done.
-constexpr absl::Duration kLook = absl::Seconds(1);
-// How often a server without a coordinator logs that it waits.
-constexpr absl::Duration kComplaintInterval = absl::Seconds(10);
 // 1 / this of the memory may be taken by bytes that have come over TCP and are to be read, and as much by
 // rows on their way, each way.
 constexpr uint64_t kTravelShare = 4;
 // How often a server warns of a certificate that ends soon.
 constexpr absl::Duration kExpiryLook = absl::Hours(24);
-// For so long must there be a cause for which ps:0 cannot be reached: files of certificates may be half
-// replaced just now.
-constexpr absl::Duration kCauseLasts = absl::Seconds(2);
 
 // Not 0.
 uint64_t RandomNumber() {
@@ -85,19 +68,6 @@ uint32_t IoThreads(const v1::ServerConfig& config) {
   if (config.io_threads() > 0) return config.io_threads();
   return std::clamp(std::thread::hardware_concurrency() / 4, 1u, 8u);
 }
-
-// The coordinator's link to the shard of its own process.
-class LocalShardLink final : public ShardLink {
- public:
-  LocalShardLink(Shard* shard, ShardLinkEvents events) : shard_(shard) {
-    shard_->SetReporter(std::move(events.report));
-    events.connected();
-  }
-  void Send(const v1::ControlMessage& message) override { shard_->Control(message); }
-
- private:
-  Shard* const shard_;
-};
 
 class ServerImpl final : public Server {
  public:
@@ -111,8 +81,8 @@ class ServerImpl final : public Server {
   ~ServerImpl() override;
 
   absl::Status Start();
-  int port() const override { return port_; }
-  std::string address() const override { return address_; }
+  int port() const override { return listeners_->bound().port; }
+  std::string address() const override { return listeners_->bound().ToString(); }
   int http_port() const override {
     MutexLock lock(mutex_);
     return http_ == nullptr ? -1 : http_->http_port();
@@ -126,34 +96,26 @@ class ServerImpl final : public Server {
   void Drain(const std::string& reason) override;
 
  private:
-  void End(const absl::Status& failure);
-  // From now on the server is not ready, and its services do not serve; it finishes what is under way.
-  void AnnounceEnd(const std::string& reason);
-  void EndServing() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    health_->End();
-    if (http_ != nullptr) http_->EndServing();
-  }
+  // `memory`: of this process, bytes.
+  void MakeShard(const Kernels& kernels, uint64_t memory);
+  // Makes the coordinator, or what this server has of another process's. Returns the service's name.
+  std::string MakeCoordinator(grpc::ServerBuilder* builder);
+  // `services`: known to gRPC's health.
+  absl::Status StartHttp(std::set<std::string> services);
+
+  void Tick();
   // OK: the server takes calls, and no restore is under way. Other tasks may be missing.
-  absl::Status Ready();
+  absl::Status Ready() const;
+
+  // From now on the server's services do not serve; it finishes what is under way.
+  void EndServing();
   std::unique_ptr<ServerPorts> TakeHttp() {
     MutexLock lock(mutex_);
     return std::move(http_);
   }
-  void Tick();
-  void TickControl(absl::Time now);
-  // Whether the newest checkpoint is the end of the job.
-  bool IsDone() const;
-  absl::Status StartCoordinator();
-  // `services`: known to gRPC's health.
-  absl::Status StartHttp(std::set<std::string> services);
-  // Starts reports of this server's address to ps:0, if the address of ps:0 is known.
-  absl::Status StartAnnouncing(uint64_t instance);
-  // Listens on a Unix socket and shares memory, which are faster for workers on this host than the bound
-  // address.
-  void ServeThisHost(const Address& bound);
-  // ps:0 does not answer this server: looks for a cause that lasts, and ends for it.
-  void Diagnose();
 
+  // Null on the others than ps:0, and before it is started.
+  Coordinator* coordinator() const { return local_ == nullptr ? nullptr : local_->coordinator(); }
   // Whether a server that is lost may come back.
   bool recoverable() const { return options_.config.checkpoint().has_directory(); }
   absl::Duration server_wait() const {
@@ -171,90 +133,41 @@ class ServerImpl final : public Server {
   const std::shared_ptr<const JobCredentials> credentials_;
   GrpcAdmission admission_;
   ConnectionLimits connections_;
+  ServerEnd end_{[this] { EndServing(); }};
   std::unique_ptr<ThreadPool> threads_;
   // Where checkpoints and logs lie. Other users may be able to write there.
   std::unique_ptr<FileSystem> disk_, files_;
   BackgroundThreads background_;
-  // Must outlive the sessions, which refer to places in it.
-  std::unique_ptr<SharedMemoryServer> shared_memory_;
+  std::unique_ptr<GrpcListeners> listeners_;
   Ticker ticker_;  // the shard nudges it
   std::unique_ptr<Shard> shard_;
-  std::unique_ptr<Coordinator> coordinator_;  // on ps:0
   std::unique_ptr<ParameterServerService> parameter_server_;
-  std::unique_ptr<CoordinatorService> coordinator_service_;
-  std::unique_ptr<GrpcShardLinks> links_;         // on ps:0
-  std::unique_ptr<ShardControlService> control_;  // on the others
-  std::unique_ptr<GrpcAnnouncer> announcer_;      // if ps:0 is known
+  std::unique_ptr<GrpcLocalCoordinator> local_;    // on ps:0
+  std::unique_ptr<GrpcRemoteCoordinator> remote_;  // on the others
   std::unique_ptr<HealthService> health_;
   std::deque<GrpcEventLoop> loops_;
   std::unique_ptr<grpc::Server> grpc_;
-  std::unique_ptr<GrpcTcpListener> listener_;  // null at a Unix socket
-  std::unique_ptr<GrpcLocalListener> local_listener_;
   MetricRegistry metrics_;
+  mutable Mutex mutex_;
   // Null: the server has no such ports, or starts, or has stopped.
   std::unique_ptr<ServerPorts> http_ ABSL_GUARDED_BY(mutex_);
-  int port_ = 0;
-  std::string address_;
-  absl::Time started_;
-  // Whether a server without a coordinator checks whether the job has ended. Until it knows, the server does
-  // not give the coordinator up.
-  enum class Look { kNone, kRuns, kOver };
-  std::atomic<Look> look_ = Look::kNone;
-  // Used by the ticker only: when the server next checks.
-  absl::Time next_look_;
   // Used by the ticker only: when the server next looks at the end of its certificate.
   absl::Time next_expiry_look_ = absl::InfinitePast();
-  // Diagnose() is under way; and since when it finds a cause, which only itself uses.
-  std::atomic<bool> diagnosing_ = false;
-  std::optional<absl::Time> cause_since_;
-  // When the server next logs that it waits for ps:0.
-  absl::Time next_complaint_;
-
-  mutable Mutex mutex_;
-  CondVar changed_;
-  bool over_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-  // Why the server is about to end; empty: it is not.
-  std::string ends_for_ ABSL_GUARDED_BY(mutex_);
-  // When Drain() turns into Stop(), and the reason.
-  std::optional<absl::Time> drain_until_ ABSL_GUARDED_BY(mutex_);
-  std::string drain_reason_ ABSL_GUARDED_BY(mutex_);
-  // ps:0 only.
-  v1::ClusterStatus final_status_ ABSL_GUARDED_BY(mutex_);
 };
+
+// ---- the start
 
 absl::Status ServerImpl::Start() {
   WEIR_ASSIGN_OR_RETURN(const Kernels* kernels, KernelsFromConfig(options_.config.server()));
   WEIR_ASSIGN_OR_RETURN(const Address listen, ParseAddress(options_.listen));
   if (!options_.summary_path.empty()) WEIR_RETURN_IF_ERROR(CheckSummaryPath(options_.summary_path));
-  started_ = clock_.Now();
-  next_complaint_ = started_ + kComplaintInterval;
   const uint32_t wanted = options_.config.server().apply_threads();
   threads_ = std::make_unique<ThreadPool>(wanted > 0 ? static_cast<int>(wanted)
                                                      : static_cast<int>(std::thread::hardware_concurrency()));
   disk_ = FileSystem::Beneath(options_.config.checkpoint().directory());
   files_ = WithObjectStorage(*disk_);
-  Shard::Options shard;
-  shard.config = options_.config;
-  shard.clock = &clock_;
-  shard.new_incarnation = RandomNumber;
-  shard.background = [this](const std::function<void()>& work) { background_.Run(work); };
-  shard.threads = threads_.get();
-  shard.files = files_.get();
-  shard.kernels = kernels;
-  shard.weights_source = [this](size_t elements) {
-    return shared_memory_ == nullptr ? AllocateSlab(elements) : shared_memory_->Allocate(elements);
-  };
-  shard.nudge = [this](absl::Duration in) {
-    if (in > absl::ZeroDuration()) return ticker_.CheckIn(absl::ToChronoNanoseconds(in));
-    control_loop()->Post([this] { shard_->Tick(); });
-  };
-  shard.on_revoke = [this] { parameter_server_->DropRevoked(); };
-  shard.on_short = [this] { parameter_server_->WantReleases(); };
-  shard.make_policy = options_.make_policy;
   const uint64_t memory = LookAtMemory().most();
-  shard.memory_bytes = memory;
-  shard_ = std::make_unique<Shard>(std::move(shard));
+  MakeShard(*kernels, memory);
 
   // gRPC itself reports only that it failed, after log lines of its own.
   const auto cannot_listen = [this](absl::string_view why) {
@@ -264,18 +177,16 @@ absl::Status ServerImpl::Start() {
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetServerOptions(options_.config.server().clients(), memory / kTravelShare, &builder);
-  if (listen.is_unix()) {
-    SetUnixSocketOptions(&builder);
-    builder.AddListeningPort(options_.listen, credentials_->OfServer(options_.listen));
-  } else {
-    auto listener =
-        GrpcTcpListener::Listen(listen, options_.config.wire().congestion_control(),
-                                options_.config.server().clients().connections_per_second(), &connections_);
-    if (!listener.ok()) return cannot_listen(listener.status().message());
-    listener_ = *std::move(listener);
-    listener_->Register(credentials_->OfServer(options_.listen), &builder);
-    port_ = listener_->port();
-  }
+  GrpcListeners::Options listeners;
+  listeners.at = listen;
+  listeners.shard = options_.index;
+  listeners.config = options_.config;
+  listeners.open = options_.token.empty();
+  listeners.credentials = credentials_;
+  listeners.limits = &connections_;
+  auto bound = GrpcListeners::Bind(std::move(listeners), &builder);
+  if (!bound.ok()) return cannot_listen(bound.status().message());
+  listeners_ = *std::move(bound);
   for (uint32_t i = 0; i < IoThreads(options_.config.server()); ++i) {
     loops_.emplace_back(builder.AddCompletionQueue(),
                         std::chrono::microseconds(options_.config.wire().busy_poll_us()));
@@ -287,367 +198,97 @@ absl::Status ServerImpl::Start() {
   data_plane.wire = options_.config.wire();
   if (memory > 0) data_plane.most_row_bytes = memory / kTravelShare;
   if (options_.index == 0) {
-    data_plane.on_broken = [this](const v1::Caller& caller) { coordinator_->OnDisconnect(caller); };
+    data_plane.on_broken = [this](const v1::Caller& caller) { coordinator()->OnDisconnect(caller); };
   }
   parameter_server_ = std::make_unique<ParameterServerService>(std::move(data_plane));
   parameter_server_->Register(&builder);
-  std::set<std::string> services = {ParameterServerService::kService};
-  const uint64_t instance = RandomNumber();
-  if (options_.index == 0) {
-    coordinator_service_ = std::make_unique<CoordinatorService>(control_loop(), &admission_);
-    coordinator_service_->Register(&builder);
-    services.insert(CoordinatorService::kService);
-  } else {
-    ShardControlService::Options control;
-    control.shard = shard_.get();
-    control.loop = control_loop();
-    control.admission = &admission_;
-    control.clock = &clock_;
-    control.may_return = recoverable();
-    control.instance = instance;
-    control.on_end = [this](const absl::Status& failure) { End(failure); };
-    control_ = std::make_unique<ShardControlService>(std::move(control));
-    control_->Register(&builder);
-    services.insert(v1::ShardControl::service_full_name());
-  }
+  std::set<std::string> services = {ParameterServerService::kService, MakeCoordinator(&builder)};
   health_ = std::make_unique<HealthService>(control_loop(), services);
   health_->Register(&builder);
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr) return cannot_listen("the address is taken or not one of this machine");
-  // Without a token, every process that can connect may call. As with the other sockets, only this user and
-  // root may connect.
-  if (listen.is_unix() && options_.token.empty() && chmod(listen.path.c_str(), S_IRUSR | S_IWUSR) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot close ", listen.path, " to others"));
-  }
-  Address bound = listen;
-  if (!listen.is_unix()) bound.port = static_cast<uint16_t>(port_);
-  admission_.SetPort(bound.port);
-  address_ = bound.ToString();
-  ServeThisHost(bound);
+  admission_.SetPort(listeners_->bound().port);
+  WEIR_RETURN_IF_ERROR(listeners_->Open(grpc_.get()));
   for (GrpcEventLoop& loop : loops_) loop.Start();
-  if (listener_ != nullptr) listener_->Start();
+  listeners_->Accept();
   if (options_.index == 0) {
-    WEIR_RETURN_IF_ERROR(StartCoordinator());
+    WEIR_RETURN_IF_ERROR(local_->Start());
   } else {
-    control_->Start();
-    if (!options_.coordinator_address.empty()) WEIR_RETURN_IF_ERROR(StartAnnouncing(instance));
+    WEIR_RETURN_IF_ERROR(remote_->Start(listeners_->bound().port));
   }
   health_->Start();
-  parameter_server_->Start(shared_memory_.get());
+  parameter_server_->Start(listeners_->shared_memory());
   WEIR_RETURN_IF_ERROR(StartHttp(std::move(services)));
   ticker_.Start(
       kTick, [this] { Tick(); }, [this] { shard_->Tick(); });
-  LogInfo("shard ", options_.index, " listens on ", address_, ", kernels ", kernels->name, ", ",
+  LogInfo("shard ", options_.index, " listens on ", address(), ", kernels ", kernels->name, ", ",
           loops_.size(), " I/O threads, ", threads_->threads(), " apply threads");
   return absl::OkStatus();
 }
 
-absl::Status ServerImpl::StartCoordinator() {
-  const v1::CheckpointConfig& checkpoint = options_.config.checkpoint();
-  links_ = std::make_unique<GrpcShardLinks>(control_loop(), options_.token, credentials_);
-  Coordinator::Options coordinator;
-  coordinator.config = options_.config;
-  coordinator.clock = &clock_;
-  coordinator.workers = options_.workers;
-  coordinator.worker_names = options_.worker_names;
-  coordinator.shard_addresses = options_.ps_addresses;
-  coordinator.memory_bytes = LookAtMemory().most();
-  coordinator.tls = options_.tls != nullptr;
-  if (checkpoint.has_init_from()) {
-    WEIR_ASSIGN_OR_RETURN(const FoundCheckpoint found,
-                          ResolveCheckpoint(AnyStorage(), checkpoint.init_from()));
-    coordinator.init_from = found.manifest.step();
-  }
-  coordinator.open_link = [this](uint32_t index, const std::string& address,
-                                 ShardLinkEvents events) -> std::unique_ptr<ShardLink> {
-    if (index == 0) return std::make_unique<LocalShardLink>(shard_.get(), std::move(events));
-    return links_->Open(index, address, std::move(events));
+void ServerImpl::MakeShard(const Kernels& kernels, uint64_t memory) {
+  Shard::Options shard;
+  shard.config = options_.config;
+  shard.clock = &clock_;
+  shard.new_incarnation = RandomNumber;
+  shard.background = [this](const std::function<void()>& work) { background_.Run(work); };
+  shard.threads = threads_.get();
+  shard.files = files_.get();
+  shard.kernels = &kernels;
+  shard.weights_source = [this](size_t elements) {
+    SharedMemoryServer* const shared = listeners_->shared_memory();
+    return shared == nullptr ? AllocateSlab(elements) : shared->Allocate(elements);
   };
-  coordinator.on_end = [this](const v1::ClusterStatus& status, const absl::Status& failure) {
-    {
-      MutexLock lock(mutex_);
-      final_status_ = status;
-    }
-    End(failure);
+  shard.nudge = [this](absl::Duration in) {
+    if (in > absl::ZeroDuration()) return ticker_.CheckIn(absl::ToChronoNanoseconds(in));
+    control_loop()->Post([this] { shard_->Tick(); });
   };
-  std::unique_ptr<JobStore> store;
-  if (recoverable()) {
-    JobStoreOnDisk::Options options;
-    options.file_system = files_.get();
-    options.directory = checkpoint.directory();
-    options.keep = static_cast<int>(checkpoint.keep());
-    WEIR_ASSIGN_OR_RETURN(store, JobStoreOnDisk::Open(std::move(options)));
-  }
-  coordinator_ = std::make_unique<Coordinator>(std::move(coordinator), std::move(store));
-  coordinator_service_->Start(coordinator_.get());
-  return absl::OkStatus();
+  shard.on_revoke = [this] { parameter_server_->DropRevoked(); };
+  shard.on_short = [this] { parameter_server_->WantReleases(); };
+  shard.make_policy = options_.make_policy;
+  shard.memory_bytes = memory;
+  shard_ = std::make_unique<Shard>(std::move(shard));
 }
 
-absl::Status ServerImpl::StartAnnouncing(uint64_t instance) {
-  WEIR_ASSIGN_OR_RETURN(Address own, ParseAddress(options_.own_address));
-  if (!own.is_unix() && own.port == 0) own.port = static_cast<uint16_t>(port_);
-  GrpcAnnouncer::Options announcer;
-  announcer.loop = control_loop();
-  announcer.coordinator_address = options_.coordinator_address;
-  announcer.token = options_.token;
-  announcer.credentials = credentials_;
-  announcer.config = options_.config;
-  announcer.request.set_shard(options_.index);
-  announcer.request.set_address(own.ToString());
-  announcer.request.set_instance(instance);
-  *announcer.request.mutable_protocol() = OwnProtocol();
-  announcer.on_refused = [this](const absl::Status& why) { End(why); };
-  announcer.on_no_answer = [this] {
-    if (!diagnosing_.exchange(true)) background_.Run([this] { Diagnose(); });
-  };
-  announcer_ = std::make_unique<GrpcAnnouncer>(std::move(announcer));
-  return absl::OkStatus();
-}
-
-void ServerImpl::Diagnose() {
-  const absl::Status cause = ProbeTls(options_.coordinator_address, /*server=*/0, options_.tls.get());
-  const absl::Time now = clock_.Now();
-  if (cause.ok() || control_->attached()) {
-    cause_since_.reset();
-  } else if (now - cause_since_.emplace(cause_since_.value_or(now)) >= kCauseLasts) {
-    End(cause);
+std::string ServerImpl::MakeCoordinator(grpc::ServerBuilder* builder) {
+  if (options_.index == 0) {
+    GrpcLocalCoordinator::Options local;
+    local.shard = shard_.get();
+    local.loop = control_loop();
+    local.admission = &admission_;
+    local.clock = &clock_;
+    local.files = files_.get();
+    local.config = options_.config;
+    local.workers = options_.workers;
+    local.worker_names = options_.worker_names;
+    local.ps_addresses = options_.ps_addresses;
+    local.token = options_.token;
+    local.credentials = credentials_;
+    local.on_end = [this](const v1::ClusterStatus& status, const absl::Status& failure) {
+      end_.Finish(failure, status);
+    };
+    local_ = std::make_unique<GrpcLocalCoordinator>(std::move(local));
+    local_->Register(builder);
+    return CoordinatorService::kService;
   }
-  diagnosing_ = false;
-}
-
-void ServerImpl::ServeThisHost(const Address& bound) {
-  const v1::WireConfig::Transport transport = options_.config.wire().transport();
-  if (transport == v1::WireConfig::TRANSPORT_TCP) return;
-  const auto warn = [&](const char* what, const absl::Status& status) {
-    LogWarning("workers on this host have no ", what, " with shard ", options_.index, ": ",
-               std::string(status.message()));
-  };
-  if (!bound.is_unix()) {
-    auto listener = GrpcLocalListener::Start(grpc_.get(), bound);
-    if (listener.ok()) {
-      local_listener_ = *std::move(listener);
-    } else {
-      warn("Unix socket", listener.status());
-    }
-  }
-  if (transport == v1::WireConfig::TRANSPORT_UNIX) return;
-  SharedMemoryServer::Options options;
-  if (absl::StatusOr<std::shared_ptr<DoorbellPage>> bells = DoorbellPage::Create(); bells.ok()) {
-    options.bells = *std::move(bells);
-  } else {
-    warn("rings", bells.status());
-  }
-  auto shared_memory = SharedMemoryServer::Start(bound, std::move(options));
-  if (shared_memory.ok()) {
-    shared_memory_ = *std::move(shared_memory);
-  } else {
-    warn("shared memory", shared_memory.status());
-  }
-}
-
-ServerImpl::~ServerImpl() {
-  if (grpc_ != nullptr) Stop("the server stops");
-  ticker_.Stop();
-  if (announcer_ != nullptr) announcer_->Close();
-  // Not under the lock, for which its threads may wait.
-  TakeHttp().reset();
-  if (control_ != nullptr) {
-    MutexLock lock(mutex_);
-    control_->Detach(std::string(failure_.message()));
-  }
-  listener_ = nullptr;
-  local_listener_ = nullptr;
-  // What a job leaves behind in object storage is cleared away, if that answers; a job that fails has no
-  // time.
-  if (files_ != nullptr) {
-    MutexLock lock(mutex_);
-    files_->EndWithin(failure_.ok() ? server_wait() : absl::FromChrono(kLinger));
-  }
-  // Parked calls are answered first, since gRPC waits for its calls. The coordinator's links have told the
-  // other shards.
-  if (grpc_ != nullptr) {
-    absl::Status failure;
-    {
-      MutexLock lock(mutex_);
-      failure = failure_;
-    }
-    v1::ControlMessage message;
-    SetFailure(failure, message.mutable_shutdown());
-    shard_->Control(message);
-    parameter_server_->End(failure);
-    // gRPC would wait for connections too, and a client without an open call may take long to notice that it
-    // must close its own.
-    const auto deadline = std::chrono::steady_clock::now() + kLinger;
-    for (GrpcEventLoop& loop : loops_) loop.WaitUntilNoCalls(deadline);
-    grpc_->Shutdown(std::chrono::system_clock::now());
-  }
-  if (links_ != nullptr) links_->Close();
-  // The loops' last tasks may call the shard and the coordinator.
-  for (GrpcEventLoop& loop : loops_) loop.Stop();
-  // Another thread may still be in a turn of the shard, which reports to the coordinator.
-  if (shard_ != nullptr) {
-    background_.Finish();
-    shard_->Quiesce();
-  }
-  coordinator_.reset();
-  shard_.reset();
-}
-
-void ServerImpl::Tick() {
-  const absl::Time now = clock_.Now();
-  shard_->Tick();
-  if (coordinator_ != nullptr) {
-    coordinator_->Tick();
-  } else {
-    TickControl(now);
-  }
-  std::optional<std::string> late;
-  {
-    MutexLock lock(mutex_);
-    if (drain_until_.has_value() && now > *drain_until_) {
-      drain_until_.reset();
-      late = drain_reason_;
-      // The shards' coordinator saves them.
-      if (coordinator_ != nullptr) {
-        absl::StrAppend(&*late, "; it could not be saved within ", absl::FormatDuration(server_wait()),
-                        ", which are cluster.server_wait_seconds");
-      }
-    }
-  }
-  if (late.has_value()) Stop(*late);
-  if (options_.tls != nullptr && now >= next_expiry_look_) {
-    next_expiry_look_ = now + kExpiryLook;
-    WarnIfExpiring(*options_.tls, absl::Now());
-  }
-}
-
-void ServerImpl::TickControl(absl::Time now) {
-  if (announcer_ != nullptr) announcer_->Tick(now, control_->attached());
-  const std::optional<absl::Time> heard = control_->last_heard();
-  const absl::Duration silent = now - heard.value_or(started_);
-  if (control_->attached()) {
-    next_complaint_ = now + kComplaintInterval;
-  } else if (now >= next_complaint_) {
-    next_complaint_ = now + kComplaintInterval;
-    const std::string& at = options_.coordinator_address;
-    LogWarning("waits for ps:0 (coordinator)", at.empty() ? "" : " at ", at,
-               ", of which nothing was heard for ",
-               absl::FormatDuration(absl::Trunc(silent, absl::Seconds(1))));
-  }
-  // By now ps:0 would be back, unless it has ended because the job is done: its last message may have been
-  // lost, or been sent before this server started. This check must not come earlier, because ps:0 may still
-  // need this server to finish.
-  if (!control_->attached() && silent > server_wait()) {
-    if (look_ == Look::kRuns) return;
-    if (look_.exchange(Look::kNone) == Look::kOver) {
-      next_look_ = now + kLook;
-    } else if (now >= next_look_) {
-      look_ = Look::kRuns;
-      // Not here, since object storage may take long to answer.
-      return background_.Run([this] {
-        if (IsDone()) End(absl::OkStatus());
-        look_ = Look::kOver;
-      });
-    }
-  }
-  if (!heard.has_value()) {
-    const absl::Duration limit = absl::Seconds(options_.config.cluster().start_seconds());
-    if (silent > limit) {
-      End(LostPeer(absl::StrCat("ps:0 (coordinator) did not attach within ", absl::FormatDuration(limit))));
-    }
-    return;
-  }
-  if (!control_->attached()) {
-    if (silent > server_wait()) {
-      End(LostPeer(absl::StrCat(control_->CoordinatorName(),
-                                " was lost, and did not come back within cluster.server_wait_seconds = ",
-                                options_.config.cluster().server_wait_seconds())));
-    }
-    return;
-  }
-  const absl::Duration lease = absl::Seconds(options_.config.cluster().lease_seconds());
-  if (silent <= lease) return;
-  if (recoverable()) {
-    control_->DropSilent(lease);
-  } else {
-    End(LostPeer(absl::StrCat(control_->CoordinatorName(), " was lost: nothing was heard of it for ",
-                              absl::FormatDuration(silent))));
-  }
-}
-
-bool ServerImpl::IsDone() const {
-  if (!recoverable()) return false;
-  const auto latest = LatestComplete(*files_, options_.config.checkpoint().directory());
-  if (!latest.ok() || !IsEndOf(options_.config, latest->manifest)) return false;
-  LogInfo("the job was done before; the result is ", latest->folder);
-  return true;
-}
-
-void ServerImpl::End(const absl::Status& failure) {
-  MutexLock lock(mutex_);
-  if (over_) return;
-  over_ = true;
-  failure_ = failure;
-  EndServing();
-  changed_.NotifyAll();
-}
-
-void ServerImpl::AnnounceEnd(const std::string& reason) {
-  MutexLock lock(mutex_);
-  if (ends_for_.empty()) ends_for_ = reason;
-  EndServing();
-}
-
-absl::Status ServerImpl::Ready() {
-  MutexLock lock(mutex_);
-  if (over_) return absl::UnavailableError(failure_.ok() ? "the job is done" : failure_.message());
-  if (!ends_for_.empty()) return absl::UnavailableError(ends_for_);
-  if (shard_->loading()) return absl::UnavailableError("its part of the model is being made or restored");
-  return absl::OkStatus();
-}
-
-void ServerImpl::Stop(const std::string& reason) {
-  AnnounceEnd(reason);
-  // On ps:0 the coordinator tells all servers, and then calls End().
-  if (coordinator_ != nullptr) {
-    coordinator_->Fail(reason);
-  } else {
-    End(LostPeer(reason));
-  }
-}
-
-void ServerImpl::Drain(const std::string& reason) {
-  AnnounceEnd(reason);
-  if (!recoverable() || (control_ != nullptr && !control_->attached())) return Stop(reason);
-  {
-    MutexLock lock(mutex_);
-    if (drain_until_.has_value()) return;
-    drain_until_ =
-        clock_.Now() + (coordinator_ != nullptr ? server_wait() : std::min(server_wait(), kDrainGrace));
-    drain_reason_ = reason;
-  }
-  if (coordinator_ != nullptr) coordinator_->Drain(reason);
-}
-
-absl::Status ServerImpl::Wait() {
-  absl::Status failure;
-  v1::ClusterStatus status;
-  {
-    MutexLock lock(mutex_);
-    while (!over_) changed_.Wait(mutex_);
-    failure = failure_;
-    status = final_status_;
-  }
-  if (!options_.summary_path.empty()) {
-    const absl::Status written = WriteSummary(status, options_.config, options_.summary_path);
-    if (!written.ok() && failure.ok()) {
-      return StorageFailure(absl::StrCat("the job is done, but ", written.message(),
-                                         ". It is: ", SummaryLine(status, options_.config)));
-    }
-    // The failure that ended the job is reported last.
-    if (!written.ok()) LogError(written.message());
-  }
-  return failure;
+  GrpcRemoteCoordinator::Options remote;
+  remote.shard = shard_.get();
+  remote.loop = control_loop();
+  remote.admission = &admission_;
+  remote.clock = &clock_;
+  remote.background = &background_;
+  remote.files = files_.get();
+  remote.config = options_.config;
+  remote.index = options_.index;
+  remote.instance = RandomNumber();
+  remote.coordinator_address = options_.coordinator_address;
+  remote.own_address = options_.own_address;
+  remote.token = options_.token;
+  remote.credentials = credentials_;
+  remote.end = [this](const absl::Status& failure) { end_.Finish(failure); };
+  remote_ = std::make_unique<GrpcRemoteCoordinator>(std::move(remote));
+  remote_->Register(builder);
+  return v1::ShardControl::service_full_name();
 }
 
 absl::Status ServerImpl::StartHttp(std::set<std::string> services) {
@@ -663,19 +304,129 @@ absl::Status ServerImpl::StartHttp(std::set<std::string> services) {
   options.closed = options_.http_closed;
   options.tls = options_.tls;
   options.health = [this]() -> absl::Status {
-    MutexLock lock(mutex_);
-    return failure_.ok() ? absl::OkStatus() : absl::UnavailableError(failure_.message());
+    const absl::Status failure = end_.failure();
+    return failure.ok() ? absl::OkStatus() : absl::UnavailableError(failure.message());
   };
   options.ready = [this] { return Ready(); };
   options.services = std::move(services);
   options.limits = &admission_.limits();
   options.metrics = &metrics_;
-  options.coordinator = coordinator_.get();
+  options.coordinator = coordinator();
   WEIR_ASSIGN_OR_RETURN(auto http, ServerPorts::Start(std::move(options)));
-  MutexLock lock(mutex_);
-  http_ = std::move(http);
-  if (over_ || !ends_for_.empty()) http_->EndServing();
+  {
+    MutexLock lock(mutex_);
+    http_ = std::move(http);
+  }
+  if (end_.has_begun()) EndServing();
   return absl::OkStatus();
+}
+
+// ---- while it serves
+
+void ServerImpl::Tick() {
+  const absl::Time now = clock_.Now();
+  shard_->Tick();
+  if (coordinator() != nullptr) {
+    coordinator()->Tick();
+  } else {
+    remote_->Tick(now);
+  }
+  if (std::optional<std::string> late = end_.EndLateDrain(now); late.has_value()) {
+    // The shards' coordinator saves them.
+    if (coordinator() != nullptr) {
+      absl::StrAppend(&*late, "; it could not be saved within ", absl::FormatDuration(server_wait()),
+                      ", which are cluster.server_wait_seconds");
+    }
+    Stop(*late);
+  }
+  if (options_.tls != nullptr && now >= next_expiry_look_) {
+    next_expiry_look_ = now + kExpiryLook;
+    WarnIfExpiring(*options_.tls, absl::Now());
+  }
+}
+
+absl::Status ServerImpl::Ready() const {
+  WEIR_RETURN_IF_ERROR(end_.Ready());
+  if (shard_->loading()) return absl::UnavailableError("its part of the model is being made or restored");
+  return absl::OkStatus();
+}
+
+// ---- the end
+
+void ServerImpl::Stop(const std::string& reason) {
+  end_.Announce(reason);
+  // On ps:0 the coordinator tells all servers, and then calls on_end.
+  if (coordinator() != nullptr) {
+    coordinator()->Fail(reason);
+  } else {
+    end_.Finish(LostPeer(reason));
+  }
+}
+
+void ServerImpl::Drain(const std::string& reason) {
+  end_.Announce(reason);
+  if (!recoverable() || (remote_ != nullptr && !remote_->attached())) return Stop(reason);
+  const absl::Duration limit =
+      coordinator() != nullptr ? server_wait() : std::min(server_wait(), kDrainGrace);
+  if (!end_.BeginDrain(clock_.Now() + limit, reason)) return;
+  if (coordinator() != nullptr) coordinator()->Drain(reason);
+}
+
+void ServerImpl::EndServing() {
+  health_->End();
+  MutexLock lock(mutex_);
+  if (http_ != nullptr) http_->EndServing();
+}
+
+absl::Status ServerImpl::Wait() {
+  const auto [failure, status] = end_.Wait();
+  if (!options_.summary_path.empty()) {
+    const absl::Status written = WriteSummary(status, options_.config, options_.summary_path);
+    if (!written.ok() && failure.ok()) {
+      return StorageFailure(absl::StrCat("the job is done, but ", written.message(),
+                                         ". It is: ", SummaryLine(status, options_.config)));
+    }
+    // The failure that ended the job is reported last.
+    if (!written.ok()) LogError(written.message());
+  }
+  return failure;
+}
+
+ServerImpl::~ServerImpl() {
+  if (grpc_ != nullptr) Stop("the server stops");
+  ticker_.Stop();
+  if (remote_ != nullptr) remote_->StopAnnouncing();
+  // Not under the lock, for which its threads may wait.
+  TakeHttp().reset();
+  if (remote_ != nullptr) remote_->Detach(std::string(end_.failure().message()));
+  if (listeners_ != nullptr) listeners_->Close();
+  // What a job leaves behind in object storage is cleared away, if that answers; a job that fails has no
+  // time.
+  if (files_ != nullptr) files_->EndWithin(end_.failure().ok() ? server_wait() : absl::FromChrono(kLinger));
+  // Parked calls are answered first, since gRPC waits for its calls. The coordinator's links have told the
+  // other shards.
+  if (grpc_ != nullptr) {
+    const absl::Status failure = end_.failure();
+    v1::ControlMessage message;
+    SetFailure(failure, message.mutable_shutdown());
+    shard_->Control(message);
+    parameter_server_->End(failure);
+    // gRPC would wait for connections too, and a client without an open call may take long to notice that it
+    // must close its own.
+    const auto deadline = std::chrono::steady_clock::now() + kLinger;
+    for (GrpcEventLoop& loop : loops_) loop.WaitUntilNoCalls(deadline);
+    grpc_->Shutdown(std::chrono::system_clock::now());
+  }
+  if (local_ != nullptr) local_->CloseLinks();
+  // The loops' last tasks may call the shard and the coordinator.
+  for (GrpcEventLoop& loop : loops_) loop.Stop();
+  // Another thread may still be in a turn of the shard, which reports to the coordinator.
+  if (shard_ != nullptr) {
+    background_.Finish();
+    shard_->Quiesce();
+  }
+  if (local_ != nullptr) local_->Destroy();
+  shard_.reset();
 }
 
 }  // namespace

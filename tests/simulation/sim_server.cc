@@ -197,8 +197,7 @@ void SimServer::Start() {
   control_ = nullptr;
   coordinator_incarnation_ = 0;
   last_heard_.reset();
-  next_look_ = absl::InfinitePast();
-  started_ = world.Now();
+  watch_.emplace(Watch());
   model_hash_ = site_->ledger.model().Hash();
   Shard::Options options;
   options.config = site_->plan.config;
@@ -363,32 +362,33 @@ void SimServer::Tick() {
 }
 
 void SimServer::TickControl() {
-  const auto& cluster = site_->plan.config.cluster();
-  const absl::Time now = site_->world.Now();
-  Announce(now);
-  const absl::Duration silent = now - last_heard_.value_or(started_);
-  if (control_ == nullptr && silent > absl::Seconds(cluster.server_wait_seconds()) && now >= next_look_) {
-    next_look_ = now + absl::Seconds(1);
-    if (Weights saved = SavedWeights(); saved != nullptr) {
-      site_->log.final_weights.resize(site_->plan.servers());
-      site_->log.final_weights[index_] = std::move(saved);
-      return End(absl::OkStatus());
-    }
-  }
-  if (!last_heard_.has_value()) {
-    if (silent > absl::Seconds(cluster.start_seconds())) End(LostPeer("ps:0 (coordinator) did not attach"));
-    return;
-  }
-  if (control_ == nullptr) {
-    if (silent > absl::Seconds(cluster.server_wait_seconds()))
-      End(LostPeer("ps:0 (coordinator) was lost, and did not come back"));
-  } else if (silent > absl::Seconds(cluster.lease_seconds())) {
-    if (!site_->plan.recoverable())
-      return End(LostPeer("ps:0 (coordinator) was lost: nothing was heard of it"));
+  Announce(site_->world.Now());
+  watch_->Tick();
+}
+
+CoordinatorWatch::Options SimServer::Watch() {
+  CoordinatorWatch::Options watch;
+  watch.config = site_->plan.config;
+  watch.clock = &site_->world;
+  watch.presence = [this] {
+    return CoordinatorWatch::Presence{last_heard_, control_ != nullptr, "ps:0 (coordinator)"};
+  };
+  watch.background = [](const std::function<void()>& work) { work(); };
+  watch.is_done = [this] {
+    Weights saved = SavedWeights();
+    if (saved == nullptr) return false;
+    site_->log.final_weights.resize(site_->plan.servers());
+    site_->log.final_weights[index_] = std::move(saved);
+    return true;
+  };
+  watch.drop_silent = [this](absl::Duration) {
     control_->ended = true;
     control_->connection->Close(Connection::kAcceptor);
     AwaitNext();
-  }
+  };
+  watch.end = [this](const absl::Status& failure) { End(failure); };
+  watch.complain = [](const std::string&) {};
+  return watch;
 }
 
 void SimServer::Announce(absl::Time now) {

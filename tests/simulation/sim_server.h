@@ -12,6 +12,7 @@
 
 #include "ps_server/coordinator/coordinator.h"
 #include "ps_server/grpc/announce_schedule.h"
+#include "ps_server/process/coordinator_watch.h"
 #include "ps_server/shard/shard.h"
 #include "tests/simulation/hanging_work.h"
 #include "tests/simulation/network.h"
@@ -95,6 +96,7 @@ class SimServer {
   void Tick();
   void DropRevoked();
   void TickControl();
+  CoordinatorWatch::Options Watch();
   // Tells ps:0 the address if that is due, as GrpcAnnouncer does: call at each tick.
   void Announce(absl::Time now);
   bool StartCoordinator();
@@ -130,7 +132,7 @@ class SimServer {
   std::shared_ptr<ControlStream> control_;
   uint64_t coordinator_incarnation_ = 0;
   std::optional<absl::Time> last_heard_;
-  absl::Time started_, next_look_;
+  std::optional<CoordinatorWatch> watch_;  // of a process that runs
   // The process (Attached.instance), where it listens, and its announcements: the number of the call that is
   // under way, or 0; and when the next ones are due.
   uint64_t instance_ = 0;

@@ -1,0 +1,72 @@
+#include "ps_server/process/grpc_local_coordinator.h"
+
+#include <utility>
+
+#include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/object_store/object_file_system.h"
+#include "common/system/host_memory.h"
+#include "ps_server/coordinator/job_store_on_disk.h"
+#include "ps_server/coordinator/shard_link.h"
+
+namespace weir {
+namespace {
+
+// The coordinator's link to the shard of its own process.
+class LocalShardLink final : public ShardLink {
+ public:
+  LocalShardLink(Shard* shard, ShardLinkEvents events) : shard_(shard) {
+    shard_->SetReporter(std::move(events.report));
+    events.connected();
+  }
+  void Send(const v1::ControlMessage& message) override { shard_->Control(message); }
+
+ private:
+  Shard* const shard_;
+};
+
+}  // namespace
+
+GrpcLocalCoordinator::GrpcLocalCoordinator(Options options)
+    : options_(std::move(options)), service_(options_.loop, options_.admission) {}
+
+absl::Status GrpcLocalCoordinator::Start() {
+  const v1::CheckpointConfig& checkpoint = options_.config.checkpoint();
+  links_ = std::make_unique<GrpcShardLinks>(options_.loop, options_.token, options_.credentials);
+  Coordinator::Options coordinator;
+  coordinator.config = options_.config;
+  coordinator.clock = options_.clock;
+  coordinator.workers = options_.workers;
+  coordinator.worker_names = options_.worker_names;
+  coordinator.shard_addresses = options_.ps_addresses;
+  coordinator.memory_bytes = LookAtMemory().most();
+  coordinator.tls = options_.credentials->tls() != nullptr;
+  if (checkpoint.has_init_from()) {
+    WEIR_ASSIGN_OR_RETURN(const FoundCheckpoint found,
+                          ResolveCheckpoint(AnyStorage(), checkpoint.init_from()));
+    coordinator.init_from = found.manifest.step();
+  }
+  coordinator.open_link = [this](uint32_t index, const std::string& address,
+                                 ShardLinkEvents events) -> std::unique_ptr<ShardLink> {
+    if (index == 0) return std::make_unique<LocalShardLink>(options_.shard, std::move(events));
+    return links_->Open(index, address, std::move(events));
+  };
+  coordinator.on_end = options_.on_end;
+  std::unique_ptr<JobStore> store;
+  if (checkpoint.has_directory()) {
+    JobStoreOnDisk::Options options;
+    options.file_system = options_.files;
+    options.directory = checkpoint.directory();
+    options.keep = static_cast<int>(checkpoint.keep());
+    WEIR_ASSIGN_OR_RETURN(store, JobStoreOnDisk::Open(std::move(options)));
+  }
+  coordinator_ = std::make_unique<Coordinator>(std::move(coordinator), std::move(store));
+  service_.Start(coordinator_.get());
+  return absl::OkStatus();
+}
+
+void GrpcLocalCoordinator::CloseLinks() {
+  if (links_ != nullptr) links_->Close();
+}
+
+}  // namespace weir

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <grpcpp/server_builder.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/rpc/grpc_credentials.h"
+#include "common/rpc/job_token.h"
+#include "common/system/clock.h"
+#include "common/system/file_system.h"
+#include "proto/job_config.pb.h"
+#include "ps_server/grpc/grpc_admission.h"
+#include "ps_server/grpc/grpc_announcer.h"
+#include "ps_server/grpc/grpc_event_loop.h"
+#include "ps_server/grpc/shard_control_service.h"
+#include "ps_server/process/background_threads.h"
+#include "ps_server/process/coordinator_watch.h"
+#include "ps_server/shard/shard.h"
+
+namespace weir {
+
+// ps:0, as the other servers have it: takes its stream (ShardControlService), reports this server's address
+// to it (GrpcAnnouncer), and watches whether it is still there (CoordinatorWatch).
+//
+// Construct, Register(), build the server, Start(), Tick() again and again, StopAnnouncing(), Detach().
+// Outlives the loop's thread and the background's.
+class GrpcRemoteCoordinator {
+ public:
+  struct Options {
+    // These outlive it.
+    Shard* shard = nullptr;
+    GrpcEventLoop* loop = nullptr;
+    GrpcAdmission* admission = nullptr;
+    const Clock* clock = nullptr;
+    BackgroundThreads* background = nullptr;
+    // Where checkpoints lie.
+    FileSystem* files = nullptr;
+    v1::JobConfig config;
+    // ps:INDEX.
+    uint32_t index = 0;
+    // Of this process (v1.Attached).
+    uint64_t instance = 0;
+    // Of ps:0, and of this server for other processes, whose port 0 stands for the bound port. Empty: the
+    // server waits until ps:0 attaches.
+    std::string coordinator_address, own_address;
+    JobToken token;
+    std::shared_ptr<const JobCredentials> credentials;
+    // The server ends; OK: the job is done. All calls after the first have no effect. Any thread. Must not
+    // block.
+    std::function<void(const absl::Status& failure)> end;
+  };
+  explicit GrpcRemoteCoordinator(Options options);
+
+  void Register(grpc::ServerBuilder* builder) { control_.Register(builder); }
+  // `port`: that was bound.
+  absl::Status Start(uint16_t port);
+  void Tick(absl::Time now);
+  // Must be called before the loop stops.
+  void StopAnnouncing();
+  // As in ShardControlService. Any thread.
+  void Detach(const std::string& why) { control_.Detach(why); }
+  bool attached() const { return control_.attached(); }
+
+ private:
+  ShardControlService::Options Control() const;
+  CoordinatorWatch::Options Watch();
+  // Whether the newest checkpoint is the end of the job.
+  bool IsDone() const;
+
+  const Options options_;
+  ShardControlService control_;
+  CoordinatorWatch watch_;
+  std::unique_ptr<GrpcAnnouncer> announcer_;  // if the address of ps:0 is known
+};
+
+}  // namespace weir
