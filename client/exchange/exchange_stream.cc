@@ -43,7 +43,8 @@ void ExchangeStream::Abandon(const ShardExchange& exchange) {
   open = std::move(*found);
   open_.erase(found);
   // Memory must not change for as long as the shard may read it.
-  const bool read = slots_owner_ == open.id || (open.in_place && !open.exchange->push_answered());
+  const bool read =
+      (open.id != 0 && slots_owner_ == open.id) || (open.in_place && !open.exchange->push_answered());
   if (open.sending || open.exchange->loans().out() || read) Restart();
 }
 
