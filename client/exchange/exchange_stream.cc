@@ -7,6 +7,15 @@
 #include "common/base/status_macros.h"
 
 namespace weir {
+namespace {
+
+// DataLoss is what ShardExchange says when a pull was cut short after its push had taken effect, and its
+// caller takes it for that. From a ring, a server or a shard it means that something was garbled.
+absl::Status NotOfExchange(const absl::Status& status) {
+  return absl::IsDataLoss(status) ? absl::InternalError(status.message()) : status;
+}
+
+}  // namespace
 
 void ExchangeStream::Start(ShardChannel& channel, std::function<void()> gone) {
   MutexLock lock(mutex_);
@@ -202,8 +211,9 @@ absl::Status ExchangeStream::TakeReply(const IncomingMessage& bytes) {
     exchange = found->exchange;
   }
   // Without the lock: exchanges may be added and sent while weights are written.
-  const absl::StatusOr<ShardExchange::Progress> taken =
+  absl::StatusOr<ShardExchange::Progress> taken =
       exchange->Take(std::move(reply), *message, shared ? &chunk : nullptr);
+  if (shard_ended_it) taken = NotOfExchange(taken.status());
   Ended ended;
   {
     MutexLock lock(mutex_);
@@ -255,7 +265,7 @@ void ExchangeStream::OnEnd(const absl::Status& status) {
     if (!broken_.ok()) {
       how = broken_;
     } else if (!restarting_) {
-      how = status.ok() ? absl::UnavailableError("it ended the stream") : status;
+      how = status.ok() ? absl::UnavailableError("it ended the stream") : NotOfExchange(status);
     }
   }
   for (Open& exchange : open) exchange.ended(how);

@@ -120,6 +120,21 @@ TEST_CASE("A call that is given up before its first message has left does not di
   CHECK(s.channel.stream->sent.size() == 2);
 }
 
+TEST_CASE("DataLoss is what an exchange says of itself, and nobody else says it of an exchange") {
+  PullStream s(/*takes_at_once=*/true);
+  REQUIRE(s.Add());
+  REQUIRE(s.Add());
+  v1::ExchangeReply failed;
+  failed.set_id(1);
+  failed.mutable_error()->set_code(static_cast<int>(absl::StatusCode::kDataLoss));
+  failed.mutable_error()->set_message("of the shard");
+  REQUIRE(s.channel.stream->Deliver(failed.SerializeAsString()));
+  s.channel.stream->End(absl::DataLossError("of the ring"));
+  REQUIRE(s.ends.size() == 2);
+  CHECK(s.ends[0].status() == absl::InternalError("of the shard"));
+  CHECK(s.ends[1].status() == absl::InternalError("of the ring"));
+}
+
 // ---- rows
 
 // Two slots, each as long as the chunks below.
