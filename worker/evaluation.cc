@@ -20,6 +20,9 @@ constexpr std::chrono::milliseconds kLook{100};
 // itself.
 constexpr int kReads = 5;
 
+// OK, or how the client's membership has ended.
+absl::Status Alive(Client* client) { return client->WaitDraining(std::chrono::steady_clock::now()).status(); }
+
 void Fill(const Evaluation& evaluation, EvaluationResult* result) {
   result->test_loss = evaluation.loss;
   result->test_accuracy = evaluation.accuracy.value_or(-1);
@@ -38,7 +41,8 @@ absl::Status EvaluateAndReport(bool final, const Dataset* test, Model* model, Cl
   EvaluationResult result;
   result.final = final;
   if (test != nullptr) {
-    WEIR_ASSIGN_OR_RETURN(const Evaluation evaluation, model->Evaluate(*test));
+    WEIR_ASSIGN_OR_RETURN(const Evaluation evaluation,
+                          model->Evaluate(*test, [client] { return Alive(client); }));
     Fill(evaluation, &result);
     LogInfo(final ? "final evaluation" : "evaluation", " at version ", pull.Get()->versions[0],
             ": test loss ", result.test_loss, ", accuracy ", result.test_accuracy,
@@ -73,6 +77,15 @@ EpochEvaluator::~EpochEvaluator() {
   thread_.join();
 }
 
+void EpochEvaluator::Abandon() {
+  abandoned_ = true;
+  stop_ = true;
+}
+
+absl::Status EpochEvaluator::GoesOn() const {
+  return abandoned_ ? absl::CancelledError("the evaluation was abandoned") : Alive(client_);
+}
+
 void EpochEvaluator::Run() {
   while (!stop_) {
     const auto order = client_->WaitEvaluation(std::chrono::steady_clock::now() + kLook);
@@ -83,6 +96,7 @@ void EpochEvaluator::Run() {
     }
     PullResult of;
     absl::StatusOr<EvaluationResult> result = Evaluate(**order, &of);
+    if (!GoesOn().ok()) return;
     if (!result.ok()) {
       LogWarning("cannot evaluate epoch ", (*order)->epoch, ": ", result.status().message());
       result.emplace();
@@ -107,7 +121,7 @@ absl::StatusOr<EvaluationResult> EpochEvaluator::Evaluate(const EvaluationOrder&
     if (!absl::IsUnavailable(pulled.status())) break;
   }
   WEIR_ASSIGN_OR_RETURN(*of, std::move(pulled));
-  WEIR_ASSIGN_OR_RETURN(const Evaluation evaluation, model.Evaluate(*test_));
+  WEIR_ASSIGN_OR_RETURN(const Evaluation evaluation, model.Evaluate(*test_, [this] { return GoesOn(); }));
   EvaluationResult result;
   Fill(evaluation, &result);
   return result;

@@ -17,7 +17,8 @@
 namespace weir {
 
 // Reads the newest consistent weights, evaluates the test set (if the data has one) and reports the result. A
-// final result has the weights' SHA-256 (little-endian float32 in tensor order).
+// final result has the weights' SHA-256 (little-endian float32 in tensor order). Ends between two batches
+// when the client's membership has ended, with its error.
 absl::Status EvaluateAndReport(bool final, const Dataset* test, Model* model, Client* client);
 
 // The work of an evaluator task: evaluates at intervals until the job's examples are done, and then once
@@ -34,11 +35,15 @@ class EpochEvaluator {
 
   // The arguments outlive this; `make` is called on its thread.
   EpochEvaluator(const Dataset* test, MakeReplicas make, Client* client);
-  // Finishes an evaluation that is under way, unless the client is at its end.
+  // Finishes an evaluation that is under way, unless it was abandoned or the client's membership has ended.
   ~EpochEvaluator();
+  // There will be no more evaluations, and one that is under way ends at its next batch without a result.
+  void Abandon();
 
  private:
   void Run();
+  // An error: the result of an evaluation is of no use any more.
+  absl::Status GoesOn() const;
   absl::StatusOr<EvaluationResult> Evaluate(const EvaluationOrder& order, PullResult* of);
 
   const Dataset* const test_;
@@ -46,7 +51,7 @@ class EpochEvaluator {
   Client* const client_;
   std::unique_ptr<Replicas> replicas_;
   std::vector<TableRows> rows_;  // of the test set
-  std::atomic<bool> stop_{false};
+  std::atomic<bool> stop_{false}, abandoned_{false};
   std::thread thread_;
 };
 

@@ -67,17 +67,19 @@ MembershipEnd Work(const v1::JobConfig& config, bool evaluator, const DatasetPai
   }
   if (evaluator) {
     end.status = RunEvaluator(config, test, model, client, &end.progressed);
-    return end;
+  } else {
+    DatasetGradients gradients(config, data.train, replicas);
+    TimedGradients timed(&gradients, compute_time);
+    Trainer trainer(config, &timed, client);
+    end.status = trainer.Run();
+    end.progressed = trainer.progressed();
+    absl::StatusOr<bool> evaluate = false;
+    if (end.status.ok()) evaluate = client->AwaitsEvaluation();
+    end.status.Update(evaluate.status());
+    if (evaluate.ok() && *evaluate) end.status = EvaluateAndReport(/*final=*/true, test, model, client);
   }
-  DatasetGradients gradients(config, data.train, replicas);
-  TimedGradients timed(&gradients, compute_time);
-  Trainer trainer(config, &timed, client);
-  end.status = trainer.Run();
-  end.progressed = trainer.progressed();
-  if (!end.status.ok()) return end;
-  const absl::StatusOr<bool> evaluate = client->AwaitsEvaluation();
-  end.status = evaluate.status();
-  if (evaluate.ok() && *evaluate) end.status = EvaluateAndReport(/*final=*/true, test, model, client);
+  // Who has failed says so at once, and who was fenced joins again at once: without members a job ends.
+  if (!end.status.ok() && epochs.has_value()) epochs->Abandon();
   return end;
 }
 

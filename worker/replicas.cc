@@ -132,6 +132,7 @@ absl::StatusOr<double> Replicas::ComputeGradient(const Dataset& train, absl::Spa
     next_cut = CutUp(static_cast<int64_t>(next.size()), micro_batches);
     ahead_.Begin(train, next, next_cut.sizes);
   }
+  for (Replica& replica : replicas_) replica.stale |= traffic.new_weights;
   // For each tensor, the replicas that are not done with it. The last of them adds up all gradients.
   Mutex mutex;
   std::vector<size_t> awaits(model().spec().tensors.size(), used);
@@ -147,7 +148,7 @@ absl::StatusOr<double> Replicas::ComputeGradient(const Dataset& train, absl::Spa
       replica.model->BindRows(rows, &replica.row_gradients);
     }
     Traffic own;
-    own.new_weights = traffic.new_weights;
+    own.new_weights = replica.stale;
     own.await_weights = traffic.await_weights;
     own.next_weights = traffic.next_weights;
     // The forward passes of other replicas may not be done then, but their gradients come after it all the
@@ -170,7 +171,7 @@ absl::StatusOr<double> Replicas::ComputeGradient(const Dataset& train, absl::Spa
       };
       WEIR_ASSIGN_OR_RETURN(const double sum, replica.model->ForwardBackward(
                                                   batches[i], n, {seed, batch, cut.first_example[i]}, own));
-      own.new_weights = false;
+      own.new_weights = replica.stale = false;
       loss += sum;
     }
     return loss;

@@ -75,6 +75,8 @@ class Replicas {
     std::unique_ptr<ComputeBackend> backend;
     std::unique_ptr<Model> model;
     RowGradientValues row_gradients;
+    // The weights are other ones than those of its last pass. A replica without examples stays so.
+    bool stale = true;
     absl::StatusOr<double> loss = 0.0;
   };
   // How n examples are cut: into equal shares, one for each replica that gets some, and each share into

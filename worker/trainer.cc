@@ -68,7 +68,8 @@ absl::Status Trainer::Step(const Work& work) {
     WEIR_RETURN_IF_ERROR(CollectPushes());
     WEIR_RETURN_IF_ERROR(FindWeights(work));
     absl::Status done;
-    // With prefetch this pull had a whole step to arrive. Rows come last, and the first layers need them.
+    // With prefetch this pull had a whole step to arrive. No call tells when the rows of all shards are
+    // there, and the first layers need them.
     if (prefetch_ || has_rows_) done = UseArriving();
     if (prefetch_ && done.ok() && next_ == nullptr) {
       // The pull to hide behind the computation.

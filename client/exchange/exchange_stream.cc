@@ -7,6 +7,15 @@
 #include "common/base/status_macros.h"
 
 namespace weir {
+namespace {
+
+// DataLoss is what ShardExchange says when a pull was cut short after its push had taken effect, and its
+// caller takes it for that. From a ring, a server or a shard it means that something was garbled.
+absl::Status NotOfExchange(const absl::Status& status) {
+  return absl::IsDataLoss(status) ? absl::InternalError(status.message()) : status;
+}
+
+}  // namespace
 
 void ExchangeStream::Start(ShardChannel& channel, std::function<void()> gone) {
   MutexLock lock(mutex_);
@@ -43,7 +52,8 @@ void ExchangeStream::Abandon(const ShardExchange& exchange) {
   open = std::move(*found);
   open_.erase(found);
   // Memory must not change for as long as the shard may read it.
-  const bool read = slots_owner_ == open.id || (open.in_place && !open.exchange->push_answered());
+  const bool read =
+      (open.id != 0 && slots_owner_ == open.id) || (open.in_place && !open.exchange->push_answered());
   if (open.sending || open.exchange->loans().out() || read) Restart();
 }
 
@@ -201,8 +211,9 @@ absl::Status ExchangeStream::TakeReply(const IncomingMessage& bytes) {
     exchange = found->exchange;
   }
   // Without the lock: exchanges may be added and sent while weights are written.
-  const absl::StatusOr<ShardExchange::Progress> taken =
+  absl::StatusOr<ShardExchange::Progress> taken =
       exchange->Take(std::move(reply), *message, shared ? &chunk : nullptr);
+  if (shard_ended_it) taken = NotOfExchange(taken.status());
   Ended ended;
   {
     MutexLock lock(mutex_);
@@ -254,7 +265,7 @@ void ExchangeStream::OnEnd(const absl::Status& status) {
     if (!broken_.ok()) {
       how = broken_;
     } else if (!restarting_) {
-      how = status.ok() ? absl::UnavailableError("it ended the stream") : status;
+      how = status.ok() ? absl::UnavailableError("it ended the stream") : NotOfExchange(status);
     }
   }
   for (Open& exchange : open) exchange.ended(how);

@@ -111,14 +111,6 @@ absl::StatusOr<const char*> SharedMemoryLink::Map(uint32_t segment, uint64_t off
   return found->second->At(offset, bytes);
 }
 
-absl::Status SharedMemoryLink::Alive() {
-  MutexLock lock(mutex_);
-  while (true) {
-    const absl::Status received = Receive(Deadline());
-    if (!received.ok()) return absl::IsUnavailable(received) ? absl::OkStatus() : received;
-  }
-}
-
 absl::Status SharedMemoryLink::Receive(Deadline deadline) {
   ServerMessage message;
   WEIR_ASSIGN_OR_RETURN(UniqueFd descriptor,

@@ -59,9 +59,6 @@ class SharedMemoryLink final : public ShardMemory {
   // The same, until `deadline` at most.
   absl::StatusOr<const char*> Map(uint32_t segment, uint64_t offset, uint64_t bytes, Deadline deadline);
 
-  // OK, or why the server has closed its end.
-  absl::Status Alive();
-
  private:
   static constexpr std::chrono::seconds kSegmentLimit{5};
 

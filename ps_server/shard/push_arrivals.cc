@@ -1,6 +1,7 @@
 #include "ps_server/shard/push_arrivals.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace weir {
 namespace {
@@ -14,13 +15,11 @@ constexpr absl::Duration kStandstill = absl::Milliseconds(25);
 
 std::shared_ptr<const void> PushArrivals::Add(const PushKey& key, uint64_t row_bytes) {
   constexpr size_t kCopies = 2;
+  Prune(key.worker);
   Arriving& push = arriving_[KeyOf(key)];
-  auto& same = push.copies;
-  same.erase(std::remove_if(same.begin(), same.end(), [](const auto& arrival) { return arrival.expired(); }),
-             same.end());
-  if (same.size() >= kCopies) return nullptr;
+  if (push.copies.size() >= kCopies) return nullptr;
   auto presence = std::make_shared<const char>();
-  same.push_back(presence);
+  push.copies.push_back(presence);
   push.row_bytes = row_bytes;
   return presence;
 }
@@ -41,6 +40,17 @@ void PushArrivals::Remove(const PushKey& key) { arriving_.erase(KeyOf(key)); }
 void PushArrivals::RemoveWorker(uint32_t worker) {
   arriving_.erase(arriving_.lower_bound({worker, 0, 0}), arriving_.lower_bound({worker + 1, 0, 0}));
   overtaken_.erase(worker);
+}
+
+void PushArrivals::Prune(uint32_t worker) {
+  const auto end = arriving_.lower_bound({worker + 1, 0, 0});
+  for (auto push = arriving_.lower_bound({worker, 0, 0}); push != end;) {
+    auto& copies = push->second.copies;
+    copies.erase(
+        std::remove_if(copies.begin(), copies.end(), [](const auto& arrival) { return arrival.expired(); }),
+        copies.end());
+    push = copies.empty() ? arriving_.erase(push) : std::next(push);
+  }
 }
 
 void PushArrivals::BeginStream(const PushKey& key, absl::Time now) {

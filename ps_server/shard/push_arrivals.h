@@ -27,6 +27,9 @@ class PushArrivals {
   // The push is decided on, or never will be decided on.
   void Remove(const PushKey& key);
   void RemoveWorker(uint32_t worker);
+  // Pushes on record. A push whose copies are all gone without a decision, such as a part that a step was
+  // committed without, is on record until its worker's next push begins.
+  size_t size() const { return arriving_.size(); }
 
   void BeginStream(const PushKey& key, absl::Time now);
   // The streamed push has taken effect. Overtake(): another push has taken effect before it.
@@ -47,6 +50,9 @@ class PushArrivals {
  private:
   using Key = std::tuple<uint32_t, uint64_t, uint32_t>;
   static Key KeyOf(const PushKey& key) { return {key.worker, key.clock, key.part}; }
+
+  // Forgets the worker's pushes of which no copy is arriving.
+  void Prune(uint32_t worker);
 
   struct Arriving {
     std::vector<std::weak_ptr<const void>> copies;

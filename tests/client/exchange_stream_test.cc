@@ -76,6 +76,65 @@ TEST_CASE("A shard that names a place outside of its memory breaks the protocol"
   CHECK_THAT(std::string(end.message()), Catch::Contains("beyond the segment"));
 }
 
+// A stream without shared memory to the only shard of a job, and pulls on it.
+struct PullStream {
+  explicit PullStream(bool takes_at_once) : channel(loop, nullptr, takes_at_once) {
+    wire.shared_memory = false;
+    stream->Start(channel, [] {});
+  }
+  ~PullStream() {
+    stream->Cancel();
+    loop.Run();
+  }
+  // False: the stream is over.
+  bool Add() {
+    ShardPull pull;
+    pull.tensors = {weights.data()};
+    exchanges.push_back(std::make_shared<ShardExchange>(tensors, 0, wire, "Pull", std::nullopt,
+                                                        std::move(pull), answered_clock));
+    return stream->Add(exchanges.back(),
+                       [this](const absl::StatusOr<ShardExchange::Progress>& how) { ends.push_back(how); });
+  }
+
+  ManualLoop loop;
+  TestChannel channel;
+  WireOptions wire;
+  const TensorMap tensors{ModelSpec{{{"w", {4}, TensorKind::kParameter, Initializer()}}}, 1};
+  std::vector<float> weights = std::vector<float>(4);
+  std::atomic<uint64_t> answered_clock = 0;
+  std::vector<std::shared_ptr<ShardExchange>> exchanges;
+  std::vector<absl::StatusOr<ShardExchange::Progress>> ends;
+  const std::shared_ptr<ExchangeStream> stream =
+      std::make_shared<ExchangeStream>(loop, [] { return v1::Caller(); });
+};
+
+TEST_CASE("A call that is given up before its first message has left does not disturb the stream") {
+  PullStream s(/*takes_at_once=*/false);
+  REQUIRE(s.Add());
+  REQUIRE(s.Add());
+  CHECK(s.channel.stream->sent.size() == 1);
+  s.stream->Abandon(*s.exchanges[1]);
+  CHECK(s.Add());
+  s.loop.Run();
+  CHECK(s.ends.empty());
+  CHECK(s.channel.stream->sent.size() == 2);
+}
+
+TEST_CASE("DataLoss is what an exchange says of itself, and nobody else says it of an exchange") {
+  PullStream s(/*takes_at_once=*/true);
+  REQUIRE(s.Add());
+  REQUIRE(s.Add());
+  v1::ExchangeReply failed;
+  failed.set_id(1);
+  failed.mutable_error()->set_code(static_cast<int>(absl::StatusCode::kDataLoss));
+  failed.mutable_error()->set_message("of the shard");
+  REQUIRE(s.channel.stream->Deliver(failed.SerializeAsString()));
+  s.channel.stream->End(absl::DataLossError("of the ring"));
+  REQUIRE(s.ends.size() == 2);
+  CHECK(s.ends[0].status() == absl::InternalError("of the shard"));
+  CHECK(s.ends[1].status() == absl::InternalError("of the ring"));
+}
+
 // ---- rows
 
 // Two slots, each as long as the chunks below.

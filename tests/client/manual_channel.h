@@ -51,6 +51,11 @@ class TestStream final : public DataStream {
       user->OnEnd(absl::CancelledError("the stream was cancelled"));
     });
   }
+  // The stream ends in this way.
+  void End(const absl::Status& status) {
+    ended_ = true;
+    if (const std::shared_ptr<User> user = std::exchange(user_, nullptr)) user->OnEnd(status);
+  }
   // The shard sends these bytes. False: the stream has ended.
   bool Deliver(std::string bytes) {
     if (user_ == nullptr) return false;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "common/program/exit_codes.h"
 #include "tests/integration/processes.h"
 
 namespace weir {
@@ -22,9 +23,9 @@ std::string Csv(int lines) {
 
 // A job whose training is short and whose evaluation takes seconds.
 struct Files {
-  Files() {
+  explicit Files(int test_examples = 8000) {
     folder.Write("train.csv", Csv(64));
-    folder.Write("test.csv", Csv(8000));
+    folder.Write("test.csv", Csv(test_examples));
     config = folder.Write("job.json", R"({
       "model": {"layers": [{"type": "dense", "units": 1024}, {"type": "relu"}, {"type": "dense", "units": 1024},
                            {"type": "relu"}, {"type": "dense", "units": 2}]},
@@ -175,6 +176,22 @@ TEST_CASE("the worker is killed that evaluates an epoch: that one has no result,
                                                 "test_auc": null})"));
   CHECK(entries[1].at("step") == 8);
   CHECK(entries[1].at("test_loss") == summary.at("test_loss"));
+}
+
+TEST_CASE("a worker whose training fails while it evaluates an epoch says so without finishing that") {
+  const Files files(/*test_examples=*/100000);
+  // Each update makes the weights a tenth larger. The evaluation begins at step 32, and step 64 would wait
+  // for it; that training diverges is found at step 55.
+  TestJob job({.workers = 1,
+               .config = files.config,
+               .set = {"consistency.mode=sync", "optimizer.type=sgd", "optimizer.learning_rate=2.1",
+                       "optimizer.weight_decay=1", "train.clip_norm=0.001", "train.divergence=10",
+                       "train.epochs=20", "evaluation.every_epochs=4"}});
+  job.StartAll();
+  job.ExpectAllExit(kExitInternal);
+  CHECK_THAT(job["worker:0"].log(),
+             Contains(": the mean loss of the last 50 batches is ") && Contains(" at clock 54"));
+  CHECK(job.Summary().at("evaluations").empty());
 }
 
 }  // namespace

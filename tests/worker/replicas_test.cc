@@ -6,6 +6,7 @@
 #include "catch2/catch.hpp"
 #include "common/base/random.h"
 #include "common/config/job_config.h"
+#include "tests/worker/compute/queued_backend.h"
 #include "worker/data/load_data.h"
 
 namespace weir {
@@ -80,6 +81,39 @@ TEST_CASE("Replicas compute the gradient of the whole batch, dropout included") 
 TEST_CASE("The same replicas give the same bits") {
   const Step first = Compute(3, 2, 33);
   for (int i = 0; i < 5; ++i) CHECK(Distance(first, Compute(3, 2, 33)) == 0);
+}
+
+// Two devices, whose memory is not the host's.
+std::unique_ptr<Replicas> OnDevices() {
+  std::vector<std::unique_ptr<ComputeBackend>> backends;
+  while (backends.size() < 2) backends.push_back(MakeQueuedBackend());
+  auto made = Replicas::On(Config(), Train(), std::move(backends));
+  REQUIRE(made.ok());
+  return *std::move(made);
+}
+
+// The gradient of the first `examples` examples with these weights.
+std::vector<float> GradientOn(Replicas* replicas, float weight, int32_t examples, bool new_weights) {
+  Model& model = replicas->model();
+  for (size_t i = 0; i < model.weights().size(); ++i) {
+    model.weights()[i] = weight * (static_cast<float>(i % 7) - 3);
+  }
+  std::vector<int32_t> indexes(static_cast<size_t>(examples));
+  std::iota(indexes.begin(), indexes.end(), 0);
+  Traffic traffic;
+  traffic.new_weights = new_weights;
+  REQUIRE(replicas->ComputeGradient(Train(), indexes, 2, 7, 3, traffic).ok());
+  return {model.gradients().begin(), model.gradients().end()};
+}
+
+TEST_CASE("A replica that had no examples when new weights came takes them with its next examples") {
+  const auto replicas = OnDevices();
+  GradientOn(replicas.get(), 0.01f, 33, /*new_weights=*/true);
+  GradientOn(replicas.get(), 0.02f, 1, /*new_weights=*/true);
+  const std::vector<float> expected = GradientOn(OnDevices().get(), 0.02f, 33, /*new_weights=*/true);
+  for (int i = 0; i < 2; ++i) {
+    CHECK((GradientOn(replicas.get(), 0.02f, 33, /*new_weights=*/false) == expected));
+  }
 }
 
 TEST_CASE("A device that is not there is an error") {

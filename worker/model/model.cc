@@ -247,7 +247,8 @@ absl::StatusOr<double> Model::ForwardBackward(const Batch& batch, int64_t diviso
   return SumLosses(batch.n);
 }
 
-absl::StatusOr<Evaluation> Model::Evaluate(const Dataset& dataset) {
+absl::StatusOr<Evaluation> Model::Evaluate(const Dataset& dataset,
+                                           absl::FunctionRef<absl::Status()> goes_on) {
   Evaluation result;
   result.examples = dataset.size();
   const bool binary = loss_ == v1::ModelConfig::LOSS_SIGMOID_CROSS_ENTROPY;
@@ -257,6 +258,7 @@ absl::StatusOr<Evaluation> Model::Evaluate(const Dataset& dataset) {
   std::vector<int32_t> indexes;
   Traffic traffic;
   for (int64_t first = 0; first < dataset.size(); first += batch.n) {
+    WEIR_RETURN_IF_ERROR(goes_on());
     indexes.resize(static_cast<size_t>(std::min(max_batch_, dataset.size() - first)));
     std::iota(indexes.begin(), indexes.end(), static_cast<int32_t>(first));
     dataset.Gather(indexes, &batch);

@@ -6,6 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/model/model_spec.h"
@@ -115,8 +117,12 @@ class Model {
   // The batch stays as it is until the next pass. If that pass has another batch, the copy was in vain.
   void Prepare(const Batch& batch);
 
-  // The mean loss, the accuracy and the AUC over a whole dataset, without dropout.
-  absl::StatusOr<Evaluation> Evaluate(const Dataset& dataset);
+  // The mean loss, the accuracy and the AUC over a whole dataset, without dropout. goes_on: called before
+  // each batch; an error ends the evaluation with that error.
+  absl::StatusOr<Evaluation> Evaluate(const Dataset& dataset, absl::FunctionRef<absl::Status()> goes_on);
+  absl::StatusOr<Evaluation> Evaluate(const Dataset& dataset) {
+    return Evaluate(dataset, [] { return absl::OkStatus(); });
+  }
 
  private:
   // In place of a stage's position: the numbers of the batch.

@@ -1,0 +1,140 @@
+#include "worker/evaluation.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <future>
+#include <utility>
+
+#include "catch2/catch.hpp"
+#include "common/config/job_config.h"
+#include "tests/worker/stub_client.h"
+#include "worker/data/load_data.h"
+
+namespace weir {
+namespace {
+
+v1::JobConfig Config() {
+  auto config = ParseJobConfig(R"({
+    "model": {"layers": [{"type": "flatten"}, {"type": "dense", "units": 10}]},
+    "data": {"format": "digits", "batch_size": 32}})",
+                               "test");
+  REQUIRE(config.ok());
+  return *config;
+}
+
+const DatasetPair& Data() {
+  static const DatasetPair* const data = [] {
+    v1::DataConfig config;
+    config.set_format(v1::DataConfig::FORMAT_DIGITS);
+    return new DatasetPair(*LoadData(config, ".", v1::ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY));
+  }();
+  return *data;
+}
+
+absl::StatusOr<std::unique_ptr<Replicas>> MakeReplicas() {
+  return Replicas::Create(Config(), Data().train, {"cpu"});
+}
+
+// A client that is asked once to evaluate. Its calls come on the evaluating thread.
+class EvaluatingClient final : public StubClient {
+ public:
+  // Called before each batch: whether the membership goes on.
+  std::function<absl::Status(size_t batch)> on_batch = [](size_t) { return absl::OkStatus(); };
+  size_t batches = 0;
+  std::vector<EvaluationResult> reports;
+
+  absl::StatusOr<std::optional<EvaluationOrder>> WaitEvaluation(
+      std::chrono::steady_clock::time_point) override {
+    if (std::exchange(ordered_, true)) return std::nullopt;
+    return EvaluationOrder{5, 1};
+  }
+  bool draining() const override { return true; }
+  Future<PullResult> PullSnapshot(std::vector<MutableTensor> tensors, std::vector<RowsToRead>) override {
+    for (const MutableTensor& tensor : tensors) std::fill(tensor.values.begin(), tensor.values.end(), 0.1f);
+    PullResult result;
+    result.versions = {3};
+    Promise<PullResult> promise;
+    promise.Set(std::move(result));
+    return promise.future();
+  }
+  absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point) override {
+    if (!ended_.ok()) return ended_;
+    ended_ = on_batch(batches++);
+    if (!ended_.ok()) return ended_;
+    return true;
+  }
+  absl::Status Report(const PullResult&, const EvaluationResult& result) override {
+    reports.push_back(result);
+    return absl::OkStatus();
+  }
+
+ private:
+  bool ordered_ = false;
+  absl::Status ended_;
+};
+
+bool Comes(std::promise<void>& event) {
+  return event.get_future().wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+}
+
+const absl::Status kFenced = absl::AbortedError("fenced: ps:1 was lost");
+
+TEST_CASE("An evaluation of an epoch that is under way is finished and reported before its member leaves") {
+  EvaluatingClient client;
+  std::promise<void> evaluating;
+  client.on_batch = [&](size_t batch) {
+    if (batch == 1) evaluating.set_value();
+    return absl::OkStatus();
+  };
+  {
+    EpochEvaluator evaluator(&*Data().test, MakeReplicas, &client);
+    REQUIRE(Comes(evaluating));
+  }
+  REQUIRE(client.reports.size() == 1);
+  CHECK(client.reports[0].order == 5);
+  CHECK(client.reports[0].examples == static_cast<uint64_t>(Data().test->size()));
+}
+
+TEST_CASE("An evaluation that is abandoned ends at its next batch, and is not reported") {
+  EvaluatingClient client;
+  std::promise<void> evaluating, abandoned;
+  client.on_batch = [&](size_t batch) {
+    if (batch == 1) {
+      evaluating.set_value();
+      abandoned.get_future().wait();
+    }
+    return absl::OkStatus();
+  };
+  {
+    EpochEvaluator evaluator(&*Data().test, MakeReplicas, &client);
+    REQUIRE(Comes(evaluating));
+    evaluator.Abandon();
+    abandoned.set_value();
+  }
+  CHECK(client.reports.empty());
+  CHECK(client.batches == 2);
+}
+
+TEST_CASE("Who is fenced during an evaluation ends it at its next batch, and does not report it") {
+  EvaluatingClient client;
+  std::promise<void> fenced;
+  client.on_batch = [&](size_t batch) {
+    if (batch == 1) fenced.set_value();
+    return batch == 1 ? kFenced : absl::OkStatus();
+  };
+  SECTION("of an epoch") {
+    EpochEvaluator evaluator(&*Data().test, MakeReplicas, &client);
+    REQUIRE(Comes(fenced));
+  }
+  SECTION("at the job's end") {
+    const auto replicas = MakeReplicas();
+    REQUIRE(replicas.ok());
+    CHECK(EvaluateAndReport(/*final=*/true, &*Data().test, &(*replicas)->model(), &client) == kFenced);
+  }
+  CHECK(client.reports.empty());
+  CHECK(client.batches == 2);
+}
+
+}  // namespace
+}  // namespace weir
