@@ -106,7 +106,8 @@ absl::Status StoredJob::LoadTables(const CheckpointReader& reader, uint32_t shar
                                    bool weights_only) const {
   WEIR_RETURN_IF_ERROR(reader.CheckTables(tables, weights_only));
   const auto same = [](absl::Span<const float> a, const std::vector<float>& b) {
-    return a.size() == b.size() && std::memcmp(a.data(), b.data(), b.size() * sizeof(float)) == 0;
+    return a.size() == b.size() &&
+           (a.empty() || std::memcmp(a.data(), b.data(), b.size() * sizeof(float)) == 0);
   };
   for (size_t table = 0; table < tables.size(); ++table) {
     const auto taker = [&](bool counters, size_t* count) {
