@@ -63,7 +63,7 @@ void Checkpoints::Tick(uint64_t progress) {
     }
     return;
   }
-  if (!next_.empty() || schedule_.Due(options_.clock->Now(), progress)) Begin();
+  if (schedule_.Due(options_.clock->Now(), progress)) Begin();
 }
 
 void Checkpoints::Begin() {
@@ -168,10 +168,7 @@ void Checkpoints::OnCommitted(const v1::CheckpointManifest& manifest, const absl
   v1::CheckpointReply reply;
   reply.set_directory(newest_folder());
   reply.set_step(manifest.step());
-  std::vector<Done> requests = std::move(current_->requests);
-  current_.reset();
-  AnswerAll(std::move(requests), reply);
-  options_.changed();
+  End(reply);
 }
 
 void Checkpoints::Abandon(const std::string& why) {
@@ -197,10 +194,18 @@ void Checkpoints::Fail(const std::string& why) {
     options_.broadcast(message);
   }
   options_.store->Discard(current_->of.step);
+  End(absl::UnavailableError(reason));
+}
+
+void Checkpoints::End(const absl::StatusOr<v1::CheckpointReply>& reply) {
   std::vector<Done> requests = std::move(current_->requests);
   current_.reset();
-  AnswerAll(std::move(requests), absl::UnavailableError(reason));
+  AnswerAll(std::move(requests), reply);
   options_.changed();
+  // Those who wait for the next one may have nobody else who begins it: a job that is drained schedules none.
+  options_.post([this] {
+    if (!next_.empty()) Begin();
+  });
 }
 
 void Checkpoints::AnswerAll(std::vector<Done> requests, const absl::StatusOr<v1::CheckpointReply>& reply) {

@@ -62,7 +62,7 @@ class Checkpoints {
   // enough. Unavailable: the checkpoint failed, or none can be taken at present. With `of_now` the caller
   // logs the failure.
   void Request(bool of_now, Done done);
-  // Begins a checkpoint if one is due. `progress`: the job's steps so far.
+  // Begins a checkpoint if the schedule says so. `progress`: the job's steps so far.
   void Tick(uint64_t progress);
   void OnWritten(uint32_t shard, const v1::CheckpointWritten& written);
   // Gives up the current checkpoint, for instance because a shard was lost; not if the store commits it
@@ -121,6 +121,8 @@ class Checkpoints {
   void OnBegun(const absl::Status& status);
   void OnCommitted(const v1::CheckpointManifest& manifest, const absl::Status& status);
   void Fail(const std::string& why);
+  // The current checkpoint is over: answers who waits for it, and begins the next one if it was asked for.
+  void End(const absl::StatusOr<v1::CheckpointReply>& reply);
   void AnswerAll(std::vector<Done> requests, const absl::StatusOr<v1::CheckpointReply>& reply);
   JobStore::Done InOrder(std::function<void(const absl::Status&)> then);
 

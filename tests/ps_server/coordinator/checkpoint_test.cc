@@ -453,6 +453,35 @@ TEST_CASE("A job that is drained is saved with all that was acknowledged, and th
   }
 }
 
+TEST_CASE("A job that is drained while a checkpoint is being written takes its own right after that one") {
+  const auto mode = GENERATE(kSync, kAsync);
+  Saved f(mode);
+  f.StartJob();
+  if (mode == kSync) f.Steps(3);
+  f.shards[1]->writes = false;
+  const auto periodic = f.Checkpoint();
+  const uint64_t first = f.shards[1]->sent.back().checkpoint().step();
+  if (mode == kSync) f.Steps(2);
+  f.coordinator->Drain("SIGTERM");
+  SECTION("which is complete") {
+    f.shards[1]->Written(first);
+    CHECK(periodic->reply().step() == first);
+    CHECK(f.Taken() == 2);
+  }
+  SECTION("which fails") {
+    f.shards[1]->write_error = "an error of the disk";
+    f.shards[1]->Written(first);
+    f.shards[1]->write_error = "";
+    CHECK_FALSE(periodic->status().ok());
+    CHECK(f.Taken() == 2);
+  }
+  CHECK(f.ends == 0);
+  f.shards[1]->Written(f.shards[1]->sent.back().checkpoint().step());
+  CHECK(f.ends == 1);
+  CHECK(f.failure_kind == v1::FAILURE_DRAINED);
+  CHECK(f.disk->newest->step() > first);
+}
+
 TEST_CASE("A coordinator that was replaced ends, without a word to shards, which may be the other one's") {
   const bool at_begin = GENERATE(true, false);
   Saved f(kSync);
