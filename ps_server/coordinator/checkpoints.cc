@@ -58,8 +58,8 @@ void Checkpoints::Request(bool of_now, Done done) {
 void Checkpoints::Tick(uint64_t progress) {
   if (current_.has_value()) {
     if (current_->phase == Phase::kWriting && options_.clock->Now() - current_->since > kLongest) {
-      Abandon(absl::StrCat("it took longer than ", absl::FormatDuration(kLongest),
-                           "; still missing: ", WaitingFor()));
+      Fail(absl::StrCat("it took longer than ", absl::FormatDuration(kLongest),
+                        "; still missing: ", WaitingFor()));
     }
     return;
   }
@@ -172,12 +172,18 @@ void Checkpoints::OnCommitted(const v1::CheckpointManifest& manifest, const absl
 }
 
 void Checkpoints::Abandon(const std::string& why) {
-  if (!current_.has_value() || current_->phase == Phase::kCommitting) return;
-  // The store's answer must come first.
-  if (current_->phase == Phase::kBeginning) {
-    current_->abandoned = why;
-  } else {
-    Fail(why);
+  if (current_.has_value() && current_->phase != Phase::kCommitting) {
+    // The store's answer must come first.
+    if (current_->phase == Phase::kBeginning) {
+      current_->abandoned = why;
+    } else {
+      Fail(why);
+    }
+  }
+  // Whoever is answered may ask anew.
+  while (!next_.empty()) {
+    next_urgent_ = false;
+    AnswerAll(std::exchange(next_, {}), absl::UnavailableError(why));
   }
 }
 

@@ -65,8 +65,8 @@ class Checkpoints {
   // Begins a checkpoint if the schedule says so. `progress`: the job's steps so far.
   void Tick(uint64_t progress);
   void OnWritten(uint32_t shard, const v1::CheckpointWritten& written);
-  // Gives up the current checkpoint, for instance because a shard was lost; not if the store commits it
-  // already.
+  // Gives up the current checkpoint, because a shard was lost; not if the store commits it already. Who waits
+  // for the next one is answered at once: the job may go back, and the next one would be of another state.
   void Abandon(const std::string& why);
   // The job goes back to the newest checkpoint, of this many steps, or to its beginning.
   void Rewound(uint64_t steps) { schedule_.Rewound(options_.clock->Now(), steps); }

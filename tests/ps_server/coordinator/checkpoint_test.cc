@@ -307,6 +307,25 @@ TEST_CASE("A shard that is lost while one is taken: nothing comes of it, and nob
   if (!away) CHECK(f.Checkpoint()->status().code() == absl::StatusCode::kUnavailable);
 }
 
+TEST_CASE("A shard that is lost: who waits for the checkpoint after the current one is answered at once") {
+  Saved f(kSync);
+  f.StartJob();
+  f.Steps(2);
+  f.disk->holds = true;
+  const std::string phase = GENERATE("begin", "commit");
+  const auto current = f.Checkpoint();
+  if (phase == "commit") {
+    f.disk->Answer();  // all have written
+    REQUIRE(f.disk->held.size() == 1);
+  }
+  f.Steps(1);
+  f.coordinator->Drain("SIGTERM");
+  f.shards[1]->Kill();
+  CHECK_FALSE(current->there());
+  CHECK(f.ends == 1);
+  CHECK_THAT(f.failure, Contains("could not be saved") && Contains("ps:1") && Contains("was lost"));
+}
+
 TEST_CASE("A shard that never writes its part is named, and given up on") {
   Saved f(kSync);
   f.StartJob();

@@ -381,6 +381,34 @@ TEST_CASE("keep_best: what is better than before is saved before anybody goes on
   }
 }
 
+TEST_CASE(
+    "keep_best: weights that were lost before they were saved are not taken for those of the checkpoint") {
+  WaitingJob f(v1::ConsistencyConfig::MODE_SYNC);
+  f.config.mutable_evaluation()->set_keep_best(true);
+  f.Begin();
+  f.Steps(2);
+  f.Checkpoint()->reply();
+  f.Steps(1);
+  // The store makes room for a checkpoint all the while.
+  f.disk->holds = true;
+  const auto current = f.Checkpoint();
+  f.Epoch(1, 0.5);
+  f.shards[1]->Kill();
+  f.Run(absl::Seconds(1));
+  f.JoinAll(2000);
+  REQUIRE(f.Status().state() == v1::RUNNING);
+  REQUIRE(f.Status().step() == 2);
+  f.disk->holds = false;
+  f.disk->Answer();
+  f.Run(absl::Seconds(1), f.members);
+  CHECK_FALSE(current->status().ok());
+  CHECK_FALSE(f.Status().has_best());
+  f.open_step = 2;
+  f.Epoch(1, 0.75);
+  CHECK(f.Status().best().evaluation().test_loss() == 0.75);
+  CHECK(f.disk->newest->job().best().checkpoint() == 4);
+}
+
 TEST_CASE("A worker that would not wait for an evaluation is refused where it decides") {
   WaitingJob f(v1::ConsistencyConfig::MODE_SYNC);
   f.config.mutable_evaluation()->set_patience(1);
