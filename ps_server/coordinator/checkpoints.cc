@@ -55,15 +55,15 @@ void Checkpoints::Request(bool of_now, Done done) {
   Begin();
 }
 
-void Checkpoints::Tick(uint64_t progress) {
-  if (current_.has_value()) {
-    if (current_->phase == Phase::kWriting && options_.clock->Now() - current_->since > kLongest) {
-      Fail(absl::StrCat("it took longer than ", absl::FormatDuration(kLongest),
-                        "; still missing: ", WaitingFor()));
-    }
-    return;
-  }
-  if (schedule_.Due(options_.clock->Now(), progress)) Begin();
+void Checkpoints::TakeIfDue(uint64_t progress) {
+  if (!current_.has_value() && schedule_.Due(options_.clock->Now(), progress)) Begin();
+}
+
+void Checkpoints::Tick() {
+  if (!current_.has_value() || current_->phase != Phase::kWriting) return;
+  if (options_.clock->Now() - current_->since <= kLongest) return;
+  Fail(absl::StrCat("it took longer than ", absl::FormatDuration(kLongest),
+                    "; still missing: ", WaitingFor()));
 }
 
 void Checkpoints::Begin() {

@@ -28,12 +28,12 @@ class Checkpoints {
  public:
   // What the coordinator puts into a checkpoint.
   struct Snapshot {
-    // Names the checkpoint. Above the step of any before; but in sync it is the state's step, which may come
-    // again.
+    // Names the checkpoint. Above the step of any that exists. In sync it is the state's step where that is
+    // so, and may come again if the checkpoint fails.
     uint64_t step = 0;
     // The job's steps so far.
     uint64_t progress = 0;
-    // The newest checkpoint holds exactly this state.
+    // The newest checkpoint holds exactly this state, and says the same of the job's results.
     bool saved = false;
     uint32_t num_shards = 0;
     v1::Model model;
@@ -63,7 +63,9 @@ class Checkpoints {
   // logs the failure.
   void Request(bool of_now, Done done);
   // Begins a checkpoint if the schedule says so. `progress`: the job's steps so far.
-  void Tick(uint64_t progress);
+  void TakeIfDue(uint64_t progress);
+  // Gives up a checkpoint that takes too long. Call it from time to time.
+  void Tick();
   void OnWritten(uint32_t shard, const v1::CheckpointWritten& written);
   // Gives up the current checkpoint, because a shard was lost; not if the store commits it already. Who waits
   // for the next one is answered at once: the job may go back, and the next one would be of another state.

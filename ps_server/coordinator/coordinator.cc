@@ -296,7 +296,13 @@ void Coordinator::HandleTick() {
   shards_.PingIfDue(time);
   if (checkpoints_ != nullptr) {
     const bool saves = state_ == v1::RUNNING || upload_.saving();
-    if (saves && !end_.drained()) checkpoints_->Tick(steps_done());
+    // One of an epoch's end would be without the evaluation for which the job waits there, and would have to
+    // be taken again.
+    const bool waits = evaluations_.waits() && evaluations_.busy();
+    if (saves && !end_.drained()) {
+      checkpoints_->Tick();
+      if (!waits) checkpoints_->TakeIfDue(steps_done());
+    }
     if (state_ == v1::DRAINING && last_save_.Due(time) && !checkpoints_->busy()) SaveLast();
     if (upload_.SaveDue(time) && !checkpoints_->busy()) SaveInitialValues();
     // Numbers are reserved well ahead, so that a disk that is full or slow for a while stops nothing.

@@ -217,6 +217,10 @@ class Coordinator {
   bool recoverable() const { return checkpoints_ != nullptr; }
   // A checkpoint of this job is complete.
   bool has_checkpoint() const { return recoverable() && checkpoints_->newest().has_value(); }
+  // sync: the committed steps in the newest checkpoint; 0 without one.
+  uint64_t saved_steps() const {
+    return has_checkpoint() ? checkpoints_->newest()->job().committed_steps() : 0;
+  }
   // Initial values that a worker uploads.
   bool NeedsUpload() const;
   void HandleValues(uint32_t shard, const v1::ValuesStaged& staged);

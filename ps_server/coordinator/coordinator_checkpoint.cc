@@ -10,6 +10,20 @@
 #include "ps_server/coordinator/coordinator.h"
 
 namespace weir {
+namespace {
+
+// What a checkpoint says of the job beside the shards' state and the job's progress.
+std::string ResultsIn(const v1::CoordinatorState& job) {
+  v1::CoordinatorState results;
+  results.set_done(job.done());
+  results.set_total_batches(job.total_batches());
+  *results.mutable_evaluations() = job.evaluations();
+  if (job.has_best()) *results.mutable_best() = job.best();
+  return results.SerializeAsString();
+}
+
+}  // namespace
+
 void Coordinator::MakeCheckpoints(std::unique_ptr<JobStore> store) {
   const JobStore::Opened& opened = store->opened();
   numbers_ = JobNumbers(opened, [this](const JobStore::Numbers& up_to, JobNumbers::Done done) {
@@ -52,14 +66,14 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   snapshot.progress = steps_done();
   // What shard 0 has applied is known from its last report; complete batches are known at once.
   const uint64_t complete = progress() / std::max<uint32_t>(1, options_.workers);
-  snapshot.step = mode_.commits_steps ? steps_.committed()
-                                      : std::max({steps_done(), complete, checkpoints_->next_step()});
-  // A checkpoint that was taken before the last range was reported may hold all batches, but does not say
-  // that the job is done. A coordinator that starts from it would wait for workers, which have been told of
-  // the end and are gone.
-  const bool says_so = state_ != v1::DRAINING || (newest.has_value() && IsEndOf(options_.config, *newest));
-  snapshot.saved = newest.has_value() &&
-                   (mode_.commits_steps ? newest->step() == steps_.committed() : untouched_ && says_so);
+  if (!mode_.commits_steps) {
+    snapshot.step = std::max({steps_done(), complete, checkpoints_->next_step()});
+  } else if (newest.has_value()) {
+    // Above the newest one's, which may be of this very step.
+    snapshot.step = std::max(steps_.committed(), newest->step() + 1);
+  } else {
+    snapshot.step = steps_.committed();
+  }
   snapshot.num_shards = shards_.size();
   snapshot.model = ToProto(*model_);
   v1::CoordinatorState& job = snapshot.job;
@@ -71,7 +85,9 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   job.set_total_batches(size_.batches);
   job.set_total_steps(size_.steps);
   job.set_committed_steps(steps_.committed());
-  job.set_done(state_ == v1::DRAINING || AllDone());
+  // A coordinator that starts from the checkpoint would not have the last epoch evaluated any more.
+  const bool evaluated = !evaluations_.waits() || !evaluations_.open();
+  job.set_done(state_ == v1::DRAINING || (AllDone() && evaluated));
   job.set_examples(examples_done());
   job.set_epoch(numbers_.epoch());
   job.set_last_incarnation(numbers_.incarnation());
@@ -79,6 +95,12 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   *job.mutable_members() = membership.members();
   for (uint32_t rank : farewell_.gave_up()) job.add_gave_up(rank);
   evaluations_.Save(snapshot.step, &job);
+  // A checkpoint of the same state may have been taken before an epoch's evaluation was known, or before the
+  // last range was reported. A coordinator that starts from it would know nothing of the best epoch, or would
+  // wait for workers, which have been told of the end and are gone.
+  const bool same_state =
+      newest.has_value() && (mode_.commits_steps ? saved_steps() == steps_.committed() : untouched_);
+  snapshot.saved = same_state && ResultsIn(newest->job()) == ResultsIn(job);
   return snapshot;
 }
 

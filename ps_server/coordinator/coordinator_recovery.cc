@@ -158,7 +158,7 @@ void Coordinator::OnAllInstalled() {
   shards_.PingSoon();
   if (mode_.commits_steps && recoverable()) {
     // A checkpoint may have become complete after the job went back.
-    steps_.GoTo(restored ? checkpoints_->newest()->job().committed_steps() : 0);
+    steps_.GoTo(saved_steps());
     checkpoints_->Rewound(steps_.committed());
     evaluations_.GoTo(steps_.committed());
   }
@@ -242,9 +242,7 @@ void Coordinator::LoseShard(uint32_t index, const std::string& why) {
 }
 
 void Coordinator::RollBack(const std::string& why) {
-  const std::string back =
-      absl::StrCat("the job goes back to step ",
-                   checkpoints_->newest().has_value() ? checkpoints_->newest()->step() : 0, ", since ", why);
+  const std::string back = absl::StrCat("the job goes back to step ", saved_steps(), ", since ", why);
   if (state_ != v1::RECOVERING || !members_.workers().empty()) {
     LogWarning(back);
     complaints_.Begin(now());
@@ -253,7 +251,7 @@ void Coordinator::RollBack(const std::string& why) {
   upload_ = InitialUpload();
   // A shard that is installing does so from the same checkpoint.
   shards_.GoBack();
-  steps_.GoBackTo(checkpoints_->newest().has_value() ? checkpoints_->newest()->step() : 0);
+  steps_.GoBackTo(saved_steps());
   checkpoints_->Rewound(steps_.committed());
   meter_.OnMore();
   if (evaluations_.GoBack(/*at_end=*/DoneBefore())) {

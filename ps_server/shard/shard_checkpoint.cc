@@ -66,7 +66,9 @@ absl::Status Shard::FreezeFor(uint64_t step, std::optional<uint64_t> follows) {
   if (!options_.config.checkpoint().has_directory()) {
     return absl::FailedPreconditionError("this server's config has no checkpoint.directory");
   }
-  if (mode_.commits_steps && store_->count() != step) {
+  // The checkpoint's name may be above its version, but not below. Whether all shards have the version that
+  // is meant is seen when the checkpoint is committed.
+  if (mode_.commits_steps && store_->count() > step) {
     return absl::FailedPreconditionError(
         absl::StrCat("this shard is at step ", store_->count(), ", not ", step));
   }

@@ -409,6 +409,128 @@ TEST_CASE(
   CHECK(f.disk->newest->job().best().checkpoint() == 4);
 }
 
+TEST_CASE("A due checkpoint waits for the evaluation of the epoch whose end it would be of") {
+  WaitingJob f(v1::ConsistencyConfig::MODE_SYNC);
+  f.config.mutable_evaluation()->set_keep_best(true);
+  f.config.mutable_checkpoint()->set_every_steps(4);
+  f.Begin();
+  f.Steps(4);
+  f.Run(absl::Seconds(1), f.members);
+  CHECK_FALSE(f.disk->newest.has_value());
+  f.Epoch(1, 0.5);
+  CHECK(f.disk->newest->step() == 4);
+  CHECK(f.disk->newest->job().best().checkpoint() == 4);
+  f.Run(absl::Seconds(1), f.members);
+  CHECK(f.disk->commits == 1);
+  // An epoch that is no better is saved once its evaluation is there.
+  f.Steps(4);
+  f.Run(absl::Seconds(1), f.members);
+  CHECK(f.disk->commits == 1);
+  f.Epoch(2, 0.75);
+  f.Run(absl::Seconds(1), f.members);
+  CHECK(f.disk->newest->step() == 8);
+  CHECK(f.disk->newest->job().evaluations_size() == 2);
+  CHECK(f.disk->newest->job().best().checkpoint() == 4);
+}
+
+TEST_CASE("What the newest checkpoint does not say of the same weights is saved under the next number") {
+  WaitingJob f(v1::ConsistencyConfig::MODE_SYNC);
+  const auto job = [&]() -> const v1::CoordinatorState& { return f.disk->newest->job(); };
+  SECTION("the best epoch, from which the job goes on") {
+    f.config.mutable_evaluation()->set_keep_best(true);
+    f.Begin();
+    f.Steps(4);
+    CHECK(f.Checkpoint()->reply().step() == 4);
+    CHECK_FALSE(job().has_best());
+    f.Epoch(1, 0.5);
+    CHECK(f.disk->newest->step() == 5);
+    CHECK(job().committed_steps() == 4);
+    CHECK(job().best().checkpoint() == 5);
+    CHECK(job().evaluations_size() == 1);
+    CHECK(f.Checkpoint()->reply().step() == 5);  // it says all
+    f.Steps(1);
+    CHECK(f.Checkpoint()->reply().step() == 6);
+    CHECK(job().committed_steps() == 5);
+    f.Steps(2);
+    CHECK(f.Checkpoint()->reply().step() == 7);
+    CHECK(f.Checkpoint()->reply().step() == 7);
+    CHECK(job().best().checkpoint() == 5);
+    f.Epoch(2, 0.25);
+    CHECK(f.Checkpoint()->reply().step() == 8);
+    CHECK(job().best().checkpoint() == 8);
+  }
+  SECTION("a lost server takes the job back to its step, not to its number") {
+    f.config.mutable_evaluation()->set_keep_best(true);
+    f.Begin();
+    f.Steps(4);
+    f.Checkpoint()->reply();
+    f.Epoch(1, 0.5);
+    f.Steps(2);
+    REQUIRE(f.Status().step() == 6);
+    f.shards[1]->Kill();
+    CHECK(f.Status().step() == 4);
+    f.Run(absl::Seconds(1));
+    f.JoinAll(2000);
+    CHECK(f.shards[1]->LastInstall().restore().step() == 5);
+    CHECK(f.Status().state() == v1::RUNNING);
+    CHECK(f.Status().step() == 4);
+    f.open_step = 4;
+    f.Steps(1);
+    CHECK(f.Status().step() == 5);
+  }
+  SECTION("that the job was stopped, when the checkpoint was taken on request") {
+    f.config.mutable_evaluation()->set_patience(1);
+    f.Begin();
+    f.Epoch(1, 0.5);
+    f.Steps(4);
+    CHECK(f.Checkpoint()->reply().step() == 8);
+    f.Epoch(2, 0.5);
+    CHECK(f.Status().state() == v1::DRAINING);
+    CHECK(f.disk->newest->step() == 9);
+    CHECK(job().done());
+    CHECK(job().total_steps() == 8);
+    f.Restart();
+    CHECK(f.Status().state() == v1::DRAINING);
+    CHECK_FALSE(f.Status().stopped_early().empty());
+  }
+  SECTION("that the job was stopped, when the checkpoint is that of the best epoch") {
+    f.config.mutable_evaluation()->set_keep_best(true);
+    f.config.mutable_evaluation()->set_patience(1);
+    f.config.mutable_evaluation()->set_min_delta(0.1);
+    f.Begin();
+    f.Epoch(1, 0.5);
+    f.Epoch(2, 0.46875);  // better, but not by enough
+    CHECK(f.Status().state() == v1::DRAINING);
+    CHECK(job().done());
+    CHECK(job().best().checkpoint() == 8);
+    f.Restart();
+    CHECK(f.Status().state() == v1::DRAINING);
+    CHECK(f.Status().best().evaluation().epoch() == 2);
+  }
+  SECTION("the last epoch's evaluation, without which the job is not done") {
+    f.config.mutable_evaluation()->set_keep_best(true);
+    f.Begin();
+    for (uint64_t epoch = 1; epoch <= 4; ++epoch) f.Epoch(epoch, 0.5);
+    f.Steps(4);
+    CHECK(f.Checkpoint()->reply().step() == 20);
+    CHECK_FALSE(job().done());
+    f.Restart();
+    f.JoinAll(2000);
+    f.open_step = 20;
+    CHECK(f.Status().state() == v1::RUNNING);
+    f.Run(absl::Seconds(1), f.members);
+    f.Epoch(5, 0.25);
+    CHECK(f.Status().state() == v1::DRAINING);
+    CHECK(f.disk->newest->step() == 21);
+    CHECK(job().done());
+    CHECK(job().evaluations_size() == 5);
+    CHECK(job().best().checkpoint() == 21);
+    f.Restart();
+    CHECK(f.Status().state() == v1::DRAINING);
+    CHECK(f.Status().best().evaluation().epoch() == 5);
+  }
+}
+
 TEST_CASE("A worker that would not wait for an evaluation is refused where it decides") {
   WaitingJob f(v1::ConsistencyConfig::MODE_SYNC);
   f.config.mutable_evaluation()->set_patience(1);

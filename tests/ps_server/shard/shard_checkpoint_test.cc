@@ -229,6 +229,21 @@ TEST_CASE("A version is kept until its checkpoint may be written, and training g
   CHECK_THAT(CheckpointError(f), Contains("at step 8, not 7"));
 }
 
+TEST_CASE("In sync a checkpoint's number may be above its step, as of which it is restored") {
+  ShardFixture f(kSync);
+  f.Start();
+  f.Push({0, 0, 0});
+  f.Push({1, 0, 1});
+  f.Commit(0, {0, 1});
+  v1::ControlMessage freeze;
+  freeze.mutable_freeze()->set_step(5);
+  f.Control(freeze);
+  f.TakeCheckpoint(5);
+  const v1::Restore restore = ShardFixture::Complete(5, {&f}, /*committed=*/1);
+  REQUIRE(f.Install(&restore) == "");
+  CHECK(f.Stats().version().count() == 1);
+}
+
 TEST_CASE("In sync a version is kept of its step, also when the commit has to wait for memory") {
   ShardFixture f(kSync);
   f.Start();

@@ -153,7 +153,8 @@ v1::CheckpointFile ShardFixture::Written() {
   return written[0].checkpoint().record();
 }
 
-v1::Restore ShardFixture::Complete(uint64_t step, const std::vector<ShardFixture*>& shards) {
+v1::Restore ShardFixture::Complete(uint64_t step, const std::vector<ShardFixture*>& shards,
+                                   std::optional<uint64_t> committed) {
   v1::CheckpointManifest manifest;
   manifest.set_step(step);
   *manifest.mutable_model() = ToProto(shards[0]->model);
@@ -161,7 +162,7 @@ v1::Restore ShardFixture::Complete(uint64_t step, const std::vector<ShardFixture
   config = shards[0]->config;
   config.mutable_model()->add_layers()->set_type(v1::LayerConfig::LAYER_RELU);
   config.mutable_data()->set_format(v1::DataConfig::FORMAT_DIGITS);
-  manifest.mutable_job()->set_committed_steps(step);
+  manifest.mutable_job()->set_committed_steps(committed.value_or(step));
   for (ShardFixture* shard : shards) *manifest.add_files() = shard->Written();
   const absl::Status status = CommitCheckpoint(*shards[0]->files, kCheckpoints, manifest);
   INFO(status.ToString());

@@ -120,7 +120,9 @@ class ShardFixture {
   // The report that the part was written.
   v1::CheckpointFile Written();
   // Makes a checkpoint from the parts of all shards, which share the files of the first.
-  static v1::Restore Complete(uint64_t step, const std::vector<ShardFixture*>& shards);
+  // `committed`: the job's committed steps, if not `step`.
+  static v1::Restore Complete(uint64_t step, const std::vector<ShardFixture*>& shards,
+                              std::optional<uint64_t> committed = std::nullopt);
 
   static constexpr char kCheckpoints[] = "/checkpoints";
   // Checkpoints lie in memory.
