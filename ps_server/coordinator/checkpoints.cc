@@ -45,6 +45,14 @@ std::string Checkpoints::WaitingFor() const {
   return absl::StrCat(shards, " to write checkpoint ", current_->of.step);
 }
 
+std::string Checkpoints::StoreHangs() const {
+  if (!current_.has_value() || current_->phase == Phase::kWriting) return "";
+  const absl::Duration silent = options_.clock->Now() - current_->since;
+  if (silent <= kLongest) return "";
+  return absl::StrCat(WaitingFor(), " has not answered for ",
+                      absl::FormatDuration(absl::Trunc(silent, absl::Seconds(1))));
+}
+
 void Checkpoints::Request(bool of_now, Done done) {
   if (current_.has_value() && !of_now && current_->abandoned.empty()) {
     current_->requests.push_back(std::move(done));

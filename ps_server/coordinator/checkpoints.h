@@ -87,6 +87,9 @@ class Checkpoints {
   std::string newest_folder() const;
   // What the current checkpoint waits for, for messages. Empty: nothing, or not for long.
   std::string WaitingFor() const;
+  // Why the store seems to hang, which cannot be given up on: what it does may take effect later. Empty: it
+  // does not.
+  std::string StoreHangs() const;
   const JobStore& store() const { return *options_.store; }
   // JobStore::Reserve(); `done` runs in the coordinator's order.
   void Reserve(const JobStore::Numbers& up_to, std::function<void(const absl::Status&)> done) {

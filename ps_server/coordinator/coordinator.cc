@@ -295,15 +295,13 @@ void Coordinator::HandleTick() {
   // Pings begin at once: a shard, too, takes silence for loss, and workers may take long to come.
   shards_.PingIfDue(time);
   if (checkpoints_ != nullptr) {
+    checkpoints_->Tick();
     const bool saves = state_ == v1::RUNNING || upload_.saving();
     // One of an epoch's end would be without the evaluation for which the job waits there, and would have to
     // be taken again.
     const bool waits = evaluations_.waits() && evaluations_.busy();
-    if (saves && !end_.drained()) {
-      checkpoints_->Tick();
-      if (!waits) checkpoints_->TakeIfDue(steps_done());
-    }
-    if (state_ == v1::DRAINING && last_save_.Due(time) && !checkpoints_->busy()) SaveLast();
+    if (saves && !end_.drained() && !waits) checkpoints_->TakeIfDue(steps_done());
+    if (state_ == v1::DRAINING) TickLastSave();
     if (upload_.SaveDue(time) && !checkpoints_->busy()) SaveInitialValues();
     // Numbers are reserved well ahead, so that a disk that is full or slow for a while stops nothing.
     if (numbers_.Due(kReserveAhead, time)) AskForNumbers(kReserveAhead);

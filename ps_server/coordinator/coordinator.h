@@ -284,6 +284,8 @@ class Coordinator {
   // The end.
   void StartDraining();
   void SaveLast();
+  // Tries again, or says what the last checkpoint waits for.
+  void TickLastSave();
   // Saving failed: logs that from time to time, and fails the job after checkpoint.save_wait_seconds.
   void CannotSaveLast(const std::string& why);
   // The work is done and saved: answers the workers that wait for that.

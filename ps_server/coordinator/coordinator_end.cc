@@ -47,6 +47,18 @@ void Coordinator::SaveLast() {
   });
 }
 
+void Coordinator::TickLastSave() {
+  if (last_save_.saved()) return;
+  if (!checkpoints_->busy()) {
+    if (last_save_.Due(now())) SaveLast();
+    return;
+  }
+  if (const std::string hangs = checkpoints_->StoreHangs(); !hangs.empty()) return CannotSaveLast(hangs);
+  if (const std::string what = checkpoints_->WaitingFor(); !what.empty() && complaints_.Due(now())) {
+    LogInfo("all ", size_.examples, " examples are done; waiting for ", what);
+  }
+}
+
 void Coordinator::CannotSaveLast(const std::string& why) {
   const bool first = !last_save_.trouble().has_value();
   last_save_.OnFailed(now(), why);

@@ -338,6 +338,34 @@ TEST_CASE("A shard that never writes its part is named, and given up on") {
   CHECK(f.ends == 0);
 }
 
+TEST_CASE("A job's last checkpoint that hangs is named, and ends the job when it is given up on") {
+  const std::string hangs = GENERATE("shard", "store");
+  Saved f(kSync, 1);
+  f.train_examples = 16;
+  f.config.mutable_checkpoint()->set_save_wait_seconds(20);
+  f.StartJob();
+  f.shards[1]->writes = hangs != "shard";
+  f.disk->holds = hangs == "store";
+  f.Steps(2);
+  REQUIRE(f.Status().state() == v1::DRAINING);
+  const auto leave = f.StartLeave(f.members[0]);
+  // A large one may take long.
+  f.Run(absl::Minutes(9));
+  CHECK(f.ends == 0);
+  CHECK_FALSE(leave->there());
+  const std::string what = hangs == "shard" ? "ps:1 to write checkpoint 2" : "the disk of checkpoint 2";
+  CHECK(f.Status().waiting_for(0) == what);
+  // What the shard still writes keeps it from the next one.
+  f.shards[1]->write_error = "this shard still writes an earlier checkpoint";
+  f.shards[1]->writes = true;
+  f.Run(absl::Minutes(1) + absl::Seconds(15));
+  CHECK(f.ends == 0);
+  f.Run(absl::Seconds(10));
+  CHECK(f.failure_kind == v1::FAILURE_RESOURCE);
+  CHECK_THAT(f.failure, Contains("save_wait_seconds = 20"));
+  CHECK(KindOf(leave->status()) == v1::FAILURE_RESOURCE);
+}
+
 TEST_CASE("A job's last checkpoint that fails again and again ends it: nobody is told that all is well") {
   Saved f(kSync, 1);
   f.train_examples = 16;
