@@ -225,14 +225,18 @@ void Coordinator::LoseShard(uint32_t index, const std::string& why) {
     return End();
   }
   ShardFleet::Shard& shard = shards_[index];
+  const bool was_there = shard.attached.has_value();
   shards_.Drop(index);
   steps_.OnLost(index);
   const std::string what = absl::StrCat(shards_.name(index), " was lost: ", why);
-  if (!shard.lost_since.has_value()) {
+  if (was_there || !shard.lost_since.has_value()) {
     shard.lost_why = why;
+    shard.away_since = now();
     // Before the start nothing is lost yet, and another deadline applies.
-    if (state_ != v1::STARTING) shard.lost_since = now();
-    if (state_ != v1::STARTING) LogWarning(what);
+    if (state_ != v1::STARTING) {
+      if (!shard.lost_since.has_value()) shard.lost_since = now();
+      LogWarning(what);
+    }
   }
   checkpoints_->Abandon(what);
   pins_.DropAll(absl::UnavailableError(what), now());
@@ -263,6 +267,23 @@ void Coordinator::RollBack(const std::string& why) {
   farewell_.OnMore();
   departures_.ForgetLeft();
   MaybeInstall();
+}
+
+void Coordinator::CheckAway(uint32_t index, absl::Time time) {
+  const auto& cluster = options_.config.cluster();
+  const ShardFleet::Shard& shard = shards_[index];
+  std::string limit;
+  if (time - shard.away_since > absl::Seconds(cluster.server_wait_seconds())) {
+    limit = absl::StrCat("it did not come back within cluster.server_wait_seconds = ",
+                         cluster.server_wait_seconds());
+  } else if (shard.away_since > *shard.lost_since &&
+             time - *shard.lost_since > absl::Seconds(cluster.start_seconds())) {
+    limit = absl::StrCat("it came back and was lost again for longer than cluster.start_seconds = ",
+                         cluster.start_seconds());
+  } else {
+    return;
+  }
+  FailJob(LostPeer(absl::StrCat(shards_.name(index), " was lost: ", shard.lost_why, "; ", limit)));
 }
 
 void Coordinator::TickShards(absl::Time time) {
@@ -296,12 +317,7 @@ void Coordinator::TickShards(absl::Time time) {
       if (!recoverable()) return FailJob(LostPeer(absl::StrCat(shards_.name(index), " was lost: ", why)));
       LoseShard(index, why);
     }
-    if (shard.lost_since.has_value() && !shard.attached.has_value() &&
-        time - *shard.lost_since > absl::Seconds(cluster.server_wait_seconds())) {
-      FailJob(LostPeer(absl::StrCat(shards_.name(index), " was lost: ", shard.lost_why,
-                                    "; it did not come back within ",
-                                    "cluster.server_wait_seconds = ", cluster.server_wait_seconds())));
-    }
+    if (shard.lost_since.has_value() && !shard.attached.has_value()) CheckAway(index, time);
   }
 }
 

@@ -87,8 +87,10 @@ class ShardFleet {
     uint64_t floor = 0;
     v1::ShardStats stats;
     absl::Time last_heard;
-    // When the shard was lost, until it is installed again; and why.
+    // When the shard was lost, until it is installed again. It may come back and be lost again meanwhile:
+    // when it went away last, and why.
     std::optional<absl::Time> lost_since;
+    absl::Time away_since;
     std::string lost_why;
   };
 

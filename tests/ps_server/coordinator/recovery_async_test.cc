@@ -129,6 +129,35 @@ TEST_CASE("It dies again while it is restored; then it does not come back at all
   CHECK_THAT(f.failure, Contains("ps:1 at 10.0.0.1:2222") && Contains("server_wait_seconds"));
 }
 
+TEST_CASE("A shard that is lost again while it is restored is waited for anew") {
+  Recovery f;
+  f.StartJob();
+  f.Checkpoint()->reply();
+  f.shards[1]->installs = false;
+  f.shards[1]->Kill("the first reason");
+  f.Run(absl::Seconds(6), f.members);  // it is there, and loads
+  SECTION("once") {
+    f.shards[1]->connects = false;
+    f.shards[1]->Kill("the second reason");
+    f.Run(absl::Seconds(4), f.members);
+    CHECK(f.ends == 0);
+    f.Run(absl::Seconds(2), f.members);
+    CHECK_THAT(f.failure, Contains("the second reason") && Contains("server_wait_seconds"));
+  }
+  SECTION("again and again: not for ever") {
+    for (int seconds = 6; seconds < 58; seconds += 4) {
+      f.shards[1]->Kill();
+      f.Run(absl::Seconds(4), f.members);
+      REQUIRE(f.ends == 0);
+    }
+    for (int i = 0; i < 2; ++i) {
+      f.shards[1]->Kill();
+      f.Run(absl::Seconds(4), f.members);
+    }
+    CHECK_THAT(f.failure, Contains("ps:1 at 10.0.0.1:2222") && Contains("cluster.start_seconds = 60"));
+  }
+}
+
 TEST_CASE("A worker that joins while a shard is away is admitted when it is back, however long that takes") {
   Recovery f;
   f.config.mutable_cluster()->set_min_workers(1);

@@ -128,6 +128,23 @@ TEST_CASE("One worker is enough to go on") {
   CHECK(f.Status().state() == v1::RUNNING);
 }
 
+TEST_CASE("A server that is lost again while it is restored is waited for anew") {
+  Recovery f;
+  f.StartJob();
+  f.shards[1]->installs = false;
+  f.shards[1]->Kill();
+  f.Run(absl::Seconds(1));
+  f.JoinAgain();
+  f.Run(absl::Seconds(5));  // it loads
+  f.shards[1]->Kill();
+  f.Run(absl::Seconds(1));
+  CHECK(f.ends == 0);
+  f.shards[1]->installs = true;
+  f.JoinAgain();
+  f.shards[1]->Installed();
+  CHECK(f.Status().state() == v1::RUNNING);
+}
+
 TEST_CASE("A server that does not come back in time ends the job, by name, and with why it was lost") {
   Recovery f;
   f.StartJob();
