@@ -106,10 +106,13 @@ absl::StatusOr<std::shared_ptr<PushLog>> PushLog::Begin(Options options) {
   const v1::LogSegment& description = log->options_.description;
   absl::Status begun = log->BeginSegment(number, description.previous_bytes(), description.checkpoint());
   if (absl::IsAlreadyExists(begun)) {
-    // A segment that a crash left half begun does not count.
+    // A segment that a crash left half begun does not count, nor does one that a replaced incarnation began
+    // after this one had read the log.
     const std::string path = JoinPath(log->options_.folder, SegmentName(number));
     WEIR_ASSIGN_OR_RETURN(const auto found, ReadDescription(*log->options_.files, path));
-    if (found.has_value()) return begun;
+    if (found.has_value() && !IsReplaced(*found, description)) return begun;
+    // Last, so that a successor's segment that has yet to get its first record stays.
+    WEIR_RETURN_IF_ERROR(log->CheckOurs());
     WEIR_RETURN_IF_ERROR(log->options_.files->Remove(path));
     begun = log->BeginSegment(number, description.previous_bytes(), description.checkpoint());
   }

@@ -74,7 +74,8 @@ class PushLog : public std::enable_shared_from_this<PushLog> {
   };
 
   // Begins the first segment, durably. Errors: those of the file system; AlreadyExists: another incarnation
-  // has begun the segment. Append() returns AlreadyExists once a later incarnation has claimed the log.
+  // has begun the segment, and was not replaced by this one. Append() returns AlreadyExists once a later
+  // incarnation has claimed the log.
   static absl::StatusOr<std::shared_ptr<PushLog>> Begin(Options options);
 
   // What follows the dense gradient in a record: places in memory, and what owns it.

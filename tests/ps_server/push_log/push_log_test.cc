@@ -3,6 +3,7 @@
 #include <cstring>
 #include <deque>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -173,6 +174,41 @@ TEST_CASE("PushLog: an incarnation that was replaced cannot take a segment from 
   REQUIRE(f.Read(&last).ok());
   CHECK(last == 3);
   CHECK(f.Begin(*end).code() == absl::StatusCode::kAlreadyExists);
+}
+
+TEST_CASE("PushLog: two incarnations begin the same segment: the later one has it, whoever comes first") {
+  Fixture f;
+  REQUIRE(f.Claim(2).ok());
+  uint64_t last = 0;
+  const absl::StatusOr<LogEnd> end = f.Read(&last);
+  REQUIRE(f.Claim(3).ok());
+  SECTION("the later one, which has written nothing yet") {
+    REQUIRE(f.files.Create("/log/00000001.log").ok());
+    CHECK(f.Begin(*end, 2).code() == absl::StatusCode::kAlreadyExists);
+    CHECK(f.files.Open("/log/00000001.log").ok());
+  }
+  SECTION("the later one") {
+    REQUIRE(f.Begin(*end, 3).ok());
+    const std::shared_ptr<PushLog> later = f.log;
+    CHECK(f.Begin(*end, 2).code() == absl::StatusCode::kAlreadyExists);
+    f.log = later;
+  }
+  SECTION("the earlier one") {
+    REQUIRE(f.Begin(*end, 2).ok());
+    const std::shared_ptr<PushLog> earlier = f.log;
+    REQUIRE(f.Begin(*end, 3).ok());
+    const std::shared_ptr<PushLog> later = std::exchange(f.log, earlier);
+    f.Append(1);
+    f.Run();
+    CHECK(f.acknowledged == 0);
+    f.log = later;
+  }
+  if (f.log == nullptr) REQUIRE(f.Begin(*end, 3).ok());
+  f.Append(1);
+  f.Run();
+  CHECK(f.acknowledged == 1);
+  REQUIRE(f.Read(&last).ok());
+  CHECK(last == 1);
 }
 
 TEST_CASE("PushLog: a segment that a replaced incarnation begins behind its successor's counts for nothing") {
