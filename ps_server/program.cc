@@ -254,7 +254,8 @@ int RunPsServer(int argc, char** argv) {
          "Port of health alone, in the clear: /healthz and /readyz, and grpc.health.v1; 0: any free one")
       ->check(CLI::Range(0, 65535));
   app.add_option("--summary", flags.summary, "ps:0: where to write the job's summary (JSON) at its end");
-  app.add_option("--log_format", flags.log_format, "What a line of the log is")->check(CLI::IsMember({"text", "json"}));
+  app.add_option("--log_format", flags.log_format, "What a line of the log is")
+      ->check(CLI::IsMember({"text", "json"}));
   if (const std::optional<int> exit = ReadCommandLine(app, argc, argv)) return *exit;
   if (flags.replay.empty() && flags.config.empty()) {
     return BadCommandLine(app, CLI::RequiredError("--config").what());

@@ -271,7 +271,8 @@ int main(int argc, char** argv) {
                "Instead of working: says whether the data's files are there and the model fits them");
   app.add_flag("--sizes", flags.sizes,
                "Instead of working: prints as JSON how many parameters the model has, and a worker's memory");
-  app.add_option("--log_format", flags.log_format, "What a line of the log is")->check(CLI::IsMember({"text", "json"}));
+  app.add_option("--log_format", flags.log_format, "What a line of the log is")
+      ->check(CLI::IsMember({"text", "json"}));
   if (const std::optional<int> exit = weir::ReadCommandLine(app, argc, argv)) return *exit;
   return weir::Main(flags);
 }

@@ -158,7 +158,8 @@ void AddDataCommands(Commands& commands) {
   constexpr uint64_t kMostRows = 100000000, kMostKeys = 10000000;
   add_count("--rows", &options->rows, "Rows of train.csv", kMostRows);
   add_count("--test_rows", &options->test_rows, "Rows of test.csv, which follow those", kMostRows);
-  command->add_option("--seed", options->log.seed, "Another seed makes another truth and other rows")->capture_default_str();
+  command->add_option("--seed", options->log.seed, "Another seed makes another truth and other rows")
+      ->capture_default_str();
   add_count("--users", &options->log.users, "Users", kMostKeys);
   add_count("--items", &options->log.items, "Items", kMostKeys);
   add_count("--tags", &options->log.tags, "Tags; a row has up to 4", kMostKeys);
