@@ -21,7 +21,6 @@
 #include "tests/common/forwarding_client.h"
 #include "tests/integration/transport.h"
 #include "worker/compute/compute_backend.h"
-#include "worker/data/load_data.h"
 #include "worker/dataset_gradients.h"
 #include "worker/evaluation.h"
 #include "worker/model/model.h"
@@ -170,17 +169,6 @@ absl::StatusOr<uint64_t> RunWorker(const v1::JobConfig& config, const std::vecto
 }
 
 }  // namespace
-
-const DatasetPair& Digits() {
-  static const DatasetPair* const digits = [] {
-    v1::DataConfig config;
-    config.set_format(v1::DataConfig::FORMAT_DIGITS);
-    auto data = LoadData(config, ".", v1::ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY);
-    if (!data.ok()) std::abort();  // the digits are part of this program
-    return new DatasetPair(*std::move(data));
-  }();
-  return *digits;
-}
 
 std::string DigitsJobText() {
   // 1,500 training examples: 1,613 are 50 steps of 32, and 13 in two parts of 8 and 5.

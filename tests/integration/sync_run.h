@@ -8,12 +8,9 @@
 #include "absl/status/statusor.h"
 #include "proto/job_config.pb.h"
 #include "tests/integration/serial_reference.h"
-#include "worker/data/load_data.h"
+#include "tests/worker/digits.h"
 
 namespace weir {
-
-// The digits that come with Weir, read once; shared by threads.
-const DatasetPair& Digits();
 
 // A job on the digits with every feature that can spoil the bits: dropout, clipping, micro-batches, an
 // optimizer with slots, R = 4 parts, a last step that is short and has a short part, an end in the second

@@ -8,8 +8,8 @@
 
 #include "catch2/catch.hpp"
 #include "common/config/job_config.h"
+#include "tests/worker/digits.h"
 #include "tests/worker/stub_client.h"
-#include "worker/data/load_data.h"
 
 namespace weir {
 namespace {
@@ -23,17 +23,8 @@ v1::JobConfig Config() {
   return *config;
 }
 
-const DatasetPair& Data() {
-  static const DatasetPair* const data = [] {
-    v1::DataConfig config;
-    config.set_format(v1::DataConfig::FORMAT_DIGITS);
-    return new DatasetPair(*LoadData(config, ".", v1::ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY));
-  }();
-  return *data;
-}
-
 absl::StatusOr<std::unique_ptr<Replicas>> MakeReplicas() {
-  return Replicas::Create(Config(), Data().train, {"cpu"});
+  return Replicas::Create(Config(), Digits().train, {"cpu"});
 }
 
 // A client that is asked once to evaluate. Its calls come on the evaluating thread.
@@ -88,12 +79,12 @@ TEST_CASE("An evaluation of an epoch that is under way is finished and reported 
     return absl::OkStatus();
   };
   {
-    EpochEvaluator evaluator(&*Data().test, MakeReplicas, &client);
+    EpochEvaluator evaluator(&*Digits().test, MakeReplicas, &client);
     REQUIRE(Comes(evaluating));
   }
   REQUIRE(client.reports.size() == 1);
   CHECK(client.reports[0].order == 5);
-  CHECK(client.reports[0].examples == static_cast<uint64_t>(Data().test->size()));
+  CHECK(client.reports[0].examples == static_cast<uint64_t>(Digits().test->size()));
 }
 
 TEST_CASE("An evaluation that is abandoned ends at its next batch, and is not reported") {
@@ -107,7 +98,7 @@ TEST_CASE("An evaluation that is abandoned ends at its next batch, and is not re
     return absl::OkStatus();
   };
   {
-    EpochEvaluator evaluator(&*Data().test, MakeReplicas, &client);
+    EpochEvaluator evaluator(&*Digits().test, MakeReplicas, &client);
     REQUIRE(Comes(evaluating));
     evaluator.Abandon();
     abandoned.set_value();
@@ -124,13 +115,13 @@ TEST_CASE("Who is fenced during an evaluation ends it at its next batch, and doe
     return batch == 1 ? kFenced : absl::OkStatus();
   };
   SECTION("of an epoch") {
-    EpochEvaluator evaluator(&*Data().test, MakeReplicas, &client);
+    EpochEvaluator evaluator(&*Digits().test, MakeReplicas, &client);
     REQUIRE(Comes(fenced));
   }
   SECTION("at the job's end") {
     const auto replicas = MakeReplicas();
     REQUIRE(replicas.ok());
-    CHECK(EvaluateAndReport(/*final=*/true, &*Data().test, &(*replicas)->model(), &client) == kFenced);
+    CHECK(EvaluateAndReport(/*final=*/true, &*Digits().test, &(*replicas)->model(), &client) == kFenced);
   }
   CHECK(client.reports.empty());
   CHECK(client.batches == 2);

@@ -7,7 +7,7 @@
 #include "common/base/random.h"
 #include "common/config/job_config.h"
 #include "tests/worker/compute/queued_backend.h"
-#include "worker/data/load_data.h"
+#include "tests/worker/digits.h"
 
 namespace weir {
 namespace {
@@ -22,14 +22,7 @@ v1::JobConfig Config() {
   return *config;
 }
 
-const Dataset& Train() {
-  static const DatasetPair* const data = [] {
-    v1::DataConfig config;
-    config.set_format(v1::DataConfig::FORMAT_DIGITS);
-    return new DatasetPair(*LoadData(config, ".", v1::ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY));
-  }();
-  return data->train;
-}
+const Dataset& Train() { return Digits().train; }
 
 struct Step {
   double loss = 0;

@@ -11,10 +11,10 @@
 #include "catch2/catch.hpp"
 #include "common/codec/bfloat16.h"
 #include "common/config/job_config.h"
+#include "tests/worker/digits.h"
 #include "tests/worker/scripted_client.h"
 #include "worker/compute/compute_backend.h"
 #include "worker/data/example_order.h"
-#include "worker/data/load_data.h"
 #include "worker/dataset_gradients.h"
 #include "worker/replicas.h"
 #include "worker/trainer.h"
@@ -35,14 +35,7 @@ inline v1::JobConfig Config(const std::vector<std::string>& overrides) {
   return *config;
 }
 
-inline const Dataset& Train() {
-  static const DatasetPair* const data = [] {
-    v1::DataConfig config;
-    config.set_format(v1::DataConfig::FORMAT_DIGITS);
-    return new DatasetPair(*LoadData(config, ".", v1::ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY));
-  }();
-  return data->train;
-}
+inline const Dataset& Train() { return Digits().train; }
 
 inline std::deque<Work> Clocks(uint64_t n) {
   std::deque<Work> work;

@@ -1,8 +1,8 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "tests/worker/digits.h"
 #include "worker/data/example_order.h"
-#include "worker/data/load_data.h"
 #include "worker/model/model.h"
 
 namespace weir {
@@ -17,10 +17,7 @@ void AddDense(v1::ModelConfig* config, uint32_t units) {
 }
 
 TEST_CASE("A small network learns the digits") {
-  v1::DataConfig data_config;
-  data_config.set_format(v1::DataConfig::FORMAT_DIGITS);
-  const auto data = LoadData(data_config, "", v1::ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY);
-  REQUIRE(data.ok());
+  const DatasetPair& data = Digits();
   v1::ModelConfig config;
   config.add_layers()->set_type(LayerConfig::LAYER_FLATTEN);
   AddDense(&config, 64);
@@ -29,7 +26,7 @@ TEST_CASE("A small network learns the digits") {
   const auto backend = *MakeComputeBackend("cpu", 1);
   constexpr int64_t kBatch = 32, kEpochs = 20;
   const auto model =
-      *Model::Create(config, data->train.shape(), data->train.outputs(), kBatch, backend.get());
+      *Model::Create(config, data.train.shape(), data.train.outputs(), kBatch, backend.get());
   const ModelSpec& spec = model->spec();
   for (size_t i = 0; i < spec.tensors.size(); ++i) {
     FillInitialValues(1, spec.tensors[i], 0,
@@ -37,13 +34,13 @@ TEST_CASE("A small network learns the digits") {
                                                static_cast<size_t>(spec.tensors[i].elements())));
   }
 
-  ExampleOrder order(static_cast<int32_t>(data->train.size()), 1);
+  ExampleOrder order(static_cast<int32_t>(data.train.size()), 1);
   std::vector<float> velocity(model->weights().size());
   std::vector<int32_t> indexes(kBatch);
   Batch batch;
-  for (int64_t step = 0; step < kEpochs * data->train.size() / kBatch; ++step) {
+  for (int64_t step = 0; step < kEpochs * data.train.size() / kBatch; ++step) {
     order.Fill(step * kBatch, absl::MakeSpan(indexes));
-    data->train.Gather(indexes, &batch);
+    data.train.Gather(indexes, &batch);
     model->ZeroGradients();
     REQUIRE(model->ForwardBackward(batch, kBatch, {1, static_cast<uint64_t>(step), 0}).ok());
     for (size_t i = 0; i < velocity.size(); ++i) {
@@ -51,7 +48,7 @@ TEST_CASE("A small network learns the digits") {
       model->weights()[i] -= 0.05f * velocity[i];
     }
   }
-  const auto test = model->Evaluate(*data->test);
+  const auto test = model->Evaluate(*data.test);
   REQUIRE(test.ok());
   CAPTURE(test->loss);
   CHECK(*test->accuracy > 0.95);
