@@ -201,7 +201,8 @@ class Coordinator {
   void SendInstall(uint32_t shard);
   void OnAllInstalled();
   void TickShards(absl::Time time);
-  // For a shard that is lost and not attached: fails the job if that lasts too long.
+  // For a shard that is lost and not attached: fails the job if that lasts too long, unless the coordinator
+  // was replaced.
   void CheckAway(uint32_t shard, absl::Time time);
   bool KeepsState(uint32_t shard) const;
   // The job was under way before, so that it waits for nobody whom it can do without. Called once the model

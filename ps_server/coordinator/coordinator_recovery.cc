@@ -283,7 +283,8 @@ void Coordinator::CheckAway(uint32_t index, absl::Time time) {
   } else {
     return;
   }
-  FailJob(LostPeer(absl::StrCat(shards_.name(index), " was lost: ", shard.lost_why, "; ", limit)));
+  // The server may have come back to another ps:0.
+  FailUnlessReplaced(LostPeer(absl::StrCat(shards_.name(index), " was lost: ", shard.lost_why, "; ", limit)));
 }
 
 void Coordinator::TickShards(absl::Time time) {

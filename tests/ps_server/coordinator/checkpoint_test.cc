@@ -591,6 +591,24 @@ TEST_CASE("A coordinator to whom nobody comes finds out whether it was replaced 
   CHECK((f.failure_kind == v1::FAILURE_FENCED) == replaced);
 }
 
+TEST_CASE("A coordinator whose server does not come back finds out whether it was replaced before it fails") {
+  const bool replaced = GENERATE(true, false);
+  Saved f(kSync);
+  f.StartJob();
+  f.Steps(2);
+  f.shards[1]->connects = false;
+  f.shards[1]->Kill();
+  f.Run(absl::Seconds(1));
+  CHECK(f.ends == 0);
+  if (replaced) f.disk->reserve_status = absl::AbortedError("/runs/7 belongs to another ps:0 now");
+  // In all longer than cluster.server_wait_seconds.
+  f.Run(absl::Seconds(5));
+  REQUIRE(f.ends == 1);
+  CHECK_THAT(f.failure, replaced ? Contains("another ps:0") : Contains("did not come back within"));
+  CHECK((f.failure_kind == v1::FAILURE_FENCED) == replaced);
+  CHECK(f.shards[0]->Sent(v1::ControlMessage::kShutdown).empty() == replaced);
+}
+
 TEST_CASE("A coordinator that was replaced finds out when it needs numbers") {
   Saved f(kSync);
   f.StartJob();
