@@ -52,6 +52,12 @@ bool EvaluatesEpochs(const v1::JobConfig& config, const DatasetPair& data) {
   return data.test.has_value() && config.evaluation().every_epochs() > 0;
 }
 
+// Makes the final evaluation, or waits until another worker has.
+absl::Status EvaluateAtEnd(const Dataset* test, Model* model, Client* client) {
+  WEIR_ASSIGN_OR_RETURN(const bool evaluate, client->AwaitsEvaluation());
+  return evaluate ? EvaluateAndReport(/*final=*/true, test, model, client) : absl::OkStatus();
+}
+
 // Does everything between joining and leaving.
 MembershipEnd Work(const v1::JobConfig& config, bool evaluator, const DatasetPair& data,
                    const std::vector<std::string>& devices, Replicas* replicas, ComputeTime* compute_time,
@@ -73,10 +79,7 @@ MembershipEnd Work(const v1::JobConfig& config, bool evaluator, const DatasetPai
     Trainer trainer(config, &timed, client);
     end.status = trainer.Run();
     end.progressed = trainer.progressed();
-    absl::StatusOr<bool> evaluate = false;
-    if (end.status.ok()) evaluate = client->AwaitsEvaluation();
-    end.status.Update(evaluate.status());
-    if (evaluate.ok() && *evaluate) end.status = EvaluateAndReport(/*final=*/true, test, model, client);
+    if (end.status.ok()) end.status = EvaluateAtEnd(test, model, client);
   }
   // Who has failed says so at once, and who was fenced joins again at once: without members a job ends.
   if (!end.status.ok() && epochs.has_value()) epochs->Abandon();

@@ -39,6 +39,10 @@ std::string NameOfValue(const std::string& type) {
   return absl::StartsWith(type, "TEXT") ? "TEXT" : type;
 }
 
+bool TakesMany(const CLI::Option& option) {
+  return option.get_expected_max() == CLI::detail::expected_max_vector_size;
+}
+
 std::string Flags(const CLI::Option& option) {
   std::vector<std::string> flags;
   for (const std::string& name : option.get_snames()) flags.push_back("-" + name);
@@ -68,8 +72,7 @@ OptionText Describe(const CLI::Option& option) {
                   option.get_description()};
   if (positional) {
     if (!value.empty() && value != "TEXT") absl::StrAppend(&text.name, " ", value);
-    if (option.get_expected_max() == CLI::detail::expected_max_vector_size)
-      absl::StrAppend(&text.name, " ...");
+    if (TakesMany(option)) absl::StrAppend(&text.name, " ...");
   } else if (!value.empty()) {
     absl::StrAppend(&text.name, takes_value ? "=" : "[=", value, takes_value ? "" : "]");
   }
@@ -93,8 +96,8 @@ std::string HelpFormatter::make_option_desc(const CLI::Option* option) const {
 }
 
 std::string HelpFormatter::make_option_usage(const CLI::Option* option) const {
-  const bool many = option->get_expected_max() == CLI::detail::expected_max_vector_size;
-  const std::string word = absl::StrCat(option->get_name(/*positional=*/true), many ? "..." : "");
+  const std::string word =
+      absl::StrCat(option->get_name(/*positional=*/true), TakesMany(*option) ? "..." : "");
   return option->get_required() ? word : absl::StrCat("[", word, "]");
 }
 

@@ -299,8 +299,7 @@ void Coordinator::HandleTick() {
     const bool saves = state_ == v1::RUNNING || upload_.saving();
     // One of an epoch's end would be without the evaluation for which the job waits there, and would have to
     // be taken again.
-    const bool waits = evaluations_.waits() && evaluations_.busy();
-    if (saves && !end_.drained() && !waits) checkpoints_->TakeIfDue(steps_done());
+    if (saves && !end_.drained() && !evaluations_.awaited()) checkpoints_->TakeIfDue(steps_done());
     if (state_ == v1::DRAINING) TickLastSave();
     if (upload_.SaveDue(time) && !checkpoints_->busy()) SaveInitialValues();
     // Numbers are reserved well ahead, so that a disk that is full or slow for a while stops nothing.
@@ -345,7 +344,7 @@ void Coordinator::AnswerHeartbeat(ParkedHeartbeat& heartbeat, bool fenced, const
   reply.set_fenced(fenced);
   reply.set_evaluated(evaluations_.final());
   if (auto order = evaluations_.OrderFor(heartbeat.incarnation)) *reply.mutable_evaluate() = *order;
-  reply.set_awaits_evaluation(evaluations_.waits() && evaluations_.busy());
+  reply.set_awaits_evaluation(evaluations_.awaited());
   if (evaluations_.work_end().has_value()) reply.set_work_end(*evaluations_.work_end());
   reply.set_failure(end_.failure().ok() ? why : std::string(end_.failure().message()));
   reply.set_failure_kind(KindOf(end_.failure()));

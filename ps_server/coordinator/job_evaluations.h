@@ -64,6 +64,8 @@ class JobEvaluations {
   bool open() const { return epochs_.has_value() && epochs_->open(); }
   // The same, or the weights of the last evaluation are being saved.
   bool busy() const { return open() || saving_best_.has_value(); }
+  // The job waits for that.
+  bool awaited() const { return waits_ && busy(); }
   // sync: no step may be committed now.
   bool Holds() const { return epochs_.has_value() && epochs_->Holds(); }
   std::optional<EpochEvaluations::Holder> holder() const;

@@ -5,7 +5,6 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/object_store/object_file_system.h"
-#include "common/system/host_memory.h"
 #include "ps_server/coordinator/job_store_on_disk.h"
 #include "ps_server/coordinator/shard_link.h"
 
@@ -39,7 +38,7 @@ absl::Status GrpcLocalCoordinator::Start() {
   coordinator.workers = options_.workers;
   coordinator.worker_names = options_.worker_names;
   coordinator.shard_addresses = options_.ps_addresses;
-  coordinator.memory_bytes = LookAtMemory().most();
+  coordinator.memory_bytes = options_.memory_bytes;
   coordinator.tls = options_.credentials->tls() != nullptr;
   if (checkpoint.has_init_from()) {
     WEIR_ASSIGN_OR_RETURN(const FoundCheckpoint found,

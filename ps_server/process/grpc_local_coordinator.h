@@ -47,6 +47,7 @@ class GrpcLocalCoordinator {
     JobToken token;
     std::shared_ptr<const JobCredentials> credentials;
     // As in Coordinator::Options.
+    uint64_t memory_bytes = 0;
     std::function<void(const v1::ClusterStatus& status, const absl::Status& failure)> on_end;
   };
   explicit GrpcLocalCoordinator(Options options);

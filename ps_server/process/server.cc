@@ -96,10 +96,10 @@ class ServerImpl final : public Server {
   void Drain(const std::string& reason) override;
 
  private:
-  // `memory`: of this process, bytes.
+  // `memory`, here and below: of this process, bytes.
   void MakeShard(const Kernels& kernels, uint64_t memory);
   // Makes the coordinator, or what this server has of another process's. Returns the service's name.
-  std::string MakeCoordinator(grpc::ServerBuilder* builder);
+  std::string MakeCoordinator(uint64_t memory, grpc::ServerBuilder* builder);
   // `services`: known to gRPC's health.
   absl::Status StartHttp(std::set<std::string> services);
 
@@ -202,7 +202,7 @@ absl::Status ServerImpl::Start() {
   }
   parameter_server_ = std::make_unique<ParameterServerService>(std::move(data_plane));
   parameter_server_->Register(&builder);
-  std::set<std::string> services = {ParameterServerService::kService, MakeCoordinator(&builder)};
+  std::set<std::string> services = {ParameterServerService::kService, MakeCoordinator(memory, &builder)};
   health_ = std::make_unique<HealthService>(control_loop(), services);
   health_->Register(&builder);
   grpc_ = builder.BuildAndStart();
@@ -250,7 +250,7 @@ void ServerImpl::MakeShard(const Kernels& kernels, uint64_t memory) {
   shard_ = std::make_unique<Shard>(std::move(shard));
 }
 
-std::string ServerImpl::MakeCoordinator(grpc::ServerBuilder* builder) {
+std::string ServerImpl::MakeCoordinator(uint64_t memory, grpc::ServerBuilder* builder) {
   if (options_.index == 0) {
     GrpcLocalCoordinator::Options local;
     local.shard = shard_.get();
@@ -260,6 +260,7 @@ std::string ServerImpl::MakeCoordinator(grpc::ServerBuilder* builder) {
     local.files = files_.get();
     local.config = options_.config;
     local.workers = options_.workers;
+    local.memory_bytes = memory;
     local.worker_names = options_.worker_names;
     local.ps_addresses = options_.ps_addresses;
     local.token = options_.token;
