@@ -25,8 +25,7 @@ TEST_CASE("A small network learns the digits") {
   AddDense(&config, 10);
   const auto backend = *MakeComputeBackend("cpu", 1);
   constexpr int64_t kBatch = 32, kEpochs = 20;
-  const auto model =
-      *Model::Create(config, data.train.shape(), data.train.outputs(), kBatch, backend.get());
+  const auto model = *Model::Create(config, data.train.shape(), data.train.outputs(), kBatch, backend.get());
   const ModelSpec& spec = model->spec();
   for (size_t i = 0; i < spec.tensors.size(); ++i) {
     FillInitialValues(1, spec.tensors[i], 0,
