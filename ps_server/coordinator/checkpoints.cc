@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/telemetry/logging.h"
 
@@ -14,6 +15,8 @@ namespace {
 constexpr absl::Duration kLongest = absl::Minutes(10);
 // A checkpoint that takes longer shows in messages.
 constexpr absl::Duration kWorthAWord = absl::Seconds(10);
+
+void AppendName(std::string* out, uint32_t shard) { absl::StrAppend(out, "ps:", shard); }
 
 }  // namespace
 
@@ -34,15 +37,23 @@ std::string Checkpoints::newest_folder() const {
 }
 
 std::string Checkpoints::WaitingFor() const {
+  if (remains_.has_value() && options_.clock->Now() - remains_->since >= kWorthAWord) {
+    return absl::StrCat(absl::StrJoin(remains_->shards, ", ", AppendName), " to end checkpoint ",
+                        remains_->step, ", which has failed");
+  }
   if (!current_.has_value() || options_.clock->Now() - current_->since < kWorthAWord) return "";
   if (current_->phase != Phase::kWriting) {
     return absl::StrCat("the disk of checkpoint ", current_->of.step);
   }
-  std::string shards;
+  return absl::StrCat(absl::StrJoin(Writing(), ", ", AppendName), " to write checkpoint ", current_->of.step);
+}
+
+std::set<uint32_t> Checkpoints::Writing() const {
+  std::set<uint32_t> shards;
   for (uint32_t shard = 0; shard < current_->of.num_shards; ++shard) {
-    if (current_->files.count(shard) == 0) absl::StrAppend(&shards, shards.empty() ? "" : ", ", "ps:", shard);
+    if (current_->files.count(shard) == 0) shards.insert(shard);
   }
-  return absl::StrCat(shards, " to write checkpoint ", current_->of.step);
+  return shards;
 }
 
 std::string Checkpoints::StoreHangs() const {
@@ -68,6 +79,10 @@ void Checkpoints::TakeIfDue(uint64_t progress) {
 }
 
 void Checkpoints::Tick() {
+  if (remains_.has_value() && options_.clock->Now() - remains_->since > kLongest) {
+    remains_.reset();
+    BeginNext();
+  }
   if (!current_.has_value() || current_->phase != Phase::kWriting) return;
   if (options_.clock->Now() - current_->since <= kLongest) return;
   Fail(absl::StrCat("it took longer than ", absl::FormatDuration(kLongest),
@@ -75,7 +90,7 @@ void Checkpoints::Tick() {
 }
 
 void Checkpoints::Begin() {
-  if (current_.has_value() || options_.store == nullptr) return;
+  if (current_.has_value() || remains_.has_value() || options_.store == nullptr) return;
   absl::StatusOr<Snapshot> snapshot = options_.snapshot();
   if (!snapshot.ok()) {
     next_urgent_ = false;
@@ -123,19 +138,31 @@ void Checkpoints::OnBegun(const absl::Status& status) {
   options_.broadcast(message);
 }
 
+void Checkpoints::EndRemains(uint32_t shard) {
+  remains_->shards.erase(shard);
+  if (!remains_->shards.empty()) return;
+  remains_.reset();
+  BeginNext();
+}
+
 void Checkpoints::OnWritten(uint32_t shard, const v1::CheckpointWritten& written) {
+  // A shard of version 1.7 names no attempt.
+  const auto is_of = [&written](const auto& attempt) {
+    return written.attempt() == 0 || written.attempt() == attempt;
+  };
+  if (remains_.has_value() && written.step() == remains_->step && is_of(remains_->attempt)) EndRemains(shard);
   if (!current_.has_value() || written.step() != current_->of.step) {
     // The file belongs to a checkpoint that has failed meanwhile.
     if (!newest_.has_value() || written.step() != newest_->step()) options_.store->Discard(written.step());
     return;
   }
-  // What an earlier attempt left was removed when this one began. A shard of version 1.7 names no attempt.
-  if (written.attempt() != 0 && written.attempt() != current_->attempt) return;
+  // What an earlier attempt left was removed when this one began.
+  if (!is_of(current_->attempt)) return;
   if (current_->phase != Phase::kWriting) return;
-  if (!written.error().empty()) return Fail(absl::StrCat("ps:", shard, ": ", written.error()));
+  if (!written.error().empty()) return FailOn(shard, absl::StrCat("ps:", shard, ": ", written.error()));
   if (written.record().num_shards() != current_->of.num_shards) {
-    return Fail(absl::StrCat("ps:", shard, " has written a part of ", written.record().num_shards(),
-                             " shards, but the job has ", current_->of.num_shards));
+    return FailOn(shard, absl::StrCat("ps:", shard, " has written a part of ", written.record().num_shards(),
+                                      " shards, but the job has ", current_->of.num_shards));
   }
   current_->files[shard] = written.record();
   if (current_->files.size() < current_->of.num_shards) return;
@@ -179,13 +206,20 @@ void Checkpoints::OnCommitted(const v1::CheckpointManifest& manifest, const absl
   End(reply);
 }
 
-void Checkpoints::Abandon(const std::string& why) {
+void Checkpoints::Abandon(const std::string& why, uint32_t lost, bool goes_back) {
+  if (goes_back) {
+    remains_.reset();
+  } else if (remains_.has_value()) {
+    EndRemains(lost);
+  }
   if (current_.has_value() && current_->phase != Phase::kCommitting) {
     // The store's answer must come first.
     if (current_->phase == Phase::kBeginning) {
       current_->abandoned = why;
-    } else {
+    } else if (goes_back) {
       Fail(why);
+    } else {
+      FailOn(lost, why);
     }
   }
   // Whoever is answered may ask anew.
@@ -193,6 +227,13 @@ void Checkpoints::Abandon(const std::string& why) {
     next_urgent_ = false;
     AnswerAll(std::exchange(next_, {}), absl::UnavailableError(why));
   }
+}
+
+void Checkpoints::FailOn(uint32_t shard, const std::string& why) {
+  std::set<uint32_t> writing = Writing();
+  writing.erase(shard);
+  if (!writing.empty()) remains_ = Remains{current_->of.step, current_->attempt, current_->since, writing};
+  Fail(why);
 }
 
 void Checkpoints::Fail(const std::string& why) {
@@ -216,6 +257,10 @@ void Checkpoints::End(const absl::StatusOr<v1::CheckpointReply>& reply) {
   current_.reset();
   AnswerAll(std::move(requests), reply);
   options_.changed();
+  BeginNext();
+}
+
+void Checkpoints::BeginNext() {
   // Those who wait for the next one may have nobody else who begins it: a job that is drained schedules none.
   options_.post([this] {
     if (!next_.empty()) Begin();

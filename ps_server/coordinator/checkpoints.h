@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -69,12 +70,13 @@ class Checkpoints {
   void OnWritten(uint32_t shard, const v1::CheckpointWritten& written);
   // Gives up the current checkpoint, because a shard was lost; not if the store commits it already. Who waits
   // for the next one is answered at once: the job may go back, and the next one would be of another state.
-  void Abandon(const std::string& why);
+  // `goes_back`: the other shards do, and then report nothing of what they still write.
+  void Abandon(const std::string& why, uint32_t lost, bool goes_back);
   // The job goes back to the newest checkpoint, of this many steps, or to its beginning.
   void Rewound(uint64_t steps) { schedule_.Rewound(options_.clock->Now(), steps); }
 
-  // A checkpoint is under way.
-  bool busy() const { return current_.has_value(); }
+  // A checkpoint is under way, or shards still write their parts of one that has failed.
+  bool busy() const { return current_.has_value() || remains_.has_value(); }
   // A checkpoint is under way that may become the newest.
   bool unsettled() const { return current_.has_value() && current_->abandoned.empty(); }
   const std::optional<v1::CheckpointManifest>& newest() const { return newest_; }
@@ -118,14 +120,28 @@ class Checkpoints {
     // Not empty: the checkpoint was given up for this reason.
     std::string abandoned;
   };
+  // A checkpoint that has failed on one shard, when others were still writing their parts.
+  struct Remains {
+    uint64_t step = 0, attempt = 0;
+    absl::Time since;
+    std::set<uint32_t> shards;
+  };
 
   // Begins a checkpoint for the requests in next_, or because one is due.
   void Begin();
+  // In a turn of its own, if there are requests in next_.
+  void BeginNext();
+  // The shards that have yet to write their part of the current checkpoint.
+  std::set<uint32_t> Writing() const;
   // The tables' files may have what has changed since the newest checkpoint alone.
   bool MayFollow(const Snapshot& of) const;
   void OnBegun(const absl::Status& status);
   void OnCommitted(const v1::CheckpointManifest& manifest, const absl::Status& status);
+  // This shard writes nothing any more of the checkpoint that has failed.
+  void EndRemains(uint32_t shard);
   void Fail(const std::string& why);
+  // Because of one shard, which writes no more: others may still write, and report that.
+  void FailOn(uint32_t shard, const std::string& why);
   // The current checkpoint is over: answers who waits for it, and begins the next one if it was asked for.
   void End(const absl::StatusOr<v1::CheckpointReply>& reply);
   void AnswerAll(std::vector<Done> requests, const absl::StatusOr<v1::CheckpointReply>& reply);
@@ -134,6 +150,8 @@ class Checkpoints {
   Options options_;
   CheckpointSchedule schedule_;
   std::optional<Current> current_;
+  // A shard writes one part at a time, and would refuse the next one: it begins when they are done.
+  std::optional<Remains> remains_;
   // Requests for the checkpoint after the current one.
   std::vector<Done> next_;
   bool next_urgent_ = false;

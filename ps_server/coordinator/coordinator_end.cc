@@ -54,6 +54,10 @@ void Coordinator::TickLastSave() {
     return;
   }
   if (const std::string hangs = checkpoints_->StoreHangs(); !hangs.empty()) return CannotSaveLast(hangs);
+  // Shards still write what came to nothing: the trouble goes on.
+  if (last_save_.trouble().has_value() && !checkpoints_->unsettled()) {
+    return CannotSaveLast(std::string(last_save_.trouble()->why));
+  }
   if (const std::string what = checkpoints_->WaitingFor(); !what.empty() && complaints_.Due(now())) {
     LogInfo("all ", size_.examples, " examples are done; waiting for ", what);
   }

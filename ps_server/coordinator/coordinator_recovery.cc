@@ -238,10 +238,10 @@ void Coordinator::LoseShard(uint32_t index, const std::string& why) {
       LogWarning(what);
     }
   }
-  checkpoints_->Abandon(what);
-  pins_.DropAll(absl::UnavailableError(what), now());
   const bool goes_back =
       state_ == v1::STARTING ? upload_.awaited() && !shards_.stands_by(index) : mode_.commits_steps;
+  checkpoints_->Abandon(what, index, goes_back);
+  pins_.DropAll(absl::UnavailableError(what), now());
   if (goes_back && !over()) RollBack(what);
 }
 

@@ -88,10 +88,8 @@ TEST_CASE("What a shard reports late, of an earlier attempt at the same step, do
   };
   const auto first = f.Checkpoint();
   const uint64_t earlier = attempt();
-  f.shards[0]->write_error = "the disk is full";
-  f.shards[0]->Written(3);
-  CHECK_FALSE(first->status().ok());
-  f.shards[0]->write_error = "";
+  f.Advance(absl::Minutes(10) + absl::Seconds(1));
+  CHECK(first->status().code() == absl::StatusCode::kUnavailable);
   const auto discarded = f.disk->discarded;
 
   const auto second = f.Checkpoint();
@@ -527,6 +525,60 @@ TEST_CASE("A job that is drained while a checkpoint is being written takes its o
   CHECK(f.ends == 1);
   CHECK(f.failure_kind == v1::FAILURE_DRAINED);
   CHECK(f.disk->newest->step() > first);
+}
+
+TEST_CASE("After a checkpoint that fails on one shard the next begins when the others have ended theirs") {
+  const auto mode = GENERATE(kSync, kAsync);
+  Saved f(mode);
+  f.StartJob();
+  if (mode == kSync) f.Steps(3);
+  for (auto& shard : f.shards) shard->writes = false;
+  const auto periodic = f.Checkpoint();
+  const uint64_t first = f.shards[1]->sent.back().checkpoint().step();
+  const auto is_unavailable = [](const auto& answer) {
+    return answer->status().code() == absl::StatusCode::kUnavailable;
+  };
+  SECTION("the next one is that of a job that is drained") {
+    f.shards[0]->write_error = "no space left on device";
+    f.shards[0]->Written(first);
+    f.shards[0]->write_error = "";
+    CHECK(is_unavailable(periodic));
+    f.coordinator->Drain("SIGTERM");
+    CHECK(f.Taken() == 1);
+    CHECK(f.ends == 0);
+    f.shards[1]->Written(first);
+    CHECK(f.Taken() == 2);
+    for (auto& shard : f.shards) shard->Written(shard->sent.back().checkpoint().step());
+    CHECK(f.ends == 1);
+    CHECK(f.failure_kind == v1::FAILURE_DRAINED);
+  }
+  SECTION("one that does not end it is waited for as long as for a checkpoint") {
+    f.shards[0]->write_error = "no space left on device";
+    f.shards[0]->Written(first);
+    const auto later = f.Checkpoint();
+    CHECK(f.Taken() == 1);
+    f.Advance(absl::Seconds(11));
+    CHECK(f.Status().waiting_for(0) == absl::StrCat("ps:1 to end checkpoint ", first, ", which has failed"));
+    f.Advance(absl::Minutes(10));
+    CHECK(f.Taken() == 2);
+    CHECK_FALSE(later->there());
+  }
+  SECTION("a shard that was lost ends nothing any more") {
+    f.shards[0]->Kill();
+    CHECK(is_unavailable(periodic));
+    if (mode == kSync) return;  // the others go back
+    f.Advance(absl::Seconds(1));
+    const auto later = f.Checkpoint();
+    CHECK(f.Taken() == 1);
+    SECTION("the other one does") { f.shards[1]->Written(first); }
+    SECTION("or is lost, too") {
+      f.shards[1]->Kill();
+      CHECK(is_unavailable(later));
+      f.Advance(absl::Seconds(1));
+      f.Checkpoint();
+    }
+    CHECK(f.Taken() == 2);
+  }
 }
 
 TEST_CASE("A coordinator that was replaced ends, without a word to shards, which may be the other one's") {
