@@ -9,9 +9,8 @@
 #include "common/telemetry/logging.h"
 
 namespace weir {
-namespace {
 
-Initializer InitOf(const v1::TableInit& init) {
+Initializer InitializerOf(const v1::TableInit& init) {
   const auto kind = [&] {
     switch (init.type()) {
       case v1::TableInit::KIND_UNIFORM:
@@ -26,6 +25,8 @@ Initializer InitOf(const v1::TableInit& init) {
   };
   return {kind(), init.value()};
 }
+
+namespace {
 
 RowOptimizerConfig OptimizerOf(const v1::TableOptimizer& from) {
   using Kind = RowOptimizerConfig::Kind;
@@ -72,7 +73,7 @@ absl::StatusOr<std::shared_ptr<ShardTables>> ShardTables::Create(const Options& 
     table.seed = options.seed;
     table.shard = options.shard;
     table.num_shards = options.num_shards;
-    table.init = InitOf(config.init());
+    table.init = InitializerOf(config.init());
     table.optimizer = OptimizerOf(config.optimizer());
     table.admit_after = config.admit_after();
     table.expire_after_steps = config.expire_after_steps();

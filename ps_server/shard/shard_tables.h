@@ -26,6 +26,9 @@ struct WeightedRows {
   uint64_t examples = 1;
 };
 
+// What the rows of a table begin with (InitialRows).
+Initializer InitializerOf(const v1::TableInit& init);
+
 // A walk over the buckets of tables, in turns of the shard's queue, reads about this many bytes of rows in a
 // turn: a fraction of a millisecond. A look at a bucket takes as long as so many bytes.
 inline constexpr size_t kBytesOfTurn = 256 << 10, kBytesOfBucket = 64;

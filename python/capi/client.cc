@@ -2,6 +2,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <deque>
+#include <memory>
+#include <string>
 #include <thread>
 
 #include "absl/status/status.h"
@@ -38,16 +41,18 @@ std::chrono::steady_clock::time_point DeadlineIn(double seconds) {
 }
 
 // The future of `call`, which takes its time.
-weir_future* InBackground(const weir_client* client, std::function<absl::StatusOr<Result>(Member&)> call) {
+weir_future* InBackground(std::function<absl::StatusOr<Result>()> call) {
   auto* const future = new weir_future;
   if (Forked()) {
     future->pending->Set(ForkedError());
     return future;
   }
-  std::thread([member = client->member, pending = future->pending, call = std::move(call)] {
-    pending->Set(call(*member));
-  }).detach();
+  std::thread([pending = future->pending, call = std::move(call)] { pending->Set(call()); }).detach();
   return future;
+}
+
+weir_future* InBackground(const weir_client* client, std::function<absl::StatusOr<Result>(Member&)> call) {
+  return InBackground([member = client->member, call = std::move(call)] { return call(*member); });
 }
 
 // The future of what `begin` begins.
@@ -119,19 +124,18 @@ std::vector<ConstTensor> From(const ModelSpec& model, const float* const* memory
   return tensors;
 }
 
-absl::Status CheckTable(const Client& client, uint32_t table) {
-  const size_t tables = client.tables().size();
-  if (table < tables) return absl::OkStatus();
+absl::Status CheckTable(const std::vector<TableSpec>& tables, uint32_t table) {
+  if (table < tables.size()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("table ", table, " is not in the job's config, which has ", tables, " tables"));
+      absl::StrCat("table ", table, " is not in the job's config, which has ", tables.size(), " tables"));
 }
 
-absl::StatusOr<std::vector<RowsToRead>> RowsInto(const Client& client, const weir_rows* rows, size_t n) {
+absl::StatusOr<std::vector<RowsToRead>> RowsInto(const std::vector<TableSpec>& tables, const weir_rows* rows,
+                                                 size_t n) {
   std::vector<RowsToRead> out;
   for (const weir_rows& of : absl::MakeConstSpan(rows, n)) {
-    WEIR_RETURN_IF_ERROR(CheckTable(client, of.table));
-    out.push_back(
-        {of.table, {of.keys, of.n}, absl::MakeSpan(of.values, of.n * client.tables()[of.table].dim)});
+    WEIR_RETURN_IF_ERROR(CheckTable(tables, of.table));
+    out.push_back({of.table, {of.keys, of.n}, absl::MakeSpan(of.values, of.n * tables[of.table].dim)});
   }
   return out;
 }
@@ -139,7 +143,7 @@ absl::StatusOr<std::vector<RowsToRead>> RowsInto(const Client& client, const wei
 absl::StatusOr<std::vector<RowGradients>> RowsFrom(const Client& client, const weir_rows* rows, size_t n) {
   std::vector<RowGradients> out;
   for (const weir_rows& of : absl::MakeConstSpan(rows, n)) {
-    WEIR_RETURN_IF_ERROR(CheckTable(client, of.table));
+    WEIR_RETURN_IF_ERROR(CheckTable(client.tables(), of.table));
     out.push_back({of.table, {of.keys, of.n}, {of.values, of.n * client.tables()[of.table].dim}});
   }
   return out;
@@ -161,18 +165,27 @@ absl::StatusOr<ExchangeOrder> OrderOf(const Client& client, const weir_push* pus
     order.pull->clock = pull->clock;
     order.pull->in_place = pull->in_place != 0;
     if (pull->in_place == 0 && pull->into != nullptr) order.pull->tensors = Into(client.model(), pull->into);
-    WEIR_ASSIGN_OR_RETURN(order.pull->rows, RowsInto(client, pull->rows, pull->n_rows));
+    WEIR_ASSIGN_OR_RETURN(order.pull->rows, RowsInto(client.tables(), pull->rows, pull->n_rows));
   }
   return order;
 }
 
-absl::StatusOr<std::unique_ptr<weir_client>> Open(const weir_job& job, const weir_options& options,
-                                                  const weir_tensor* tensors, size_t n) {
-  if (Forked()) return ForkedError();
-  WEIR_ASSIGN_OR_RETURN(ModelSpec model, ModelOf(tensors, n));
-  WEIR_ASSIGN_OR_RETURN(auto member, Member::Open(job.config, options, std::move(model)));
-  return std::make_unique<weir_client>(weir_client{std::move(member)});
-}
+// A copy, with its texts. Nobody but the call has it: a result that nobody takes goes at once.
+class KeptOptions {
+ public:
+  explicit KeptOptions(const weir_options& options) : options_(options) {
+    for (const char** text :
+         {&options_.cluster, &options_.task, &options_.token_file, &options_.history, &options_.log_level}) {
+      if (*text != nullptr) *text = texts_.emplace_back(*text).c_str();
+    }
+  }
+  KeptOptions(const KeptOptions&) = delete;
+  const weir_options& options() const { return options_; }
+
+ private:
+  weir_options options_;
+  std::deque<std::string> texts_;
+};
 
 // `of` the membership, unless there is none.
 template <typename Of>
@@ -187,29 +200,42 @@ weir_error* WithClient(const weir_client* client, Of of) {
 }  // namespace
 }  // namespace weir
 
-weir_error* weir_open(const weir_job* job, const weir_options* options, const weir_tensor* tensors, size_t n,
-                      weir_client** client) {
-  auto opened = weir::Open(*job, *options, tensors, n);
-  if (!opened.ok()) return weir::ErrorOf(opened.status());
-  *client = opened->release();
+weir_future* weir_open(const weir_job* job, const weir_options* options, const weir_tensor* tensors,
+                       size_t n) {
+  const auto kept = std::make_shared<const weir::KeptOptions>(*options);
+  return weir::InBackground(
+      [config = job->config, kept, model = weir::ModelOf(tensors, n)]() -> absl::StatusOr<weir::Result> {
+        WEIR_RETURN_IF_ERROR(model.status());
+        return weir::Member::Open(config, kept->options(), *model);
+      });
+}
+
+weir_error* weir_take_client(weir_future* future, weir_client** client) {
+  if (weir::Forked()) return weir::ErrorOf(weir::ForkedError());
+  auto taken = future->pending->Take<std::shared_ptr<weir::Member>>();
+  if (!taken.ok()) return weir::ErrorOf(taken.status());
+  *client = new weir_client{*std::move(taken)};
   return nullptr;
 }
 
 const char* weir_resumed_from(const weir_client* client) { return client->member->resumed_from().c_str(); }
 
-weir_future* weir_load_resumed(weir_client* client, float* const* into) {
-  std::vector<weir::MutableTensor> tensors = weir::Into(client->member->model(), into);
-  return weir::InBackground(
-      client, [tensors = std::move(tensors)](weir::Member& member) -> absl::StatusOr<weir::Result> {
-        std::vector<float> weights(static_cast<size_t>(member.model().elements()));
-        WEIR_RETURN_IF_ERROR(member.LoadResumed(absl::MakeSpan(weights)));
-        const float* from = weights.data();
-        for (const weir::MutableTensor& tensor : tensors) {
-          std::copy_n(from, tensor.values.size(), tensor.values.data());
-          from += tensor.values.size();
-        }
-        return weir::Result();
-      });
+weir_future* weir_load_resumed(weir_client* client, float* const* into, const weir_rows* rows,
+                               size_t n_rows) {
+  const std::vector<weir::MutableTensor> tensors = weir::Into(client->member->model(), into);
+  const auto reads = weir::RowsInto(client->member->tables(), rows, n_rows);
+  const auto load = [tensors, reads](weir::Member& member) -> absl::StatusOr<weir::Result> {
+    WEIR_RETURN_IF_ERROR(reads.status());
+    std::vector<float> weights(static_cast<size_t>(member.model().elements()));
+    WEIR_RETURN_IF_ERROR(member.LoadResumed(absl::MakeSpan(weights), *reads));
+    const float* from = weights.data();
+    for (const weir::MutableTensor& tensor : tensors) {
+      std::copy_n(from, tensor.values.size(), tensor.values.data());
+      from += tensor.values.size();
+    }
+    return weir::Result();
+  };
+  return weir::InBackground(client, load);
 }
 
 weir_future* weir_join(weir_client* client, const float* const* initial) {
@@ -235,8 +261,11 @@ weir_future* weir_leave(weir_client* client, int kind, const char* reason) {
   });
 }
 
-void weir_close_client(weir_client* client) {
-  if (!weir::Forked()) client->member->Close();
+weir_future* weir_close_client(weir_client* client) {
+  return weir::InBackground(client, [](weir::Member& member) -> absl::StatusOr<weir::Result> {
+    member.Close();
+    return weir::Result();
+  });
 }
 
 void weir_free_client(weir_client* client) {
@@ -328,7 +357,7 @@ weir_future* weir_exchange(weir_client* client, const weir_push* push, const wei
 
 weir_future* weir_snapshot(weir_client* client, float* const* into, const weir_rows* rows, size_t n_rows) {
   return weir::Begun(client, [&](weir::Client& in) -> absl::StatusOr<weir::Future<weir::ExchangeResult>> {
-    WEIR_ASSIGN_OR_RETURN(std::vector<weir::RowsToRead> reads, weir::RowsInto(in, rows, n_rows));
+    WEIR_ASSIGN_OR_RETURN(std::vector<weir::RowsToRead> reads, weir::RowsInto(in.tables(), rows, n_rows));
     std::vector<weir::MutableTensor> tensors;
     if (into != nullptr) tensors = weir::Into(in.model(), into);
     return in.PullSnapshot(std::move(tensors), std::move(reads)).Then([](weir::PullResult pull) {

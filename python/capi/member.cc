@@ -16,6 +16,7 @@
 #include "common/rpc/tls.h"
 #include "common/telemetry/grpc_process.h"
 #include "common/telemetry/logging.h"
+#include "local/saved_rows.h"
 
 namespace weir {
 namespace {
@@ -98,6 +99,8 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
   const bool overtakes_slow_pushes = OvertakesSlowPushes(config);
   const bool works_on_parts = TraitsOf(config).works_on_parts;
   const std::string checkpoints = config.checkpoint().directory();
+  std::vector<TableSpec> tables;
+  for (const v1::TableConfig& table : config.tables()) tables.push_back({table.name(), table.dim()});
   std::unique_ptr<InProcessCluster> local;
   std::string resumed_from;
   if (!environment.has_value()) {
@@ -122,9 +125,9 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
       if (found.ok()) resumed_from = found->folder;
     }
   }
-  return std::shared_ptr<Member>(new Member(std::move(model), std::move(client), overtakes_slow_pushes,
-                                            works_on_parts, !checkpoints.empty(), std::move(local),
-                                            std::move(resumed_from)));
+  return std::shared_ptr<Member>(new Member(std::move(model), std::move(tables), std::move(client),
+                                            overtakes_slow_pushes, works_on_parts, !checkpoints.empty(),
+                                            std::move(local), std::move(resumed_from)));
 }
 
 absl::Status Member::Join(const std::vector<ConstTensor>& initial) {
@@ -160,12 +163,18 @@ absl::StatusOr<std::shared_ptr<Client>> Member::JoinedClient() const {
   return client_;
 }
 
-absl::Status Member::LoadResumed(absl::Span<float> weights) const {
+absl::Status Member::LoadResumed(absl::Span<float> weights, const std::vector<RowsToRead>& rows) const {
   if (resumed_from_.empty()) {
     return absl::FailedPreconditionError(
         "this job goes on from no checkpoint, or its servers are not in this process");
   }
   WEIR_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(AnyStorage(), resumed_from_));
+  v1::JobConfig config;
+  config.ParseFromString(options_.job_config);
+  for (const RowsToRead& of : rows) {
+    WEIR_RETURN_IF_ERROR(
+        ReadSavedRows(reader, config.tables(static_cast<int>(of.table)), config.seed(), of.keys, of.values));
+  }
   return reader.LoadWeights(model_, /*shard=*/0, /*num_shards=*/1, weights);
 }
 

@@ -42,13 +42,16 @@ class Member {
 
   // The checkpoint that the job of servers in this process goes on from; "": there is none.
   const std::string& resumed_from() const { return resumed_from_; }
-  // Reads its weights, in the model's order.
-  absl::Status LoadResumed(absl::Span<float> weights) const;
+  // The embedding tables of the job's config.
+  const std::vector<TableSpec>& tables() const { return tables_; }
+  // Reads its weights, in the model's order, and rows.
+  absl::Status LoadResumed(absl::Span<float> weights, const std::vector<RowsToRead>& rows) const;
 
  private:
-  Member(ModelSpec model, ClientOptions options, bool overtakes_slow_pushes, bool works_on_parts, bool saves,
-         std::unique_ptr<InProcessCluster> local, std::string resumed_from)
+  Member(ModelSpec model, std::vector<TableSpec> tables, ClientOptions options, bool overtakes_slow_pushes,
+         bool works_on_parts, bool saves, std::unique_ptr<InProcessCluster> local, std::string resumed_from)
       : model_(std::move(model)),
+        tables_(std::move(tables)),
         overtakes_slow_pushes_(overtakes_slow_pushes),
         works_on_parts_(works_on_parts),
         saves_(saves),
@@ -62,6 +65,7 @@ class Member {
   absl::Status EndJob(InProcessCluster& local, const absl::Status& failure) const;
 
   const ModelSpec model_;
+  const std::vector<TableSpec> tables_;
   // saves_: the job has checkpoints.
   const bool overtakes_slow_pushes_, works_on_parts_, saves_, has_servers_;
   ClientOptions options_;

@@ -16,12 +16,14 @@
 
 namespace weir {
 
+class Member;
+
 // The result of a call that a weir_future stands for. Set() is called once. Thread-safe.
 class Pending {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
   // monostate: of a call without a result.
-  using Result = std::variant<std::monostate, std::optional<Work>, ExchangeResult>;
+  using Result = std::variant<std::monostate, std::shared_ptr<Member>, std::optional<Work>, ExchangeResult>;
   // Waits for the result, at most until the deadline; nullopt: it is not there yet.
   using Wait = std::function<std::optional<absl::StatusOr<Result>>(Deadline)>;
 

@@ -75,6 +75,14 @@ typedef struct {
   int buffer;
 } weir_tensor;
 
+// Rows of one embedding table of the job.
+typedef struct {
+  uint32_t table;        // its position in the config's `tables`
+  const uint64_t* keys;  // n, in any order; a key may come several times
+  size_t n;
+  float* values;  // n x the table's dim, row-major; a push only reads them
+} weir_rows;
+
 // Writes a folder for checkpoint.init_from: the tensors with these values. Fails if the folder has some.
 weir_error* weir_save_weights(const char* directory, const weir_tensor* tensors, size_t n,
                               const float* const* values);
@@ -99,16 +107,17 @@ typedef struct {
 } weir_options;
 
 // Finds the servers or, where there is no cluster, starts some in this process, on loopback. Does not join
-// yet.
-weir_error* weir_open(const weir_job* job, const weir_options* options, const weir_tensor* tensors, size_t n,
-                      weir_client** client);
+// yet. All arguments are read before the call returns.
+weir_future* weir_open(const weir_job* job, const weir_options* options, const weir_tensor* tensors,
+                       size_t n);
+weir_error* weir_take_client(weir_future* future, weir_client** client);
 
 // Where the servers are in this process: the folder of the checkpoint that the job goes on from. "": it
 // begins anew, or the servers are others'. Lives as long as the client.
 const char* weir_resumed_from(const weir_client* client);
-// Reads the weights of that checkpoint into each tensor's memory, in the model's order: the result of a job
-// that was done before, which nobody can join.
-weir_future* weir_load_resumed(weir_client* client, float* const* into);
+// Reads the weights of that checkpoint into each tensor's memory, in the model's order, and rows: the result
+// of a job that was done before, which nobody can join. The future reads the keys.
+weir_future* weir_load_resumed(weir_client* client, float* const* into, const weir_rows* rows, size_t n_rows);
 
 // Joins the job. Again, after the membership was lost (kind 3): leave first. `initial`: the initial values of
 // WEIR_UPLOADED tensors, in the model's order, which the future reads; else NULL.
@@ -119,9 +128,10 @@ weir_future* weir_join(weir_client* client, const float* const* initial);
 // saves one, and the result is an error: of kind 2, which names that checkpoint, or one that says why there
 // is none.
 weir_future* weir_leave(weir_client* client, int kind, const char* reason);
-// Ends a membership that was not left, and servers in this process. Takes a moment; calls that are in flight
-// end, and later ones fail (code 9).
-void weir_close_client(weir_client* client);
+// Ends a membership that was not left, and servers in this process; the future ends with them, which takes a
+// moment, unless a server waits for storage. Calls that are in flight end, and later ones fail (code 9). The
+// client may be freed before.
+weir_future* weir_close_client(weir_client* client);
 // Closes it, too.
 void weir_free_client(weir_client* client);
 
@@ -180,14 +190,6 @@ typedef struct {
 // The next gradient to compute. A future is given work also when nobody waits for it, and that work is lost
 // if it is freed before its result is taken: keep it, and wait again.
 weir_future* weir_next_work(weir_client* client);
-
-// Rows of one embedding table of the job.
-typedef struct {
-  uint32_t table;        // its position in the config's `tables`
-  const uint64_t* keys;  // n, in any order; a key may come several times
-  size_t n;
-  float* values;  // n x the table's dim, row-major; a push only reads them
-} weir_rows;
 
 typedef struct {
   const weir_work* work;

@@ -21,6 +21,12 @@ from .tables import PlacedRows, Rows, Tables
 if TYPE_CHECKING:
     from .steps import Step
 
+def _take_client(future: int) -> int:
+    handle = ctypes.c_void_p()
+    check(library.take_client(future, ctypes.byref(handle)))
+    return handle.value or 0
+
+
 _LEFT = "its `with` block ended before the job was done; for a shorter job set train.epochs or train.examples"
 
 
@@ -77,10 +83,8 @@ class Client:
 
         options = _library.Options(encoded(cluster), encoded(task), encoded(token_file), encoded(history),
                                    encoded(log_level), train_examples, servers, reader)
-        handle = ctypes.c_void_p()
-        check(library.open(self.job._handle, ctypes.byref(options), self.model.array, len(self.model.names),
-                           ctypes.byref(handle)))
-        self._handle = handle.value or 0
+        opened = library.open(self.job._handle, ctypes.byref(options), self.model.array, len(self.model.names))
+        self._handle = Future(opened, _take_client).result()
         self._closed = False
         self._joined = self._was_in = False
         self._reader = reader
@@ -132,12 +136,15 @@ class Client:
             return
         saves = (isinstance(failure, KeyboardInterrupt) and bool(self.job.get("checkpoint.directory"))
                  and bool(self._membership().in_process))
-        limit = LAST_CALL + (float(self.job.get("cluster.server_wait_seconds", 0)) if saves else 0)
+        wait = float(self.job.get("cluster.server_wait_seconds", 0)) if saves else 0
         try:
-            self.leave(failure if isinstance(failure, BaseException) else Error(failure), timeout=limit)
+            self.leave(failure if isinstance(failure, BaseException) else Error(failure), timeout=LAST_CALL + wait)
         except Drained as saved:
             say(str(saved).removeprefix("drained: "))
-        except (Error, TimeoutError) as error:
+        except TimeoutError:
+            if saves:
+                say(f"the job was not saved within cluster.server_wait_seconds ({wait:g} s)")
+        except Error as error:
             if saves:
                 say(f"the job was not saved: {error}")
 
@@ -147,7 +154,8 @@ class Client:
             self._closed = True
             self._work_calls.end()
             # Other threads may be in calls; the handle goes with the client.
-            library.close_client(self._handle)
+            # An end that nobody waits for any more gets its moment when the interpreter ends.
+            Future(library.close_client(self._handle), lambda f: None, memory=()).result()
 
     def __enter__(self) -> "Client":
         if not self._joined:
@@ -170,8 +178,10 @@ class Client:
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None:
-            self.close()
-            library.free_client(self._handle)
+            try:
+                self.close()
+            finally:
+                library.free_client(self._handle)
 
     def _live(self) -> int:
         if self._closed:
@@ -252,11 +262,14 @@ class Client:
         handle = library.report(self._live(), of._handle, ctypes.byref(evaluation))
         return Future(handle, lambda f: check(library.take(f)))
 
-    def load_resumed(self, into: Arrays) -> "Future[None]":
+    def load_resumed(self, into: Arrays, rows: Rows | None = None) -> "Future[None]":
         """Reads the weights of the checkpoint `resumed_from` into all of the model's tensors: those of a job that was done
-        before, where join() raises JobDone. Error: there is no such checkpoint. The arrays must stay untouched until the future is done."""
+        before, where join() raises JobDone. rows: their values get the row of each key. Error: there is no such checkpoint. The
+        arrays must stay untouched until the future is done."""
         arrays, pointers = self.model.place(into, "load_resumed", writeable=True)
-        return Future(library.load_resumed(self._live(), pointers), lambda f: check(library.take(f)), arrays)
+        placed = self.tables.place(rows, "load_resumed", writeable=True)
+        return Future(library.load_resumed(self._live(), pointers, placed.array, len(placed)), lambda f: check(library.take(f)),
+                      (arrays, placed))
 
     # ---- the loop
 
@@ -266,7 +279,7 @@ class Client:
 
         result: arrays for the model's tensors, which get the trained weights before this worker leaves; with them result_rows
         get the rows of their keys. JobDone: the job was done before this worker came, so that there is no result; but where
-        the servers are in this process, `result` gets the weights of the job's last checkpoint (result_rows do not).
+        the servers are in this process, result and result_rows get what the job's last checkpoint has.
         """
         from .steps import run
         return run(self, result, result_rows)

@@ -349,9 +349,9 @@ def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None
             except JobDone as done:
                 # This worker stood still, or came late, while others did all the work; or an earlier run has done it, and its servers
                 # are in this process again.
-                if not client._was_in and client.resumed_from and not result_rows:
+                if not client._was_in and client.resumed_from:
                     if result is not None:
-                        client.load_resumed(result).result()
+                        client.load_resumed(result, result_rows).result()
                     say(f"the job was done before: {client.resumed_from}")
                     return
                 if result is not None and not client.joined:

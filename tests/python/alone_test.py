@@ -136,6 +136,61 @@ class Alone(unittest.TestCase):
         """)
         self.assertNotIn("weir: ", said)
 
+    def test_a_save_that_takes_too_long(self):
+        """Servers may take longer than they should to give up, here by a call in their place."""
+        _, said = self.run_program("""
+            import weir.client
+            from weir._library import library
+            weir.client.LAST_CALL = 0.2
+            job["cluster"] = {"server_wait_seconds": 0.5}
+            library.leave = lambda client, kind, reason: library.wait_draining(client, 60)
+            numpy_run(at=5, do=press)
+        """, code=-2)
+        self.assertEqual(self.line(said), "weir: the job was not saved within cluster.server_wait_seconds (0.5 s)")
+
+    def test_ctrl_c_while_a_client_is_closed(self):
+        """Its servers may wait for storage, here a call in their place."""
+        self.run_program("""
+            from weir._library import library
+            client = weir.Client(job, {"w": (3,)}, 16)
+            client.join()
+            close = library.close_client
+            def hang(client):
+                threading.Timer(0.3, press).start()
+                return library.wait_draining(client, 60)
+            library.close_client = hang
+            begin = time.monotonic()
+            try:
+                client.close()
+            except KeyboardInterrupt:
+                assert time.monotonic() - begin < 30
+            else:
+                sys.exit("close() has waited")
+            assert library.wait(close(client._handle), 60)
+        """)
+
+    def test_ctrl_c_in_a_program_that_has_its_own_handler(self):
+        """It saves the job where the handler raises KeyboardInterrupt, and the handler is there again afterwards."""
+        for raises in (True, False):
+            with self.subTest(raises=raises):
+                self.folder = self.folder.with_name(f"saved-{raises}")
+                given, said = self.run_program(f"""
+                    pressed = []
+                    def handle(number, frame):
+                        pressed.append(number)
+                        if {raises}: raise KeyboardInterrupt
+                    signal.signal(signal.SIGINT, handle)
+                    try:
+                        torch_run(at=5, do=press)
+                    except KeyboardInterrupt:
+                        assert {raises}
+                    assert pressed == [signal.SIGINT], pressed
+                    assert signal.getsignal(signal.SIGINT) is handle
+                """)
+                self.assertEqual(given, list(range(6 if raises else BATCHES)))
+                if raises:
+                    self.assertRegex(self.line(said), "^weir: Ctrl-C; started again, the job goes on from ")
+
     def test_ctrl_c_when_the_job_cannot_be_saved(self):
         """It ends all the same, and says why."""
         _, said = self.run_program("""
@@ -183,6 +238,30 @@ class Alone(unittest.TestCase):
                 assert "(3" in str(error) or "[3" in str(error), error
             else:
                 sys.exit("another model has the weights")
+        """)
+
+    def test_the_rows_of_a_job_that_was_done(self):
+        """They are those of its end; a key that has none has its initial values."""
+        self.run_program("""
+            job["tables"] = [{"name": "other", "dim": 1}, {"name": "rows", "dim": 2, "init": {"type": "uniform", "value": 0.5}}]
+            keys = np.array([7, 1, 7, -5, 3], np.int64)
+            def train():
+                trained, rows = {"w": np.zeros(3, np.float32)}, np.zeros((5, 2), np.float32)
+                with weir.Client(job, {"w": np.full(3, 7, np.float32)}, 16, servers=2) as client:
+                    for step in client.steps(trained, {"rows": (keys, rows)}):
+                        step.gradient.flat[:] = 1
+                        step.push(rows={"rows": (np.array([7, -5], np.int64), np.ones((2, 2), np.float32))})
+                return rows
+            def read():
+                with weir.Client({**job, "checkpoint": {}}, {"w": np.full(3, 7, np.float32)}, 16) as client:
+                    rows = np.zeros((5, 2), np.float32)
+                    client.snapshot(None, {"rows": (keys, rows)}).result()
+                    client.give_up("that was all")
+                return rows
+            trained, again, initial = train(), train(), read()
+            assert (trained == again).all(), (trained, again)
+            assert (trained[[1, 4]] == initial[[1, 4]]).all(), (trained, initial)
+            assert (trained[[0, 2, 3]] < initial[[0, 2, 3]]).all(), (trained, initial)
         """)
 
     def test_an_own_end_is_quiet(self):

@@ -85,6 +85,21 @@ class Interrupt(unittest.TestCase):
                 c.join()
             """, {**os.environ, "TF_CONFIG": cluster})
 
+    def test_waiting_for_storage(self):
+        """Nothing answers there; the servers of this process look for checkpoints in vain."""
+        self.interrupt("""
+            import socket
+            silent = socket.create_server(("127.0.0.1", 0))
+            os.environ.update(AWS_ENDPOINT_URL="http://127.0.0.1:%d" % silent.getsockname()[1], AWS_REGION="here",
+                              AWS_ACCESS_KEY_ID="id", AWS_SECRET_ACCESS_KEY="secret")
+            def accept():
+                global taken
+                taken = silent.accept()
+                print("waits", flush=True)
+            threading.Thread(target=accept, daemon=True).start()
+            client(checkpoint={"directory": "s3://bucket/job"})
+        """)
+
     def test_training(self):
         self.interrupt("""
             with client() as c:

@@ -326,17 +326,19 @@ class Use(unittest.TestCase):
             model[4].running_mean = torch.zeros(3)
 
         for change in (replace, torch.nn.Module.bfloat16):
-            for within in (False, True):
+            for within in (None, 0, 2):
                 with self.subTest(change.__name__, within=within):
                     model = train.make_model(norm=True)
                     opt = self.optimizer(model)
-                    if not within:
+                    if within is None:
                         change(model)
                     with self.assertRaisesRegex(weir.ConfigError, "^4.running_mean is not as it was when the optimizer was made"):
-                        for _ in opt.loader():
-                            self.assertTrue(within)
-                            change(model)
+                        for batch, _ in enumerate(opt.loader()):
+                            self.assertIsNotNone(within)
+                            if batch == within:
+                                change(model)
                             opt.step()
+                            self.assertNotEqual(batch, within)
 
     def test_a_group_that_fits_no_tensor(self):
         opt = self.optimizer(optimizer={"type": "sgd", "learning_rate": RATE, "groups": [{"match": "*/bias", "weight_decay": 0}]})

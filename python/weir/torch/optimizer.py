@@ -183,8 +183,8 @@ class Optimizer(torch.optim.Optimizer):
             self._place.wait()
             gradients.close()
             self._rows.end()
-            client.close()
             self._client = None
+            client.close()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, *, loss: Any = None) -> Any:
@@ -206,7 +206,7 @@ class Optimizer(torch.optim.Optimizer):
         if step.pushed:
             raise Error("this batch was pushed already; call step() once for each batch of the loader")
         if self._checked:
-            self._weights.check_frozen()
+            self._weights.check_again()
         else:
             self._weights.check()
             self._checked = True

@@ -40,9 +40,11 @@ class ModelWeights:
         for name, p in self.parameters.items():
             if p.dtype not in (torch.float32, torch.bfloat16):
                 raise ConfigError(f"{name} is {p.dtype}; Weir trains float32 and bfloat16 parameters")
-        layers = [name for name, layer in model.named_modules() if isinstance(layer, torch.nn.modules.batchnorm._NormBase)]
+        layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, torch.nn.modules.batchnorm._NormBase)}
         names = {f"{layer}.{name}".lstrip(".") for layer in layers for name in _STATISTICS}
         self.statistics = {name: buffer for name, buffer in model.named_buffers() if name in names}
+        # Those of each layer.
+        self._of_layers = [(layer, {name: layer._buffers.get(name) for name in _STATISTICS}) for layer in layers.values()]
         #: Both, in the order of the job's tensors.
         self.all = {**self.parameters, **self.statistics}
 
@@ -53,7 +55,7 @@ class ModelWeights:
 
     def check(self) -> None:
         """ConfigError: the model has other parameters or running statistics than it had, or is no more where it was."""
-        self.check_frozen()
+        self._check_frozen()
         known, now = set(map(id, self.parameters.values())), dict(self._model.named_parameters())
         there = set(map(id, now.values()))
         strange = [name for name, p in now.items() if p.requires_grad and id(p) not in known]
@@ -66,14 +68,25 @@ class ModelWeights:
             if p.device != self.place.device:
                 raise ConfigError(f"{name} is on {p.device}, and was on {self.place.device} when the optimizer was made; move the "
                                   "model before that")
+        self._check_statistics()
+
+    def check_again(self) -> None:
+        """As check(), of what can be seen in microseconds: parameters that are frozen now, and statistics that were replaced in
+        their layers."""
+        self._check_frozen()
+        for layer, buffers in self._of_layers:
+            for name, buffer in buffers.items():
+                if layer._buffers.get(name) is not buffer:
+                    self._check_statistics()
+
+    def _check_statistics(self) -> None:
         buffers = dict(self._model.named_buffers())
         for name, buffer in self.statistics.items():
             if buffers.get(name) is not buffer:
                 raise ConfigError(f"{name} is not as it was when the optimizer was made: it was replaced since, and what is new there "
                                   "would not be the job's; make the optimizer when the model is complete and has its types")
 
-    def check_frozen(self) -> None:
-        """ConfigError: a parameter of the job is frozen now."""
+    def _check_frozen(self) -> None:
         if not all(p.requires_grad for p in self.parameters.values()):
             name = next(name for name, p in self.parameters.items() if not p.requires_grad)
             raise ConfigError(f"{name} was frozen after the optimizer was made, but momentum and weight decay would move it on; freeze "

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "common/checkpoint/checkpoint_reader.h"
+#include "proto/job_config.pb.h"
+
+namespace weir {
+
+// Reads the rows of these keys as a job of this seed has them when it has gone on from the checkpoint: a key
+// without a row reads its initial values. Reads the table's files whole. `values`: keys x dim. DataLoss: a
+// file is damaged.
+absl::Status ReadSavedRows(const CheckpointReader& reader, const v1::TableConfig& table, uint64_t seed,
+                           absl::Span<const uint64_t> keys, absl::Span<float> values);
+
+}  // namespace weir
