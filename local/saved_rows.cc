@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "ps_server/shard/shard_tables.h"
 #include "ps_server/table/initial_rows.h"
@@ -13,10 +12,6 @@ namespace weir {
 absl::Status ReadSavedRows(const CheckpointReader& reader, const v1::TableConfig& table, uint64_t seed,
                            absl::Span<const uint64_t> keys, absl::Span<float> values) {
   const size_t index = reader.FindTable(table.name()), dim = table.dim();
-  if (index == reader.NumTables() || reader.TableAt(index).dim() != dim) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the checkpoint has no table '", table.name(), "' of dim ", dim));
-  }
   const InitialRows initial(seed, table.name(), InitializerOf(table.init()));
   absl::flat_hash_map<uint64_t, size_t> places;  // of a key's first occurrence
   for (size_t i = 0; i < keys.size(); ++i) {

@@ -10,8 +10,8 @@
 namespace weir {
 
 // Reads the rows of these keys as a job of this seed has them when it has gone on from the checkpoint: a key
-// without a row reads its initial values. Reads the table's files whole. `values`: keys x dim. DataLoss: a
-// file is damaged.
+// without a row reads its initial values. Reads the table's files whole. CheckpointReader::CheckTables() has
+// passed the table. `values`: keys x dim. DataLoss: a file is damaged.
 absl::Status ReadSavedRows(const CheckpointReader& reader, const v1::TableConfig& table, uint64_t seed,
                            absl::Span<const uint64_t> keys, absl::Span<float> values);
 

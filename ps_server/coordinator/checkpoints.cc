@@ -207,21 +207,16 @@ void Checkpoints::OnCommitted(const v1::CheckpointManifest& manifest, const absl
 }
 
 void Checkpoints::Abandon(const std::string& why, uint32_t lost, bool goes_back) {
-  if (goes_back) {
-    remains_.reset();
-  } else if (remains_.has_value()) {
-    EndRemains(lost);
-  }
+  if (remains_.has_value()) EndRemains(lost);
   if (current_.has_value() && current_->phase != Phase::kCommitting) {
     // The store's answer must come first.
     if (current_->phase == Phase::kBeginning) {
       current_->abandoned = why;
-    } else if (goes_back) {
-      Fail(why);
     } else {
       FailOn(lost, why);
     }
   }
+  if (goes_back) remains_.reset();
   // Whoever is answered may ask anew.
   while (!next_.empty()) {
     next_urgent_ = false;

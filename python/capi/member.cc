@@ -171,6 +171,8 @@ absl::Status Member::LoadResumed(absl::Span<float> weights, const std::vector<Ro
   WEIR_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(AnyStorage(), resumed_from_));
   v1::JobConfig config;
   config.ParseFromString(options_.job_config);
+  WEIR_RETURN_IF_ERROR(
+      reader.CheckTables({config.tables().begin(), config.tables().end()}, /*weights_only=*/false));
   for (const RowsToRead& of : rows) {
     WEIR_RETURN_IF_ERROR(
         ReadSavedRows(reader, config.tables(static_cast<int>(of.table)), config.seed(), of.keys, of.values));

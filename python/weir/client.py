@@ -21,12 +21,6 @@ from .tables import PlacedRows, Rows, Tables
 if TYPE_CHECKING:
     from .steps import Step
 
-def _take_client(future: int) -> int:
-    handle = ctypes.c_void_p()
-    check(library.take_client(future, ctypes.byref(handle)))
-    return handle.value or 0
-
-
 _LEFT = "its `with` block ended before the job was done; for a shorter job set train.epochs or train.examples"
 
 
@@ -387,3 +381,9 @@ class Client:
         handle = library.exchange(self._live(), push and push[0], pull and pull[0])
         return Exchange(handle, self.model, pull is not None and bool(pull[0].in_place),
                         (push and push[1], pull and pull[1]))
+
+
+def _take_client(future: int) -> int:
+    handle = ctypes.c_void_p()
+    check(library.take_client(future, ctypes.byref(handle)))
+    return handle.value or 0

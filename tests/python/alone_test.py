@@ -22,6 +22,12 @@ PROGRAM = """
     def fail():
         raise ValueError("mine")
 
+    def hang(client):
+        # In the place of a call to the library: takes a minute, and Ctrl-C comes meanwhile.
+        from weir._library import library
+        threading.Timer(0.3, press).start()
+        return library.wait_draining(client, 60)
+
     def numpy_run(at=-1, do=None, **options):
         trained = {"w": np.zeros(3, np.float32)}
         with weir.Client(job, {"w": np.full(3, 7, np.float32)}, 16, **options) as client:
@@ -123,11 +129,10 @@ class Alone(unittest.TestCase):
         _, said = self.run_program("""
             from weir._library import library
             job["cluster"] = {"server_wait_seconds": 60}
-            def hang(client, kind, reason):
+            def leave(client, kind, reason):
                 assert kind == 2, kind
-                threading.Timer(0.3, press).start()
-                return library.wait_draining(client, 60)
-            library.leave = hang
+                return hang(client)
+            library.leave = leave
             begin = time.monotonic()
             try:
                 numpy_run(at=5, do=press)
@@ -155,9 +160,6 @@ class Alone(unittest.TestCase):
             client = weir.Client(job, {"w": (3,)}, 16)
             client.join()
             close = library.close_client
-            def hang(client):
-                threading.Timer(0.3, press).start()
-                return library.wait_draining(client, 60)
             library.close_client = hang
             begin = time.monotonic()
             try:
