@@ -258,7 +258,10 @@ void Coordinator::MaybeCommit() {
 // ---- time
 
 void Coordinator::HandleTick() {
-  if (over()) return EndOnceAllKnow();
+  if (over()) {
+    for (const uint32_t server : farewell_.untold_servers()) shards_.Reopen(server);
+    return EndOnceAllKnow();
+  }
   const absl::Time time = now();
   if (end_.Overdue(time)) return FailJob(end_.suspected());
   if (state_ == v1::STARTING) {

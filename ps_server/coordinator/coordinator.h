@@ -309,7 +309,12 @@ class Coordinator {
   void FailJob(const absl::Status& failure, bool asked = false);
   // The member with this incarnation has left the job.
   void OnMemberGone(uint64_t incarnation);
-  // Ends a failed job once its members know of the failure, or have had the time to hear of it.
+  // Tells the servers how the job ends. Those that are connected have this time to confirm that.
+  void TellServers(absl::Duration limit);
+  // The link of a server has ended, and the job is over.
+  void HandleServerGone(uint32_t index, const absl::Status& status);
+  // Calls SayEnd() once the servers, and the members of a job that has failed, know that the job is over, or
+  // have had the time to hear of it.
   void EndOnceAllKnow();
   // Calls on_end, once.
   void SayEnd();

@@ -158,12 +158,28 @@ std::vector<std::string> Coordinator::MayCome() const {
 void Coordinator::End() {
   if (over()) return;
   state_ = v1::DONE;
-  v1::ControlMessage message;
-  message.mutable_shutdown();
-  shards_.BroadcastToServers(message);
+  // A server that is cut off waits as long for ps:0.
+  TellServers(absl::Seconds(options_.config.cluster().server_wait_seconds()));
   Changed();
   AnswerParked(NothingLeft(), absl::FailedPreconditionError("the job is done"));
-  SayEnd();
+  EndOnceAllKnow();
+}
+
+void Coordinator::TellServers(absl::Duration limit) {
+  v1::ControlMessage message;
+  SetFailure(end_.failure(), message.mutable_shutdown());
+  farewell_.OnServersTold(shards_.TellEnd(std::move(message)), now() + limit);
+}
+
+void Coordinator::HandleServerGone(uint32_t index, const absl::Status& status) {
+  if (status.ok()) {
+    farewell_.OnServerKnows(index);
+    return EndOnceAllKnow();
+  }
+  shards_.Drop(index);
+  if (farewell_.untold_servers().count(index) == 0 || farewell_.AllKnow(now())) return;
+  // The next tick calls it again.
+  LogWarning(shards_.name(index), " was lost before it knew how the job ends: ", status.message());
 }
 
 void Coordinator::FailJob(const absl::Status& failure, bool asked) {
@@ -179,12 +195,10 @@ void Coordinator::FailJob(const absl::Status& failure, bool asked) {
   } else {
     LogError(failure.message());
   }
-  v1::ControlMessage message;
-  SetFailure(failure, message.mutable_shutdown());
-  shards_.BroadcastToServers(message);
+  // A requested end waits for nobody.
+  TellServers(asked ? absl::ZeroDuration() : Farewell::kTellFailure);
   Changed();
   AnswerParked(end_.ForJoin(), failure);
-  // A requested end does not wait for the members.
   if (!asked) farewell_.OnFailure(members_.Connected(), now());
   EndOnceAllKnow();
 }
@@ -195,11 +209,18 @@ void Coordinator::OnMemberGone(uint64_t incarnation) {
 }
 
 void Coordinator::EndOnceAllKnow() {
-  if (state_ == v1::FAILED && farewell_.AllKnow(now())) SayEnd();
+  if (over() && farewell_.AllKnow(now())) SayEnd();
 }
 
 void Coordinator::SayEnd() {
-  if (end_.SayEnd()) options_.on_end(MakeStatus(), end_.failure());
+  if (!end_.SayEnd()) return;
+  if (state_ == v1::DONE && !farewell_.untold_servers().empty()) {
+    std::vector<std::string> names;
+    for (const uint32_t index : farewell_.untold_servers()) names.push_back(shards_.name(index));
+    LogWarning("the job is done, but ", absl::StrJoin(names, ", "), " may not know that: no answer within ",
+               "cluster.server_wait_seconds = ", options_.config.cluster().server_wait_seconds());
+  }
+  options_.on_end(MakeStatus(), end_.failure());
 }
 
 void Coordinator::StepAside(const std::string& why) {

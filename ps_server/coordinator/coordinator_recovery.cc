@@ -29,7 +29,9 @@ ShardFleet::Options Coordinator::FleetOptions(const JobStore* store) {
   fleet.on_report = [this](uint32_t shard, const v1::ShardReport& report) {
     HandleShardReport(shard, report);
   };
-  fleet.on_broken = [this](uint32_t shard, const absl::Status& status) { HandleShardBroken(shard, status); };
+  fleet.on_ended = [this](uint32_t shard, const absl::Status& status) {
+    over() ? HandleServerGone(shard, status) : HandleShardBroken(shard, status);
+  };
   fleet.over = [this] { return over(); };
   return fleet;
 }
@@ -189,7 +191,7 @@ void Coordinator::OnAllInstalled() {
 // ---- lost
 
 void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) {
-  if (over() || shards_.WasElsewhere(index, status)) return;
+  if (shards_.WasElsewhere(index, status)) return;
   if (state_ != v1::STARTING && shards_.stands_by(index)) return DropStandby(index, status.message());
   if (absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status)) {
     return FailJob(Misfit(absl::StrCat(shards_.name(index), " refuses ps:0: ", status.message())));
@@ -203,9 +205,11 @@ void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) 
     if (!absl::IsFailedPrecondition(status)) return LoseShard(index, std::string(status.message()));
     return StepAside(absl::StrCat(shards_.name(index), " takes part under another ps:0: ", status.message()));
   }
-  FailJob(LostPeer(
+  const std::string why =
       absl::StrCat(shards_.name(index),
-                   shards_[index].connected ? " was lost: " : " cannot take part: ", status.message())));
+                   shards_[index].connected ? " was lost: " : " cannot take part: ", status.message());
+  shards_.Drop(index);
+  FailJob(LostPeer(why));
 }
 
 void Coordinator::DropStandby(uint32_t index, absl::string_view why) {
@@ -222,6 +226,7 @@ void Coordinator::LoseShard(uint32_t index, const std::string& why) {
   // checkpoint. In bounded and async it is awaited, since it has yet to say what it lost.
   if (mode_.commits_steps && state_ == v1::DRAINING && last_save_.saved() && !end_.drained() &&
       members_.workers().empty() && members_.readers().empty() && !AwaitsEvaluation()) {
+    shards_.Drop(index);
     return End();
   }
   ShardFleet::Shard& shard = shards_[index];

@@ -6,11 +6,6 @@
 #include "absl/strings/str_cat.h"
 
 namespace weir {
-namespace {
-
-constexpr absl::Duration kTellFailure = absl::Seconds(2);
-
-}  // namespace
 
 void Farewell::OnMember(uint32_t rank) {
   gave_up_.erase(rank);
@@ -58,6 +53,11 @@ absl::Time Farewell::ComesUntil(const Lost& lost, absl::Time saved_at) const {
 void Farewell::OnFailure(std::set<uint64_t> incarnations, absl::Time now) {
   untold_ = std::move(incarnations);
   tell_until_ = now + kTellFailure;
+}
+
+void Farewell::OnServersTold(std::set<uint32_t> servers, absl::Time until) {
+  untold_servers_ = std::move(servers);
+  servers_until_ = until;
 }
 
 }  // namespace weir

@@ -12,13 +12,15 @@
 namespace weir {
 
 // The processes that the coordinator waits for when the job is over, because they would look for it in vain:
-// workers that may still come to a job that is done, and members of a job that has failed.
+// workers that may still come to a job that is done, members of a job that has failed, and servers.
 //
 // Belongs to the coordinator's queue.
 class Farewell {
  public:
   // A process that is alive although its connection broke calls again within this time.
   static constexpr absl::Duration kComesBack = absl::Seconds(1);
+  // The time to hear of a failure.
+  static constexpr absl::Duration kTellFailure = absl::Seconds(2);
 
   // Ranks are 0 to workers - 1.
   Farewell(uint32_t workers, absl::Duration lease) : workers_(workers), lease_(lease) {}
@@ -61,8 +63,20 @@ class Farewell {
   void OnFailure(std::set<uint64_t> incarnations, absl::Time now);
   // This member has left the job, or its process is gone.
   void OnLeft(uint64_t incarnation) { untold_.erase(incarnation); }
-  void WaitNoLonger() { untold_.clear(); }
-  bool AllKnow(absl::Time now) const { return untold_.empty() || now >= tell_until_; }
+
+  // ---- servers, however the job ends
+
+  // These servers were told, and are waited for until they confirm that.
+  void OnServersTold(std::set<uint32_t> servers, absl::Time until);
+  void OnServerKnows(uint32_t server) { untold_servers_.erase(server); }
+  const std::set<uint32_t>& untold_servers() const { return untold_servers_; }
+
+  // ---- all of them
+
+  void WaitNoLonger() { tell_until_ = servers_until_ = absl::InfinitePast(); }
+  bool AllKnow(absl::Time now) const {
+    return (untold_.empty() || now >= tell_until_) && (untold_servers_.empty() || now >= servers_until_);
+  }
 
  private:
   struct Lost {
@@ -83,6 +97,8 @@ class Farewell {
   // Incarnations.
   std::set<uint64_t> untold_;
   absl::Time tell_until_ = absl::InfinitePast();
+  std::set<uint32_t> untold_servers_;
+  absl::Time servers_until_ = absl::InfinitePast();
 };
 
 }  // namespace weir

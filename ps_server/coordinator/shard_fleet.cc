@@ -74,8 +74,8 @@ void ShardFleet::OpenLink(uint32_t shard) {
   events.report = [this, shard, post](v1::ShardReport report) {
     post([this, shard, report = std::move(report)] { options_.on_report(shard, report); });
   };
-  events.broken = [this, shard, post](absl::Status status) {
-    post([this, shard, status = std::move(status)] { options_.on_broken(shard, status); });
+  events.ended = [this, shard, post](absl::Status status) {
+    post([this, shard, status = std::move(status)] { options_.on_ended(shard, status); });
   };
   servers_[shard].link = options_.open_link(shard, servers_[shard].address, std::move(events));
 }
@@ -84,11 +84,12 @@ void ShardFleet::OnConnected(uint32_t index) {
   Shard& shard = servers_[index];
   shard.connected = true;
   shard.last_heard = options_.clock->Now();
-  if (shard.link == nullptr || options_.over()) return;
+  if (shard.link == nullptr || (options_.over() && !shutdown_.has_value())) return;
   v1::ControlMessage message;
   message.mutable_hello()->set_coordinator_incarnation(options_.incarnation);
   *message.mutable_hello()->mutable_protocol() = OwnProtocol();
   shard.link->Send(message);
+  if (shutdown_.has_value()) shard.link->Send(*shutdown_);
 }
 
 void ShardFleet::Drop(uint32_t index) {
@@ -116,7 +117,15 @@ void ShardFleet::Readdress(std::vector<std::string> addresses) {
 
 void ShardFleet::Broadcast(const v1::ControlMessage& message) { SendTo(servers().first(size()), message); }
 
-void ShardFleet::BroadcastToServers(const v1::ControlMessage& message) { SendTo(servers(), message); }
+std::set<uint32_t> ShardFleet::TellEnd(v1::ControlMessage shutdown) {
+  std::set<uint32_t> told;
+  for (uint32_t index = 0; index < servers_.size(); ++index) {
+    if (servers_[index].link != nullptr && servers_[index].connected) told.insert(index);
+  }
+  shutdown_ = std::move(shutdown);
+  SendTo(servers(), *shutdown_);
+  return told;
+}
 
 void ShardFleet::SendTo(absl::Span<Shard> servers, const v1::ControlMessage& message) {
   for (Shard& server : servers) {
@@ -128,7 +137,8 @@ uint64_t ShardFleet::Ping() {
   v1::ControlMessage message;
   message.mutable_ping()->set_sequence(++last_ping_);
   message.mutable_ping()->set_with_table_digests(digests_ > 0);
-  BroadcastToServers(message);
+  message.mutable_ping()->set_last(final_ping_sent());
+  SendTo(servers(), message);
   return last_ping_;
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,8 +47,8 @@ class ShardFleet {
     std::function<void(std::function<void()>)> post;
     // Called in the queue, for the shard's newest link only.
     std::function<void(uint32_t shard, const v1::ShardReport& report)> on_report;
-    std::function<void(uint32_t shard, const absl::Status& status)> on_broken;
-    // Whether the job is over, so that links are of no use any more.
+    std::function<void(uint32_t shard, const absl::Status& status)> on_ended;
+    // Whether the job is over, so that links are of no use any more, except to tell that (TellEnd()).
     std::function<bool()> over;
   };
 
@@ -140,8 +141,9 @@ class ShardFleet {
   void Readdress(std::vector<std::string> addresses);
   // Sends a message to all connected shards.
   void Broadcast(const v1::ControlMessage& message);
-  // The same to all connected servers.
-  void BroadcastToServers(const v1::ControlMessage& message);
+  // Tells all connected servers how the job ends, and from now on each server whose link is connected. A
+  // server has heard it when its link ends with OK. Returns the servers that were told.
+  std::set<uint32_t> TellEnd(v1::ControlMessage shutdown);
   // Asks all servers for their stats; returns the ping's number.
   uint64_t Ping();
   // Call it from time to time.
@@ -152,7 +154,8 @@ class ShardFleet {
   // digests of this many embedding tables.
   void SendFinalPing(int tables = 0) {
     digests_ = tables;
-    final_ping_ = Ping();
+    final_ping_ = last_ping_ + 1;
+    Ping();
   }
   bool final_ping_sent() const { return final_ping_ > 0; }
   bool AnsweredFinalPing(const Shard& shard) const {
@@ -226,6 +229,8 @@ class ShardFleet {
   uint64_t final_ping_ = 0;
   // How many each ping asks for.
   int digests_ = 0;
+  // How the job ends, once that is to be told.
+  std::optional<v1::ControlMessage> shutdown_;
   bool begun_ = false;
   // Install messages sent so far.
   uint64_t installs_ = 0;

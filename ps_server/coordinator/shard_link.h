@@ -15,11 +15,12 @@ namespace weir {
 struct ShardLinkEvents {
   std::function<void()> connected;
   std::function<void(v1::ShardReport)> report;
-  // Called once, unless a Shutdown was sent. Before `connected`: the shard refuses the link. A shard that is
-  // out of reach does not break the link, which tries on. FailedPrecondition: the shard would refuse every
-  // link. Unauthenticated, PermissionDenied, Unimplemented (another version of the protocol): the same, since
-  // the two do not fit together. After any other error another link may be opened.
-  std::function<void(absl::Status)> broken;
+  // Called once, as the last one. OK: the shard has received a Shutdown. An error before `connected`: the
+  // shard refuses the link. A shard that is out of reach does not end the link, which tries on.
+  // FailedPrecondition: the shard would refuse every link. Unauthenticated, PermissionDenied, Unimplemented
+  // (another version of the protocol): the same, since the two do not fit together. After any other error
+  // another link may be opened.
+  std::function<void(absl::Status)> ended;
 };
 
 // The coordinator's ordered stream to one shard. Send() never blocks. Messages that are sent shortly before

@@ -84,7 +84,7 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::OperationStarter,
     if (fits.ok()) return events_.connected();
     closing_ = true;
     context_.TryCancel();
-    events_.broken(absl::UnimplementedError(fits.message()));
+    events_.ended(absl::UnimplementedError(fits.message()));
   }
   void OnRead(bool ok) {
     if (ok) {
@@ -101,9 +101,9 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::OperationStarter,
     StartOperationsLater();
   }
   void OnFinished(bool) {
-    if (!shutdown_sent_ && !closing_) {
-      events_.broken(status_.ok() ? absl::UnavailableError("it ended its control stream")
-                                  : FromGrpc(status_));
+    if (!closing_) {
+      const bool unasked = status_.ok() && !shutdown_sent_;
+      events_.ended(unasked ? absl::UnavailableError("it ended its control stream") : FromGrpc(status_));
     }
     over_ = true;
     StartOperationsLater();

@@ -61,7 +61,7 @@ class ShardControlService::Stream final : public GrpcEventLoop::OperationStarter
 
   // Closes the stream if the shard has a coordinator that may have no successor.
   bool RefuseAnother() {
-    if (service_->options_.may_return || !service_->attached_) return false;
+    if (service_->MayReturn() || !service_->attached_) return false;
     Close({grpc::StatusCode::FAILED_PRECONDITION, "another coordinator has this shard"});
     return true;
   }
@@ -91,6 +91,7 @@ class ShardControlService::Stream final : public GrpcEventLoop::OperationStarter
       MutexLock lock(service_->mutex_);
       service_->coordinator_address_ = message_.install().coordinator_address();
     }
+    if (message_.has_ping()) service_->last_ping_ = message_.ping().last();
     const bool shutdown = message_.has_shutdown();
     const absl::Status failure =
         JobFailure(message_.shutdown().failure_kind(), message_.shutdown().failure());
@@ -140,7 +141,7 @@ class ShardControlService::Stream final : public GrpcEventLoop::OperationStarter
   // The stream ended although neither end had ended it. ps:0 leaves a stream before the first message if the
   // server has announced another address; the shard is as it was then.
   void Lost() {
-    if (adopted_ && !service_->options_.may_return) {
+    if (adopted_ && !service_->MayReturn()) {
       return End(LostPeer(absl::StrCat(service_->CoordinatorName(), " was lost: its stream ended")));
     }
     if (end_.has_value()) return;

@@ -20,8 +20,9 @@
 namespace weir {
 
 // The shard's end of the coordinator's stream. If the coordinator may not attach again, the end of its stream
-// ends the shard's job; otherwise the stream of a coordinator of the same or a later incarnation follows. On
-// an event loop: construct, Register(), build the server, Start(). Outlives the loop's thread.
+// ends the shard's job; otherwise, or once the coordinator has sent its last ping, the stream of a
+// coordinator of the same or a later incarnation follows. On an event loop: construct, Register(), build the
+// server, Start(). Outlives the loop's thread.
 class ShardControlService {
  public:
   struct Options {
@@ -62,16 +63,18 @@ class ShardControlService {
  private:
   class Stream;
 
+  bool MayReturn() const { return options_.may_return || last_ping_; }
   void Heard();
   // The stream is lost; another one may follow.
   void AwaitNext(const std::string& why);
 
   const Options options_;
   v1::ShardControl::AsyncService service_;
-  // Used by the loop only: the coordinator's stream until it is over, the coordinator's incarnation, and the
-  // reason of Detach().
+  // Used by the loop only: the coordinator's stream until it is over, the coordinator's incarnation, whether
+  // its newest ping was the last one (v1.Ping), and the reason of Detach().
   Stream* stream_ = nullptr;
   uint64_t coordinator_incarnation_ = 0;
+  bool last_ping_ = false;
   std::optional<std::string> detached_;
   std::atomic<bool> attached_{false};
   std::atomic<int64_t> last_heard_ns_{0};

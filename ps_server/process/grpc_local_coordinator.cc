@@ -14,14 +14,18 @@ namespace {
 // The coordinator's link to the shard of its own process.
 class LocalShardLink final : public ShardLink {
  public:
-  LocalShardLink(Shard* shard, ShardLinkEvents events) : shard_(shard) {
+  LocalShardLink(Shard* shard, ShardLinkEvents events) : shard_(shard), ended_(std::move(events.ended)) {
     shard_->SetReporter(std::move(events.report));
     events.connected();
   }
-  void Send(const v1::ControlMessage& message) override { shard_->Control(message); }
+  void Send(const v1::ControlMessage& message) override {
+    shard_->Control(message);
+    if (message.has_shutdown()) ended_(absl::OkStatus());
+  }
 
  private:
   Shard* const shard_;
+  const std::function<void(absl::Status)> ended_;
 };
 
 }  // namespace

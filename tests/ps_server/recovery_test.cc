@@ -221,6 +221,30 @@ TEST_CASE("A coordinator may attach again, in a later incarnation too; an earlie
   CHECK(KindOf(server.server->Wait()) == v1::FAILURE_DRAINED);
 }
 
+TEST_CASE(
+    "A server that has had the last ping hears of the end on another stream, also without checkpoints") {
+  LoneServer server(ServerFixture().config, 20, 60);
+  auto first = std::make_unique<Stream>(server, 1);
+  REQUIRE(first->Attached());
+  Stream(server, 1).End();  // refused
+  v1::ControlMessage ping;
+  ping.mutable_ping()->set_sequence(4);
+  ping.mutable_ping()->set_last(true);
+  first->call->Write(ping);
+  v1::ShardReport report;
+  REQUIRE(first->call->Read(&report));
+  CHECK(report.stats().sequence() == 4);
+  SECTION("whose first one it knows to be broken") { first.reset(); }
+  SECTION("whose first one it takes to be whole") {}
+  Stream again(server, 1);
+  REQUIRE(again.Attached());
+  v1::ControlMessage shutdown;
+  shutdown.mutable_shutdown();
+  again.call->Write(shutdown);
+  CHECK(again.End().ok());
+  CHECK(server.server->Wait().ok());
+}
+
 TEST_CASE("A server announces itself also to a ps:0 that may have replaced its coordinator") {
   Announcements first;
   v1::JobConfig config = WithCheckpoints(ServerFixture().config, NewFolder("announced"));

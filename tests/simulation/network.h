@@ -49,8 +49,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // `told` is called once when the stream has ended without this end's Close(): with the other end's reason,
   // or Unavailable.
   void OnEnd(End end, std::function<void(const absl::Status&)> told) { told_[end] = std::move(told); }
-  // From now on no random fault breaks the connection.
-  void Spare() { spared_ = true; }
   // From now on the process at this end does not read: nothing is delivered to it, and the other end cannot
   // write. Neither end gets an error, since the connection lives.
   void Stall(End end) { stalled_[end] = true; }

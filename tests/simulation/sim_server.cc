@@ -77,7 +77,7 @@ std::optional<SharedMemory::Place> MappedMemory::Find(const void* data) const {
 // The coordinator's link to the shard of its own process, as in server.cc.
 class SimServer::LocalLink final : public ShardLink {
  public:
-  LocalLink(SimServer* server, ShardLinkEvents events) : server_(server) {
+  LocalLink(SimServer* server, ShardLinkEvents events) : server_(server), ended_(std::move(events.ended)) {
     server_->SetSink([server, report = std::move(events.report)](v1::ShardReport line) {
       // In an event of its own, as if the coordinator's turn came on another thread: so the shard is not
       // within a turn when it is inspected.
@@ -85,10 +85,14 @@ class SimServer::LocalLink final : public ShardLink {
     });
     events.connected();
   }
-  void Send(const v1::ControlMessage& message) override { server_->OnControl(message); }
+  void Send(const v1::ControlMessage& message) override {
+    server_->OnControl(message);
+    if (message.has_shutdown()) ended_(absl::OkStatus());
+  }
 
  private:
   SimServer* const server_;
+  const std::function<void(absl::Status)> ended_;
 };
 
 // The stream to another server. Retries until the server is there.
@@ -108,10 +112,7 @@ class SimServer::RemoteLink final : public ShardLink {
     if (state_->connection != nullptr) state_->connection->Close(Connection::kOpener);
   }
   void Send(const v1::ControlMessage& message) override {
-    state_->shutdown_sent |= message.has_shutdown();
     if (state_->connection == nullptr) return;
-    // The coordinator waits for its last message to arrive (grpc_shard_link.cc).
-    if (message.has_shutdown()) state_->connection->Spare();
     state_->connection->Send(Connection::kOpener, [server = Server(*state_), state = state_, message] {
       if (state->accepted != nullptr) server->OnStreamMessage(state->accepted, message);
     });
@@ -127,7 +128,7 @@ class SimServer::RemoteLink final : public ShardLink {
     std::shared_ptr<Connection> connection;
     // The other end.
     std::shared_ptr<ControlStream> accepted;
-    bool shutdown_sent = false, closed = false;
+    bool closed = false;
   };
   static SimServer* Server(const State& state) { return state.site->servers[state.shard].get(); }
 
@@ -146,7 +147,7 @@ class SimServer::RemoteLink final : public ShardLink {
     }
     state->connection = connection;
     connection->OnEnd(Connection::kOpener, [state](const absl::Status& why) {
-      if (!state->closed && !state->shutdown_sent) state->events.broken(why);
+      if (!state->closed) state->events.ended(why);
     });
     connection->Send(Connection::kOpener, [server, connection, weak = std::weak_ptr<State>(state)] {
       const auto state = weak.lock();
@@ -197,6 +198,7 @@ void SimServer::Start() {
   control_ = nullptr;
   coordinator_incarnation_ = 0;
   last_heard_.reset();
+  last_ping_ = false;
   watch_.emplace(Watch());
   model_hash_ = site_->ledger.model().Hash();
   Shard::Options options;
@@ -472,8 +474,10 @@ void SimServer::SetSink(std::function<void(v1::ShardReport)> sink) {
   });
 }
 
+bool SimServer::CoordinatorMayReturn() const { return site_->plan.recoverable() || last_ping_; }
+
 bool SimServer::RefuseAnother(Connection& connection) const {
-  if (site_->plan.recoverable() || control_ == nullptr) return false;
+  if (CoordinatorMayReturn() || control_ == nullptr) return false;
   connection.Close(Connection::kAcceptor,
                    absl::FailedPreconditionError("another coordinator has this shard"));
   return true;
@@ -516,12 +520,17 @@ void SimServer::OnStreamMessage(const std::shared_ptr<ControlStream>& stream,
     control_ = stream;
     SetSink(stream->sink);
   }
+  if (message.has_ping()) last_ping_ = message.ping().last();
   OnControl(message);
+  if (!message.has_shutdown()) return;
+  stream->ended = true;
+  stream->connection->Close(Connection::kAcceptor, absl::OkStatus());
+  End(FailureIn(message.shutdown()));
 }
 
 void SimServer::OnStreamLost(const std::shared_ptr<ControlStream>& stream) {
   if (std::exchange(stream->ended, true) || over_) return;
-  if (stream->adopted && !site_->plan.recoverable())
+  if (stream->adopted && !CoordinatorMayReturn())
     return End(LostPeer("ps:0 (coordinator) was lost: its stream ended"));
   if (control_ == stream) AwaitNext();
 }
@@ -553,7 +562,6 @@ void SimServer::OnControl(const v1::ControlMessage& message) {
   } else {
     for (const v1::ControlMessage& each : site_->seams.control(index_, message)) Control(each);
   }
-  if (message.has_shutdown() && coordinator_ == nullptr) End(FailureIn(message.shutdown()));
 }
 
 void SimServer::Control(const v1::ControlMessage& message) {

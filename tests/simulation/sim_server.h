@@ -100,6 +100,8 @@ class SimServer {
   // Tells ps:0 the address if that is due, as GrpcAnnouncer does: call at each tick.
   void Announce(absl::Time now);
   bool StartCoordinator();
+  // As ShardControlService has it.
+  bool CoordinatorMayReturn() const;
   bool RefuseAnother(Connection& connection) const;
   // nullptr: refused.
   std::shared_ptr<ControlStream> Attach(const std::shared_ptr<Connection>& connection,
@@ -132,6 +134,7 @@ class SimServer {
   std::shared_ptr<ControlStream> control_;
   uint64_t coordinator_incarnation_ = 0;
   std::optional<absl::Time> last_heard_;
+  bool last_ping_ = false;                 // whether the newest ping was the last one
   std::optional<CoordinatorWatch> watch_;  // of a process that runs
   // The process (Attached.instance), where it listens, and its announcements: the number of the call that is
   // under way, or 0; and when the next ones are due.

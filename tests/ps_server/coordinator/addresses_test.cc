@@ -208,7 +208,7 @@ TEST_CASE("A name that only the server itself has for it does no harm") {
   CHECK_FALSE(f.shards[1]->open);
   SECTION("nobody is there") {}
   SECTION("what is there takes no coordinator") {
-    f.elsewhere[kNew]->events.broken(absl::UnimplementedError("not a shard"));
+    f.elsewhere[kNew]->events.ended(absl::UnimplementedError("not a shard"));
     CHECK(f.shards[1]->open);
   }
   SECTION("what is there is another server") { f.elsewhere[kNew]->events.connected(); }

@@ -602,7 +602,7 @@ TEST_CASE(
   Saved f(kSync, 2, 3);
   f.StartJob();
   f.Steps(2);
-  f.shards[1]->events.broken(absl::FailedPreconditionError("a later coordinator has this shard"));
+  f.shards[1]->events.ended(absl::FailedPreconditionError("a later coordinator has this shard"));
   CHECK(f.ends == 1);
   CHECK_THAT(f.failure, Contains("a later coordinator has this shard") && Contains("ps:1"));
   CHECK(f.failure_kind == v1::FAILURE_FENCED);

@@ -50,6 +50,7 @@ void FakeShard::Handle(const v1::ControlMessage& message) {
   if (message.has_membership() && acknowledges) Acknowledge(message.membership().membership().epoch());
   if (message.has_ping() && answers_pings) AnswerPing(message.ping().sequence());
   if (message.has_pin() && answers_pins) Pinned(message.pin().pin(), 40 + incarnation);
+  if (message.has_shutdown() && confirms_end) events.ended(absl::OkStatus());
 }
 
 void FakeShard::Installed() {
@@ -83,10 +84,10 @@ void FakeShard::Written(uint64_t step, uint64_t attempt) {
 void FakeShard::Kill(const std::string& why) {
   holds.Clear();
   incarnation += 1000;
-  events.broken(absl::UnavailableError(why));
+  events.ended(absl::UnavailableError(why));
 }
 
-void FakeShard::Break(const std::string& why) { events.broken(absl::UnavailableError(why)); }
+void FakeShard::Break(const std::string& why) { events.ended(absl::UnavailableError(why)); }
 
 void FakeShard::Acknowledge(uint64_t epoch) {
   v1::ShardReport report;

@@ -22,7 +22,7 @@ struct FakeShard {
   bool open = false;
   // What the shard does by itself.
   bool connects = true, attaches = true, installs = true, acknowledges = true, answers_pings = true,
-       answers_pins = true, writes = true;
+       answers_pins = true, writes = true, confirms_end = true;
   std::string install_error, write_error;
   // As its parts of checkpoints have it.
   uint32_t num_shards = 0;

@@ -124,5 +124,19 @@ TEST_CASE("All know of a failure when all have left, after two seconds, or when 
   }
 }
 
+TEST_CASE("Servers are waited for until they know, as long as is said, beside the members") {
+  Farewell farewell(1, kLease);
+  farewell.OnServersTold({0, 3}, kStart + absl::Seconds(5));
+  farewell.OnServerKnows(0);
+  CHECK(farewell.untold_servers() == std::set<uint32_t>{3});
+  CHECK_FALSE(farewell.AllKnow(kStart + absl::Milliseconds(4999)));
+  CHECK(farewell.AllKnow(kStart + absl::Seconds(5)));
+  farewell.OnFailure({7}, kStart);
+  farewell.OnServerKnows(3);
+  CHECK_FALSE(farewell.AllKnow(kStart));
+  farewell.OnLeft(7);
+  CHECK(farewell.AllKnow(kStart));
+}
+
 }  // namespace
 }  // namespace weir

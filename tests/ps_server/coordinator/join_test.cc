@@ -456,7 +456,7 @@ TEST_CASE("The addresses that one declared who went away are forgotten, too") {
   const ShardLinkEvents late = nowhere.events;
   f.Join(0);
   CHECK_FALSE(nowhere.open);
-  late.broken(absl::FailedPreconditionError("another job's server"));
+  late.ended(absl::FailedPreconditionError("another job's server"));
   const auto reply = f.Join(1);
   CHECK(f.Status().state() == v1::RUNNING);
   CHECK(reply->reply().ps_addresses(1) == "10.0.0.1:2222");

@@ -70,7 +70,7 @@ TEST_CASE("A job that has failed stays until each member has left, two seconds a
   const uint64_t revision = f.Heartbeat(f.members[0])->reply().revision();
   const auto parked = f.Heartbeat(f.members[0], revision);
   REQUIRE_FALSE(parked->there());
-  f.shards[1]->events.broken(absl::UnavailableError("its stream ended"));
+  f.shards[1]->events.ended(absl::UnavailableError("its stream ended"));
   CHECK_THAT(parked->reply().failure(), Contains("its stream ended"));
   CHECK_THAT(f.Heartbeat(f.members[1])->reply().failure(), Contains("its stream ended"));
   CHECK_THAT(f.Heartbeat(reader->reply())->reply().failure(), Contains("its stream ended"));

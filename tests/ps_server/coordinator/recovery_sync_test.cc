@@ -255,7 +255,7 @@ TEST_CASE("An old link's last words do not count against the new one") {
   f.shards[1]->Kill();
   f.Run(absl::Seconds(1));
   f.JoinAgain();
-  old.broken(absl::UnavailableError("at last"));
+  old.ended(absl::UnavailableError("at last"));
   CHECK(f.Status().state() == v1::RUNNING);
 }
 
@@ -274,7 +274,7 @@ TEST_CASE("Waiting for nobody but workers has its deadline, too") {
 TEST_CASE("A server that another coordinator has, or whose part of the checkpoint is damaged, ends the job") {
   Recovery f;
   f.StartJob();
-  f.shards[1]->events.broken(absl::FailedPreconditionError("a newer coordinator has this shard"));
+  f.shards[1]->events.ended(absl::FailedPreconditionError("a newer coordinator has this shard"));
   CHECK_THAT(f.failure, Contains("ps:1 at 10.0.0.1:2222") && Contains("newer coordinator"));
 
   Recovery g;

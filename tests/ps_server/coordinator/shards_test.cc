@@ -17,7 +17,7 @@ TEST_CASE("A shard whose link breaks fails the job, by name and address, and eve
   CoordinatorFixture f(kSync);
   f.StartJob();
   const auto parked = f.Heartbeat(f.members[0], f.Heartbeat(f.members[0])->reply().revision());
-  f.shards[1]->events.broken(absl::UnavailableError("it ended its control stream"));
+  f.shards[1]->events.ended(absl::UnavailableError("it ended its control stream"));
   CHECK(f.ends == 0);  // worker:1 has not asked yet
   f.HeartbeatAll();
   CHECK(f.ends == 1);
@@ -27,8 +27,82 @@ TEST_CASE("A shard whose link breaks fails the job, by name and address, and eve
   CHECK(f.shards[0]->Sent(v1::ControlMessage::kShutdown)[0].shutdown().failure() == f.failure);
   CHECK(f.Status().state() == v1::FAILED);
   CHECK(f.Status().failure() == f.failure);
-  f.shards[0]->events.broken(absl::UnavailableError("it went, too"));
+  f.shards[0]->events.ended(absl::UnavailableError("it went, too"));
   CHECK(f.ends == 1);
+}
+
+// A job whose work is done, and whose shards were told so. ps:1 has not confirmed that.
+void EndUnconfirmed(CoordinatorFixture& f) {
+  f.train_examples = 16;
+  f.StartJob();
+  f.shards[1]->confirms_end = false;
+  f.Steps(1);
+  for (const auto& member : f.members) f.Leave(member);
+  REQUIRE(f.Status().state() == v1::DONE);
+  REQUIRE(f.shards[1]->Sent(v1::ControlMessage::kShutdown).size() == 1);
+  CHECK(f.ends == 0);
+}
+
+TEST_CASE("A job that is done ends when every shard has confirmed that it knows") {
+  CoordinatorFixture f(kSync);
+  EndUnconfirmed(f);
+  SECTION("late") {
+    f.Run(absl::Seconds(4));
+    CHECK(f.ends == 0);
+    f.shards[1]->events.ended(absl::OkStatus());
+  }
+  SECTION("on another link, since the first one broke") {
+    f.shards[1]->Break();
+    CHECK(f.ends == 0);
+    f.shards[1]->confirms_end = true;
+    f.coordinator->Tick();
+    const auto told = f.shards[1]->Sent(v1::ControlMessage::kShutdown);
+    REQUIRE(told.size() == 2);
+    CHECK(told[1].shutdown().failure() == "");
+  }
+  SECTION("never: after cluster.server_wait_seconds") {
+    f.Run(absl::Seconds(4.5));
+    f.shards[1]->connects = false;
+    f.shards[1]->Break();
+    CHECK(f.ends == 0);
+    f.Run(absl::Seconds(1));
+  }
+  SECTION("never, and somebody wants it to end") { f.coordinator->Fail("ps:0 got signal 15"); }
+  CHECK(f.ends == 1);
+  CHECK(f.failure == "");
+  CHECK(f.final_status.state() == v1::DONE);
+  f.Run(absl::Seconds(10));
+  CHECK(f.ends == 1);
+}
+
+TEST_CASE("A job that has failed waits two seconds for its shards to know") {
+  CoordinatorFixture f(kSync, 2, 3);
+  f.StartJob();
+  f.shards[2]->confirms_end = false;
+  f.shards[1]->Break();
+  f.HeartbeatAll();
+  CHECK(f.ends == 0);
+  SECTION("one confirms it") { f.shards[2]->events.ended(absl::OkStatus()); }
+  SECTION("none does") { f.Run(absl::Seconds(2.25)); }
+  CHECK(f.ends == 1);
+  CHECK_THAT(f.failure, Contains("ps:1"));
+  // Without checkpoints a shard whose link breaks ends by itself.
+  CHECK(f.shards[1]->Sent(v1::ControlMessage::kShutdown).empty());
+}
+
+TEST_CASE("The last ping says so, and pings before it do not") {
+  CoordinatorFixture f(kSync);
+  f.train_examples = 16;
+  f.StartJob();
+  f.Run(absl::Seconds(2), f.members);
+  for (const auto& message : f.shards[1]->Sent(v1::ControlMessage::kPing)) CHECK_FALSE(message.ping().last());
+  f.shards[1]->answers_pings = false;
+  f.Steps(1);
+  for (const auto& member : f.members) f.Leave(member);
+  CHECK(f.shards[1]->Sent(v1::ControlMessage::kPing).back().ping().last());
+  // So do those that follow until it is answered.
+  f.Run(absl::Seconds(2));
+  CHECK(f.shards[1]->Sent(v1::ControlMessage::kPing).back().ping().last());
 }
 
 TEST_CASE("A silent shard fails the job after a lease") {
@@ -73,12 +147,12 @@ TEST_CASE("A proxy that answers for a shard which is not there yet is asked agai
   f.shards[1]->connects = false;
   f.Start();
   for (int i = 0; i < 3; ++i) {
-    f.shards[1]->events.broken(absl::UnavailableError("connection refused"));
+    f.shards[1]->events.ended(absl::UnavailableError("connection refused"));
     CHECK(f.failure == "");
     f.Run(absl::Seconds(1));
   }
   f.shards[1]->connects = true;
-  f.shards[1]->events.broken(absl::UnavailableError("connection refused"));
+  f.shards[1]->events.ended(absl::UnavailableError("connection refused"));
   f.Run(absl::Seconds(1));
   f.Join(0);
   f.Join(1);
@@ -100,7 +174,7 @@ TEST_CASE("A shard that refuses to take part fails the job with its reason") {
   CoordinatorFixture g(kSync);
   g.shards[1]->connects = false;
   g.Start();
-  g.shards[1]->events.broken(absl::FailedPreconditionError("another coordinator has this shard"));
+  g.shards[1]->events.ended(absl::FailedPreconditionError("another coordinator has this shard"));
   CHECK_THAT(g.failure, Contains("cannot take part") && Contains("another coordinator"));
 }
 

@@ -135,7 +135,7 @@ TEST_CASE("A program at the address of a server that stands by, which refuses ps
   for (const absl::Status& status :
        {absl::UnauthenticatedError("another token"), absl::UnimplementedError("no such service"),
         absl::FailedPreconditionError("another coordinator has this shard")}) {
-    f.shards[1]->events.broken(status);
+    f.shards[1]->events.ended(status);
     f.Run(absl::Seconds(1), f.members);
     CHECK(f.failure == "");
     CHECK(f.Status().state() == v1::RUNNING);
