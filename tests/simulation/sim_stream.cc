@@ -8,6 +8,9 @@ namespace {
 
 // The interval at which a full stream is tried again.
 constexpr absl::Duration kFull = absl::Milliseconds(20);
+// How long a congested stream takes for a message at most, and how often that happens in one run.
+constexpr absl::Duration kCongested = absl::Seconds(2);
+constexpr uint64_t kMostCongested = 8;
 
 }  // namespace
 
@@ -128,8 +131,13 @@ void SimStream::Write() {
   const bool bulk = !message_.payload.empty();
   if (bulk && connection_->full(Connection::kAcceptor)) return later(kFull, &SimStream::Write);
   absl::Duration wait = world.Between(absl::ZeroDuration(), absl::Microseconds(bulk ? 3000 : 50));
-  // A congested stream is slow.
-  if (bulk && world.Chance(0.004)) wait = world.Between(absl::ZeroDuration(), absl::Seconds(2));
+  // A congested stream is slow. All such waits of a run together take less time than a job has to make
+  // progress.
+  uint64_t& congested = site_->faults["stream congested"];
+  if (bulk && congested < kMostCongested && world.Chance(0.004)) {
+    ++congested;
+    wait = world.Between(absl::ZeroDuration(), kCongested);
+  }
   world.After(node_, wait, [self = shared_from_this()] {
     if (self->session_ == nullptr) return;
     std::string bytes = std::move(self->message_.head);
