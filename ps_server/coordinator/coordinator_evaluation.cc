@@ -22,6 +22,7 @@ std::string Describe(const v1::EpochEvaluation& entry) {
 }  // namespace
 
 void Coordinator::HandleReport(const v1::ReportRequest& request) {
+  if (over()) return;
   const v1::Evaluation& evaluation = request.evaluation();
   if (evaluation.order() == 0) {
     // Who reports the final evaluation may have read the weights before the job went back to a checkpoint.

@@ -283,7 +283,7 @@ void Coordinator::TakeOut(uint32_t rank, Worker& member, const std::string& why)
     member.next_range(std::move(reply));
   }
   if (ranges_.has_value()) ranges_->Release(rank);
-  evaluations_.OnGone(member.incarnation);
+  if (!over()) evaluations_.OnGone(member.incarnation);
   pins_.DropCaller(rank, now());
 }
 

@@ -24,10 +24,13 @@ struct Job : CoordinatorFixture {
   // The evaluation that this member is asked for. Id 0: none.
   v1::EvaluationOrder OrderFor(const v1::JoinReply& member) { return Heartbeat(member)->reply().evaluate(); }
   void Report(const v1::JoinReply& member, uint64_t version, uint64_t examples = 10, double loss = 0.5) {
+    Report(member, version, examples, loss, OrderFor(member).id());
+  }
+  void Report(const v1::JoinReply& member, uint64_t version, uint64_t examples, double loss, uint64_t order) {
     v1::ReportRequest request;
     *request.mutable_caller() = CallerOf(member);
     v1::Evaluation& evaluation = *request.mutable_evaluation();
-    evaluation.set_order(OrderFor(member).id());
+    evaluation.set_order(order);
     evaluation.set_version(version);
     evaluation.set_examples(examples);
     evaluation.set_test_loss(loss);
@@ -89,6 +92,24 @@ TEST_CASE("sync: if whoever is asked dies, another one evaluates the same step")
   CHECK(f.Commits() == 5);
   f.Report(f.members[0], 4);
   CHECK(f.Status().evaluations(0).step() == 4);
+}
+
+TEST_CASE("What a job that has failed has evaluated stays as it is") {
+  Job f(v1::ConsistencyConfig::MODE_SYNC);
+  f.Begin();
+  f.Steps(5);
+  f.Read(f.members[1], 4);
+  REQUIRE(f.Commits() == 5);
+  SECTION("the worker that was asked leaves") {
+    f.Leave(f.members[1], /*done=*/false, "it diverged", v1::FAILURE_DIVERGED);
+  }
+  SECTION("it reports") {
+    const uint64_t order = f.OrderFor(f.members[1]).id();
+    f.Leave(f.members[0], /*done=*/false, "it diverged", v1::FAILURE_DIVERGED);
+    f.Report(f.members[1], 4, 10, 0.5, order);
+  }
+  CHECK(f.Status().state() == v1::FAILED);
+  CHECK(f.Status().evaluations_size() == 0);
 }
 
 TEST_CASE("sync: without anybody who can evaluate nothing waits, and there is no number") {
