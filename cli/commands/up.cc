@@ -122,6 +122,11 @@ int Job::Judge(const JobEnd& end) {
   absl::Status status;
   if (end.signal == 0) status = Finish(end);
   if (!status.ok()) console_.Line("error: ", Console::Color::kRed, status.message());
+  if (end.signal != 0 && plan_.saves && ReadSummary(end).ok()) {
+    // From where the job goes on, or why it was not saved.
+    const std::string failure = std::exchange(result_.summary, std::nullopt)->failure;
+    if (!failure.empty()) console_.Line(failure);
+  }
   if (!status.ok() || end.signal != 0) console_.Line(absl::StrCat("logs: ", result_.log_dir));
   if (end.signal != 0) return 128 + end.signal;
   if (status.ok() && !options_.program.empty() && FindWorker(end.exits, /*ok=*/true) == nullptr) {

@@ -81,6 +81,8 @@ class Client:
         self._handle = Future(opened, _take_client).result()
         self._closed = False
         self._joined = self._was_in = False
+        # Of the newest membership.
+        self._rank = 0
         self._reader = reader
         # Of this membership.
         self._work_calls = WorkCalls()
@@ -106,6 +108,7 @@ class Client:
         if not self._was_in and self.resumed_from:
             say(f"going on from {self.resumed_from}")
         self._joined = self._was_in = True
+        self._rank = self.worker
 
     def leave(self, failure: BaseException | None = None, timeout: float | None = None) -> None:
         """Ends the membership. failure: why this worker gives up; None: the work is done. Servers in this process end

@@ -328,6 +328,10 @@ def run(client: Client, result: Arrays | None = None, result_rows: Rows | None =
     A membership that is lost (the lease ended, or the job went back to a checkpoint) begins again, as long as there is
     progress. Other errors are raised.
     """
+    if result is not None:
+        # What is wrong with them must not show when the job is done.
+        client.model.place(result, "steps", writeable=True)
+        client.tables.place(result_rows, "steps", writeable=True)
     with contextlib.closing(_Progress()) as progress:
         yield from _memberships(client, result, result_rows, progress, recycles)
 

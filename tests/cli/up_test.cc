@@ -367,19 +367,24 @@ TEST_CASE("a summary that cannot be written is an error of storage, and is shown
   CHECK_THAT(up.output(), Contains("98.32%") && Contains("sha256 ab12"));
 }
 
+// What ps:0 writes of a job that has failed.
+std::string SummaryOfFailure(const std::string& failure) {
+  return R"({"mode": "async", "ps": 2, "workers": 1, "steps": 470, "pushes": 940, "examples": 30080,)"
+         R"("wall_seconds": 2.5, "examples_per_second": 12032, "train_loss": 0.0123, "test_accuracy": 0.9811,)"
+         R"("test_loss": null, "version_staleness": {"p50": 1, "p99": 3, "max": 4}, "lead": {"p50": 1, "max": 4},)"
+         R"("bytes_pushed": 1000000, "bytes_pulled": 2000000, "weights_sha256": "cd34",)"
+         R"("checkpoint": "/runs/7/step-00000400", "recoveries": 0, "lost_pushes": 0, "pushes_refused": 0,)"
+         R"("failure": ")" +
+         failure + "\"}";
+}
+
 TEST_CASE(
     "a job that cannot be saved says why, is not started again, and its summary is shown, not written") {
   Up up;
   up.environment["FAKE_PS"] =
       "[ $TASK = ps:1 ] && forever; until [ -e $DONE ]; do sleep 0.02; done; "
       "echo \"$FAKE_SUMMARY\" > $SUMMARY; echo storage failed: no room; exit 74";
-  up.environment["FAKE_SUMMARY"] =
-      R"({"mode": "async", "ps": 2, "workers": 1, "steps": 470, "pushes": 940, "examples": 30080,)"
-      R"("wall_seconds": 2.5, "examples_per_second": 12032, "train_loss": 0.0123, "test_accuracy": 0.9811,)"
-      R"("test_loss": null, "version_staleness": {"p50": 1, "p99": 3, "max": 4}, "lead": {"p50": 1, "max": 4},)"
-      R"("bytes_pushed": 1000000, "bytes_pulled": 2000000, "weights_sha256": "cd34",)"
-      R"("checkpoint": "/runs/7/step-00000400", "recoveries": 0, "lost_pushes": 0, "pushes_refused": 0,)"
-      R"("failure": "storage failed: no room"})";
+  up.environment["FAKE_SUMMARY"] = SummaryOfFailure("storage failed: no room");
   up.environment["FAKE_WORKER"] =
       "await ps:0 ps:1; touch $DONE; while kill -0 $(cat $STATE/ps:0.pid); do :; done 2>/dev/null; exit 74";
   const std::string summary = up.dir() / "out.json";
@@ -556,7 +561,10 @@ TEST_CASE("a signal has a job with checkpoints save itself before it ends") {
   Up up;
   up.environment["FAKE_PS"] =
       "[ $TASK = ps:0 ] || trap '[ -e $STATE/saved ] && exit 143; touch $STATE/early; exit 1' TERM; "
-      "[ $TASK = ps:1 ] || trap 'touch $STATE/saved; exit 143' TERM; forever";
+      "[ $TASK = ps:1 ] || trap 'echo \"$FAKE_SUMMARY\" > $SUMMARY; touch $STATE/saved; exit 143' TERM; "
+      "forever";
+  const std::string on = "ps:0 got SIGTERM; started again, the job goes on from /runs/7/step-00000400";
+  up.environment["FAKE_SUMMARY"] = SummaryOfFailure(on);
   up.environment["FAKE_WORKER"] =
       "trap '[ -e $STATE/saved ] || touch $STATE/early; exit 143' TERM; touch $STATE/ready; forever";
   up.Start({"--ps=2", "--set", "checkpoint.directory=runs"});
@@ -565,7 +573,8 @@ TEST_CASE("a signal has a job with checkpoints save itself before it ends") {
   CHECK(up.Wait() == 143);
   CHECK(fs::exists(up.dir() / "saved"));
   CHECK_FALSE(fs::exists(up.dir() / "early"));
-  CHECK_THAT(up.output(), Contains("SIGTERM: saving a checkpoint and ending 3 tasks"));
+  CHECK_THAT(up.output(),
+             Contains("SIGTERM: saving a checkpoint and ending 3 tasks") && Contains("\n" + on + "\nlogs: "));
   for (const char* task : {"ps:0", "ps:1", "worker:0"}) CHECK(IsGone(up.Await(task)));
 }
 

@@ -299,6 +299,9 @@ class Errors(unittest.TestCase):
                 with self.subTest(text):
                     self.error(weir.ConfigError, text, lambda: client.pull(0, arrays))
             client.pull(0, ok).result()
+            # Not when the job is done.
+            wrong = {**ok, "w": np.zeros(INPUTS)}
+            self.error(weir.ConfigError, "steps: w must be float32", lambda: next(client.steps(wrong)))
         self.error(weir.ConfigError, "closed", lambda: client.next_work())
 
     def test_a_push_that_lacks_something(self):

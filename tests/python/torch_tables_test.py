@@ -250,6 +250,8 @@ class Misuse(unittest.TestCase):
         self.error("mode must be \"sum\" or \"mean\", got 'max'", lambda: Small(mode="max"))
         self.error("keys must be a tensor of int64", lambda: weir.torch.Optimizer(Small(), job(), Clicks()).loader(
             final_keys={"words": keys.int()}))
+        self.error("must be a mapping, table -> tensor of int64, got list",
+                   lambda: weir.torch.Optimizer(Small(), job(), Clicks()).loader(final_keys=[1]))
 
     def test_outside_of_the_batches(self):
         model, left = Small(), []

@@ -288,21 +288,44 @@ class Use(unittest.TestCase):
         def unfreeze(model):
             model[0].weight.requires_grad_(True)
 
-        for change, name in ((replace, "3.weight"), (add, "4.weight"), (unfreeze, "0.weight")):
-            for within in (False, True):
-                with self.subTest(change.__name__, within=within):
-                    model = train.make_model()
-                    if change is unfreeze:
-                        model[0].weight.requires_grad_(False)
-                    opt = self.optimizer(model)
-                    if not within:
-                        change(model)
-                    with self.assertRaisesRegex(weir.ConfigError, f"^{name} is not as it was when the optimizer was made"):
-                        for x, y, *_ in opt.loader():
-                            self.assertTrue(within)
+        changes = {replace: "3.weight", add: "4.weight", unfreeze: "0.weight"}
+        # At which batch. Later ones are not looked at, unless a parameter has no gradient any more.
+        cases = [(change, at) for change in changes for at in (None, 0)] + [(replace, 3)]
+        for change, at in cases:
+            with self.subTest(change.__name__, at=at):
+                model = train.make_model()
+                if change is unfreeze:
+                    model[0].weight.requires_grad_(False)
+                opt = self.optimizer(model)
+                if at is None:
+                    change(model)
+                with self.assertRaisesRegex(weir.ConfigError, f"^{changes[change]} is not as it was when the optimizer was made"):
+                    for n, (x, y, *_) in enumerate(opt.loader()):
+                        self.assertIsNotNone(at)
+                        self.assertLessEqual(n, at)
+                        if n == at:
                             change(model)
-                            F.cross_entropy(model(x), y).backward()
-                            opt.step()
+                        opt.zero_grad()
+                        F.cross_entropy(model(x), y).backward()
+                        opt.step()
+
+    def test_a_backward_that_is_missing(self):
+        opt = self.optimizer()
+        with self.assertWarnsRegex(UserWarning, "no parameter of the model has a gradient: was backward\\(\\) called"):
+            for _ in opt.loader():
+                opt.zero_grad()
+                opt.step()
+
+    def test_the_rank(self):
+        opt = self.optimizer()
+        with self.assertRaisesRegex(weir.Error, "the rank is known from the first batch"):
+            opt.rank  # pylint: disable=pointless-statement
+        for _ in opt.loader():
+            self.assertEqual(opt.rank, 0)
+            opt.step()
+        self.assertEqual(opt.rank, 0)
+        with self.assertRaisesRegex(weir.Error, "after it the optimizer has rank"):
+            opt.client  # pylint: disable=pointless-statement
 
     def test_a_parameter_that_is_frozen_after_the_optimizer_was_made(self):
         """Its momentum would move it on, without gradients."""

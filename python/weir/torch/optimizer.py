@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from typing import Any, Callable, Generator, Iterator, Mapping, NoReturn, Sequence, TypeVar
 
 import numpy as np
@@ -85,6 +86,7 @@ class Optimizer(torch.optim.Optimizer):
         self._begun = False
         # Whether the model was looked at, in the first step().
         self._checked = False
+        self._rank: int | None = None
         # Of the job: shown, and held against LR schedulers.
         self._lr = float(self.job.config["optimizer"]["learning_rate"])
         self._complete = False
@@ -158,7 +160,7 @@ class Optimizer(torch.optim.Optimizer):
                     step.prefetch_rows(as_arrays(prefetch_keys(batches.peek(step.work))))
                 if seed is not None:
                     self._place.seed((seed + 0x9E3779B97F4A7C15 * (step.work.batch + 1)) % 2**63)
-                self._step = step
+                self._step, self._rank = step, client._rank
                 gradients.begin(step)
                 self._rows.begin(step)
                 yield data
@@ -169,6 +171,7 @@ class Optimizer(torch.optim.Optimizer):
                     raise Error("step() was not called for the last batch; call it once for each batch of the loader. "
                                 "For larger batches raise data.batch_size; to leave early, break out of the loop")
                 batches.prepare(step.work)
+            self._rank = client._rank
             self._weights.load(final)
             self._rows.keep(kept)
         except GeneratorExit:
@@ -210,6 +213,9 @@ class Optimizer(torch.optim.Optimizer):
         else:
             self._weights.check()
             self._checked = True
+        if not self._overlap and all(p.grad is None for p in self._weights.parameters.values()):
+            warnings.warn("step() sends zeros, since no parameter of the model has a gradient: was backward() called, and on a "
+                          "loss of this model?", stacklevel=2)
         self._gradients.finish()
         step.push(loss=None if loss is None else float(loss), rows=self._rows.gradients())
         return result
@@ -264,8 +270,17 @@ class Optimizer(torch.optim.Optimizer):
     def client(self) -> Client:
         """This worker's membership, within the loop."""
         if self._client is None:
-            raise Error("there is a client only within the loop over loader()")
+            raise Error("there is a client only within the loop over loader(); after it the optimizer has rank, and the model the trained "
+                        "weights")
         return self._client
+
+    @property
+    def rank(self) -> int:
+        """This worker's rank in the job, also after the loop; of one process 0. For what one worker of all does, such as saving
+        the model."""
+        if self._rank is None:
+            raise Error("the rank is known from the first batch of loader() on")
+        return self._rank
 
     # ---- what torch.optim.Optimizer has, and the job has in its place
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ..client import Client
-from ..errors import Error
+from ..errors import ConfigError, Error
 from ..job import Floats
 from ..steps import Step
 from ..tables import Keys, Rows, RowSet, Tables
@@ -112,6 +112,8 @@ class KeptRows:
     """Rows of certain keys, of one version of the weights."""
 
     def __init__(self, keys: KeysOfTables, tables: Tables):
+        if not isinstance(keys, Mapping):
+            raise ConfigError(f"keys of tables must be a mapping, table -> tensor of int64, got {type(keys).__name__}")
         self._set = RowSet(as_arrays(keys), tables)
 
     def into(self) -> Rows:
@@ -121,8 +123,8 @@ class KeptRows:
     def read(self, table: str, keys: Keys) -> Floats:
         rows, found = self._set.find(table, keys)
         if not found.all():
-            raise Error(f"table {table}: key {keys[~found][0]} was not named when these weights were read; name all that the "
-                        "model looks up")
+            raise Error(f"table {table}: key {keys[~found][0]} was not named when these weights were read; name all keys that "
+                        "the model looks up: within snapshot(keys=...), and for those after the loop in loader(final_keys=...)")
         return rows
 
 

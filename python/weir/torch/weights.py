@@ -45,6 +45,8 @@ class ModelWeights:
         self.statistics = {name: buffer for name, buffer in model.named_buffers() if name in names}
         # Those of each layer.
         self._of_layers = [(layer, {name: layer._buffers.get(name) for name in _STATISTICS}) for layer in layers.values()]
+        # Of the newest step: that of a layer which was replaced has none.
+        self._without: set[str] = set()
         #: Both, in the order of the job's tensors.
         self.all = {**self.parameters, **self.statistics}
 
@@ -71,8 +73,12 @@ class ModelWeights:
         self._check_statistics()
 
     def check_again(self) -> None:
-        """As check(), of what can be seen in microseconds: parameters that are frozen now, and statistics that were replaced in
-        their layers."""
+        """As check(), of what can be seen in microseconds: parameters that are frozen now, statistics that were replaced in their
+        layers, and, where other parameters than before are without a gradient, all of it."""
+        without = {name for name, p in self.parameters.items() if p.grad is None}
+        if without != self._without:
+            self._without = without
+            return self.check()
         self._check_frozen()
         for layer, buffers in self._of_layers:
             for name, buffer in buffers.items():
