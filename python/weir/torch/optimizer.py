@@ -213,11 +213,12 @@ class Optimizer(torch.optim.Optimizer):
         else:
             self._weights.check()
             self._checked = True
-        if not self._overlap and all(p.grad is None for p in self._weights.parameters.values()):
+        self._gradients.finish()
+        rows = self._rows.gradients()
+        if not rows and not self._overlap and all(p.grad is None for p in self._weights.parameters.values()):
             warnings.warn("step() sends zeros, since no parameter of the model has a gradient: was backward() called, and on a "
                           "loss of this model?", stacklevel=2)
-        self._gradients.finish()
-        step.push(loss=None if loss is None else float(loss), rows=self._rows.gradients())
+        step.push(loss=None if loss is None else float(loss), rows=rows)
         return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:
