@@ -118,12 +118,13 @@ void ShardFleet::Readdress(std::vector<std::string> addresses) {
 void ShardFleet::Broadcast(const v1::ControlMessage& message) { SendTo(servers().first(size()), message); }
 
 std::set<uint32_t> ShardFleet::TellEnd(v1::ControlMessage shutdown) {
+  shutdown_ = std::move(shutdown);
   std::set<uint32_t> told;
   for (uint32_t index = 0; index < servers_.size(); ++index) {
-    if (servers_[index].link != nullptr && servers_[index].connected) told.insert(index);
+    if (servers_[index].link == nullptr || !servers_[index].connected) continue;
+    servers_[index].link->Send(*shutdown_);
+    told.insert(index);
   }
-  shutdown_ = std::move(shutdown);
-  SendTo(servers(), *shutdown_);
   return told;
 }
 
