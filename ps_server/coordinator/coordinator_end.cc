@@ -172,14 +172,18 @@ void Coordinator::TellServers(absl::Duration limit) {
 }
 
 void Coordinator::HandleServerGone(uint32_t index, const absl::Status& status) {
-  if (status.ok()) {
+  // A server that has confirmed the end, and ended, may break its connection before that arrives. Then nobody
+  // is there to be called again.
+  const bool gone = absl::IsUnavailable(status) && !shards_[index].connected;
+  if (status.ok() || gone) {
     farewell_.OnServerKnows(index);
     return EndOnceAllKnow();
   }
   shards_.Drop(index);
   if (farewell_.untold_servers().count(index) == 0 || farewell_.AllKnow(now())) return;
   // The next tick calls it again.
-  LogWarning(shards_.name(index), " was lost before it knew how the job ends: ", status.message());
+  LogInfo("the link to ", shards_.name(index), " broke as the job ended: ", status.message());
+  farewell_.OnServerBroke(now());
 }
 
 void Coordinator::FailJob(const absl::Status& failure, bool asked) {

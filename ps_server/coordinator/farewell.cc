@@ -60,4 +60,8 @@ void Farewell::OnServersTold(std::set<uint32_t> servers, absl::Time until) {
   servers_until_ = until;
 }
 
+void Farewell::OnServerBroke(absl::Time now) {
+  servers_until_ = std::min(servers_until_, now + kTellFailure);
+}
+
 }  // namespace weir

@@ -19,7 +19,7 @@ class Farewell {
  public:
   // A process that is alive although its connection broke calls again within this time.
   static constexpr absl::Duration kComesBack = absl::Seconds(1);
-  // The time to hear of a failure.
+  // The time to hear of a failure, or on another link of the end.
   static constexpr absl::Duration kTellFailure = absl::Seconds(2);
 
   // Ranks are 0 to workers - 1.
@@ -69,6 +69,8 @@ class Farewell {
   // These servers were told, and are waited for until they confirm that.
   void OnServersTold(std::set<uint32_t> servers, absl::Time until);
   void OnServerKnows(uint32_t server) { untold_servers_.erase(server); }
+  // The link to a server broke. One that is alive can be told on another link soon.
+  void OnServerBroke(absl::Time now);
   const std::set<uint32_t>& untold_servers() const { return untold_servers_; }
 
   // ---- all of them

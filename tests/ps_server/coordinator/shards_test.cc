@@ -60,6 +60,20 @@ TEST_CASE("A job that is done ends when every shard has confirmed that it knows"
     REQUIRE(told.size() == 2);
     CHECK(told[1].shutdown().failure() == "");
   }
+  SECTION("never: its process is gone, so nobody is there to be told") {
+    f.shards[1]->connects = false;
+    f.shards[1]->Break("Broken pipe");
+    f.coordinator->Tick();
+    CHECK(f.ends == 0);
+    f.shards[1]->events.ended(absl::UnavailableError("connection refused"));
+  }
+  SECTION("never: its link broke, and another one does not come about for two seconds") {
+    f.shards[1]->connects = false;
+    f.shards[1]->Break();
+    f.Run(absl::Seconds(1.5));
+    CHECK(f.ends == 0);
+    f.Run(absl::Seconds(1));
+  }
   SECTION("never: after cluster.server_wait_seconds") {
     f.Run(absl::Seconds(4.5));
     f.shards[1]->connects = false;
