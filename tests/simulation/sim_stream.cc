@@ -131,12 +131,14 @@ void SimStream::Write() {
   const bool bulk = !message_.payload.empty();
   if (bulk && connection_->full(Connection::kAcceptor)) return later(kFull, &SimStream::Write);
   absl::Duration wait = world.Between(absl::ZeroDuration(), absl::Microseconds(bulk ? 3000 : 50));
-  // A congested stream is slow. All such waits of a run together take less time than a job has to make
-  // progress.
-  uint64_t& congested = site_->faults["stream congested"];
-  if (bulk && congested < kMostCongested && world.Chance(0.004)) {
-    ++congested;
-    wait = world.Between(absl::ZeroDuration(), kCongested);
+  if (bulk) {
+    // A congested stream is slow. All such waits of a run together take less time than a job has to make
+    // progress.
+    uint64_t& congested = site_->faults["stream congested"];
+    if (congested < kMostCongested && world.Chance(0.004)) {
+      ++congested;
+      wait = world.Between(absl::ZeroDuration(), kCongested);
+    }
   }
   world.After(node_, wait, [self = shared_from_this()] {
     if (self->session_ == nullptr) return;

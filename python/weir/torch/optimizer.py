@@ -84,8 +84,6 @@ class Optimizer(torch.optim.Optimizer):
         self._gradients: Gradients | None = None
         self._step: Step | None = None
         self._begun = False
-        # Whether the model was looked at, in the first step().
-        self._checked = False
         self._rank: int | None = None
         # Of the job: shown, and held against LR schedulers.
         self._lr = float(self.job.config["optimizer"]["learning_rate"])
@@ -208,14 +206,10 @@ class Optimizer(torch.optim.Optimizer):
                               "is the servers' that counts; use optimizer.schedule of the job instead of a scheduler")
         if step.pushed:
             raise Error("this batch was pushed already; call step() once for each batch of the loader")
-        if self._checked:
-            self._weights.check_again()
-        else:
-            self._weights.check()
-            self._checked = True
+        self._weights.check_again()
         self._gradients.finish()
         rows = self._rows.gradients()
-        if not rows and not self._overlap and all(p.grad is None for p in self._weights.parameters.values()):
+        if not rows and not self._overlap and self._weights.none_has_gradient():
             warnings.warn("step() sends zeros, since no parameter of the model has a gradient: was backward() called, and on a "
                           "loss of this model?", stacklevel=2)
         step.push(loss=None if loss is None else float(loss), rows=rows)

@@ -45,8 +45,8 @@ class ModelWeights:
         self.statistics = {name: buffer for name, buffer in model.named_buffers() if name in names}
         # Those of each layer.
         self._of_layers = [(layer, {name: layer._buffers.get(name) for name in _STATISTICS}) for layer in layers.values()]
-        # Of the newest step: that of a layer which was replaced has none.
-        self._without: set[str] = set()
+        # Of the newest step; None: there was none. The parameter of a layer that was replaced has no gradient.
+        self._without: set[str] | None = None
         #: Both, in the order of the job's tensors.
         self.all = {**self.parameters, **self.statistics}
 
@@ -73,8 +73,8 @@ class ModelWeights:
         self._check_statistics()
 
     def check_again(self) -> None:
-        """As check(), of what can be seen in microseconds: parameters that are frozen now, statistics that were replaced in their
-        layers, and, where other parameters than before are without a gradient, all of it."""
+        """As check(), for each step: of what can be seen in microseconds, that is parameters that are frozen now, and statistics that
+        were replaced in their layers. In the first step, and where other parameters than before are without a gradient, all of it."""
         without = {name for name, p in self.parameters.items() if p.grad is None}
         if without != self._without:
             self._without = without
@@ -84,6 +84,10 @@ class ModelWeights:
             for name, buffer in buffers.items():
                 if layer._buffers.get(name) is not buffer:
                     self._check_statistics()
+
+    def none_has_gradient(self) -> bool:
+        """Whether no parameter had one in the newest check_again()."""
+        return self._without is not None and len(self._without) == len(self.parameters)
 
     def _check_statistics(self) -> None:
         buffers = dict(self._model.named_buffers())
