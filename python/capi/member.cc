@@ -17,6 +17,7 @@
 #include "common/telemetry/grpc_process.h"
 #include "common/telemetry/logging.h"
 #include "local/saved_rows.h"
+#include "python/capi/folder_opening.h"
 
 namespace weir {
 namespace {
@@ -117,6 +118,8 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
       WEIR_ASSIGN_OR_RETURN(client.token, JobToken::Random());
     }
     cluster.token = client.token;
+    std::optional<FolderOpening> opening;
+    if (!checkpoints.empty()) opening.emplace(checkpoints);
     WEIR_ASSIGN_OR_RETURN(local, InProcessCluster::Start(std::move(cluster)));
     client.servers = local->addresses();
     // The servers have looked there as well, and find nothing newer before a worker joins.

@@ -12,7 +12,7 @@ import unittest
 
 # The tree itself, not the runfiles: WORKSPACE is a link into it.
 ROOT = pathlib.Path(os.path.realpath("WORKSPACE")).parent
-sys.path.insert(0, str(ROOT / "tests/deploy"))
+sys.path[:0] = [str(ROOT / "tests/deploy"), str(ROOT / "tests/common/object_store")]
 sys.dont_write_bytecode = True
 import environment  # pylint: disable=wrong-import-position
 

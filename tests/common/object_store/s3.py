@@ -1,10 +1,10 @@
-"""The S3 server of tests/common/object_store, on loopback, with a bucket in it."""
+"""s3_server.py as a process, on loopback, with a bucket in it; for tests in Python."""
 import os
 import pathlib
 import subprocess
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAM = pathlib.Path(__file__).resolve().parent / "s3_server.py"
 BUCKET = "weir"
 LIMIT_SECONDS = 120
 
@@ -16,7 +16,7 @@ class Server:
         # `./dev test` makes this Python, and sets the variable.
         python = os.environ["WEIR_S3_PYTHON"]
         port = folder / "port"
-        self.process = subprocess.Popen([python, ROOT / "tests/common/object_store/s3_server.py", port, BUCKET], stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen([python, PROGRAM, port, BUCKET], stderr=subprocess.DEVNULL)
         end = time.monotonic() + LIMIT_SECONDS
         while not port.exists():
             if self.process.poll() is not None or time.monotonic() > end:
