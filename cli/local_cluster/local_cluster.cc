@@ -11,9 +11,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -36,6 +38,9 @@ void RemoveIfThere(const std::string& folder) {
   std::error_code ignored;
   std::filesystem::remove_all(folder, ignored);
 }
+
+// What PyTorch, OpenBLAS, MKL and OpenMP itself begin with.
+constexpr char kThreadsVariable[] = "OMP_NUM_THREADS";
 
 constexpr char kJobOfCertificates[] = "weir";
 constexpr absl::Duration kCertificatesLast = absl::Hours(24 * 365);
@@ -139,6 +144,11 @@ absl::Status LocalCluster::Launch(TaskProcess& task) {
     process.environment["WEIR_TOKEN_FILE"] = TokenFile();
     process.environment["WEIR_SET"] =
         absl::StrCat("[", absl::StrJoin(options_.overrides, ",", AppendQuoted), "]");
+    // Each program would take all cores, and their threads would wait for each other, turning.
+    if (options_.workers > 1 && std::getenv(kThreadsVariable) == nullptr) {
+      const int threads = static_cast<int>(std::thread::hardware_concurrency()) / options_.workers;
+      process.environment[kThreadsVariable] = absl::StrCat(std::max(1, threads));
+    }
   } else {
     process.args = {task.program, absl::StrCat("--config=", options_.config),
                     absl::StrCat("--token_file=", TokenFile())};

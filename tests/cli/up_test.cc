@@ -12,6 +12,7 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -298,6 +299,22 @@ TEST_CASE("a worker's program that ends well without joining is named at once") 
              Contains("error: the program of worker:1 ended after ") &&
                  Contains(" without joining the job; the last lines of worker:1:\n    bye\nhint: ") &&
                  Contains("weir.torch.Optimizer"));
+}
+
+TEST_CASE("the programs of several workers share the cores, unless the environment says otherwise") {
+  unsetenv("OMP_NUM_THREADS");
+  const unsigned share = std::max(1u, std::thread::hardware_concurrency() / 2);
+  for (const auto& [set, workers, says] :
+       {std::tuple<std::string, std::string, std::string>{"", "2", std::to_string(share)},
+        {"7", "2", "7"},
+        {"", "1", ""}}) {
+    Up up;
+    if (!set.empty()) up.environment["OMP_NUM_THREADS"] = set;
+    up.environment["FAKE_PS"] = "await worker:" + std::to_string(std::stoi(workers) - 1) + "; DONE=/dev/null";
+    up.environment["FAKE_WORKER"] = "echo \"threads='$OMP_NUM_THREADS'\"";
+    CHECK(up.Run({"--workers=" + workers, "--verbose", "--", "tests/cli/fake/worker"}) == 0);
+    CHECK_THAT(up.output(), Contains("[worker:0] threads='" + says + "'\n"));
+  }
 }
 
 TEST_CASE("a job that cannot begin without a worker that was killed ends at once and names it") {
