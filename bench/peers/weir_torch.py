@@ -21,9 +21,16 @@ torch.set_num_threads(1)
 torch.manual_seed(1)
 model = pytorch_step.new_model()
 images, labels = pytorch_step.examples(args.data)
-# A batch is made at once, as in the other programs, not one example after the other.
+
+
+def batch(indexes):
+    """Made at once, as in the other programs, not one example after the other."""
+    at = torch.tensor(indexes)
+    return images[at], labels[at]
+
+
 opt = weir.torch.Optimizer(model, args.job, range(len(labels)))
-batches = opt.loader(collate_fn=lambda indexes: (images[indexes], labels[indexes]))
+batches = opt.loader(collate_fn=batch)
 
 # In async the first worker would train alone while the other one still starts, and could leave it nothing to do.
 (pathlib.Path(args.out) / f"{os.getpid()}.ready").touch()
