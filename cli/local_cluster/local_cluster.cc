@@ -144,7 +144,7 @@ absl::Status LocalCluster::Launch(TaskProcess& task) {
     process.environment["WEIR_TOKEN_FILE"] = TokenFile();
     process.environment["WEIR_SET"] =
         absl::StrCat("[", absl::StrJoin(options_.overrides, ",", AppendQuoted), "]");
-    // Each program would take all cores, and their threads would wait for each other, turning.
+    // Each program would begin with a thread for each core, and these would spin while they wait for a core.
     if (options_.workers > 1 && std::getenv(kThreadsVariable) == nullptr) {
       const int threads = static_cast<int>(std::thread::hardware_concurrency()) / options_.workers;
       process.environment[kThreadsVariable] = absl::StrCat(std::max(1, threads));
