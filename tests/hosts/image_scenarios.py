@@ -6,7 +6,7 @@ import subprocess
 
 from certificates import Certificates
 from job import DRAINED, HEALTH_PORT, cluster_of, expect, get, injected, seen, wait_until
-from object_storage import ObjectStorage
+from object_storage import start_storage
 from rendered_job import Image, RenderedJob
 from scenarios import (SERVERS, TRAINING, WORKERS, expect_undisturbed_weights, kill, replace_certificates, restart_elsewhere,
                        scenario)
@@ -19,9 +19,9 @@ USER = 65532
 
 def rendered_job(world, overlay="overlay", made=None, **how):
     """`made`: the Secrets that its user makes besides those of the job's token and of object storage."""
-    storage = ObjectStorage(world.folder)
+    storage = start_storage(world.folder)
     world.at_end(storage.close)
-    made = {"weir-object-storage": storage.environment} | (made or {})
+    made = {"weir-object-storage": storage.variables} | (made or {})
     return world.add(RenderedJob(world, HERE / overlay, made, **how))
 
 

@@ -4,7 +4,7 @@ import json
 from certificates import Certificates
 from containers import Containers
 from job import BAD_CONFIG, DRAINED, HEALTH_PORT, KILLED, PEER_LOST, cluster_of, expect, get, injected, seen, wait_until
-from object_storage import BUCKET, ObjectStorage
+from object_storage import BUCKET, start_storage
 
 SCENARIOS = {}  # name -> function(world), in the order of this file
 
@@ -106,10 +106,10 @@ def server_moves(world):
 @scenario
 def server_moves_s3(world):
     """The same with checkpoints in object storage, and no folder that servers share."""
-    storage = ObjectStorage(world.folder)
+    storage = start_storage(world.folder)
     world.at_end(storage.close)
     settings = {"checkpoint.directory": f"s3://{BUCKET}/digits"}
-    lose_servers(world, sync_job(world, settings, environment=storage.environment), kill)
+    lose_servers(world, sync_job(world, settings, environment=storage.variables), kill)
 
 
 @scenario
