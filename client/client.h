@@ -226,6 +226,9 @@ class Client {
   virtual uint32_t worker() const = 0;
   // The clock at which this member began: the job's progress at that time, as a worker counts it.
   virtual uint64_t start_clock() const = 0;
+  // The id of the job (v1::JobIdentity), for ClientOptions::job. 0: ps:0 speaks a protocol version
+  // before 1.9.
+  virtual uint64_t job() const = 0;
   virtual const ModelSpec& model() const = 0;
   // The job's embedding tables, as its config has them.
   virtual const std::vector<TableSpec>& tables() const = 0;

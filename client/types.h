@@ -85,6 +85,9 @@ struct ClientOptions {
   // cluster.server_wait_seconds for a ps:0 that does not answer, and the history is continued instead of
   // begun anew.
   bool again = false;
+  // With `again`: Client::job() of the membership before. A ps:0 of another job then refuses this process,
+  // with Aborted. 0: not known.
+  uint64_t job = 0;
   // Returns the seconds in which this process has computed gradients since it started, and did not wait; sent
   // along with each heartbeat (WorkerReport.compute_seconds). Called on any thread; must not block. May be
   // null: then nobody knows the worker's utilization.

@@ -52,6 +52,7 @@ absl::Status WorkUntilDone(ClientOptions options, const JoinJobFunction& join,
     }
     LogWarning(end.status.message(), "; joining again");
     options.again = true;
+    options.job = client->job();
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/report/format.h"
+#include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/object_store/object_file_system.h"
 
@@ -20,6 +21,11 @@ absl::StatusOr<std::string> FindResumed(const std::string& directory) {
   if (!absl::IsNotFound(found.status())) {
     return Refuse("directory", directory, absl::StrCat(": ", found.status().message()));
   }
+  // A log of an earlier version of Weir, which took no checkpoint before the first push, begins with version
+  // 0.
+  WEIR_ASSIGN_OR_RETURN(const bool log, HoldsLog(AnyStorage(), directory));
+  if (log)
+    return absl::StrCat("going on from the log in ", Printable(directory), ", which begins with version 0");
   if (ResolveCheckpoint(AnyStorage(), directory).ok()) {
     return Refuse("directory", directory,
                   " is one checkpoint; --resume takes the folder that it is in, where the next ones go");
@@ -32,11 +38,17 @@ absl::Status CheckNew(const std::string& directory) {
   if (!there.ok()) return Refuse("directory", directory, absl::StrCat(": ", there.status().message()));
   const auto newest =
       std::find_if(there->rbegin(), there->rend(), [](const auto& c) { return c.has_manifest; });
-  if (newest == there->rend()) return absl::OkStatus();
-  return Refuse(
-      "directory", directory,
-      absl::StrCat(" holds checkpoints of a job already, the newest of step ", FormatCount(newest->step),
-                   "; go on with that job (--resume=", directory, ") or name another folder"));
+  std::string what;
+  if (newest != there->rend()) {
+    what = absl::StrCat("checkpoints of a job already, the newest of step ", FormatCount(newest->step));
+  } else {
+    WEIR_ASSIGN_OR_RETURN(const bool log, HoldsLog(AnyStorage(), directory));
+    if (!log) return absl::OkStatus();
+    what = "a log of a job's pushes already";
+  }
+  return Refuse("directory", directory,
+                absl::StrCat(" holds ", what, "; go on with that job (--resume=", directory,
+                             ") or name another folder"));
 }
 
 }  // namespace

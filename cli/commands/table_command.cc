@@ -104,6 +104,8 @@ absl::StatusOr<v1::ReadRowsReply> RowsOfJob(const Job& job, const TableOptions& 
   for (auto& [shard, request] : requests) {
     request.set_table(options.table);
     request.set_slots(options.slots);
+    request.set_job(job.status.job().id());
+    request.set_shard_plus_one(shard + 1);
     const std::string address = AddressOf(job, shard);
     const auto rows = ReadRows(shard, address, job.token, job.tls, request, kDeadline);
     if (!rows.ok()) {

@@ -124,6 +124,7 @@ std::string StatusReport(const v1::ClusterStatus& status) {
     absl::StrAppend(&out, absl::StrFormat("%-18s", name), value, "\n");
   };
   line("job", absl::StrCat(Title(status), ", ", StateName(status.state())));
+  if (status.job().id() != 0) line("id", absl::StrFormat("%016x", status.job().id()));
   if (!status.failure().empty()) line("failure", Printable(status.failure()));
   if (status.waiting_for_size() > 0) line("waiting for", Waiting(status));
   line("step", absl::StrCat(FormatCount(status.step()), " of ", FormatCount(status.total_steps())));

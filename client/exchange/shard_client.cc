@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/call/call_retry.h"
+#include "common/protocol/job_failure.h"
 
 namespace weir {
 
@@ -117,8 +118,9 @@ class ShardClient::ShardCall final : public Call, public std::enable_shared_from
         Begin();
         return;
       }
+      if (how.ok()) shard_.reached_ = true;
       if (!how.ok()) {
-        const CallRetry::Verdict verdict = retry_.Judge(how.status());
+        const CallRetry::Verdict verdict = retry_.Judge(shard_.Misdirected(how.status()));
         error = verdict.error;
         if (error.ok()) {
           pause_ = shard_.loop_.RunAfter(verdict.wait, [self = shared_from_this()] {
@@ -183,9 +185,16 @@ ShardClient::ShardClient(uint32_t index, std::unique_ptr<ShardChannel> channel, 
       group_(group),
       limits_(limits) {}
 
+absl::Status ShardClient::Misdirected(const absl::Status& status) const {
+  if (!absl::IsNotFound(status)) return status;
+  if (reached_) return LostPeer(absl::StrCat("another server is there now: ", status.message()));
+  return Misfit(absl::StrCat("the call has reached another server: ", status.message()));
+}
+
 v1::Caller ShardClient::CallerNow() const {
   v1::Caller now = caller_;
   now.set_epoch(epoch_.load());
+  now.set_shard_plus_one(index_ + 1);
   return now;
 }
 

@@ -65,6 +65,9 @@ class ShardClient {
   std::shared_ptr<ExchangeStream> Begin(const std::shared_ptr<ShardExchange>& exchange,
                                         const ExchangeStream::Ended& ended);
   v1::Caller CallerNow() const;
+  // What it means that a server says it is not the one that was called (NotFound): at first the addresses of
+  // this program, or of the job, are wrong. Later the shard's process has ended, and another has its address.
+  absl::Status Misdirected(const absl::Status& status) const;
 
   const uint32_t index_;
   const std::unique_ptr<ShardChannel> channel_;
@@ -76,6 +79,8 @@ class ShardClient {
   CallGroup& group_;
   const CallLimits limits_;
   std::atomic<uint64_t> answered_clock_ = 0;
+  // An exchange with the shard has succeeded.
+  std::atomic<bool> reached_ = false;
 
   Mutex mutex_;
   CondVar stream_gone_;

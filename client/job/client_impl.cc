@@ -36,6 +36,7 @@ v1::Caller MakeCaller(uint64_t instance, const v1::JoinReply& reply) {
   caller.set_epoch(reply.membership().epoch());
   caller.set_model_hash(reply.model_hash());
   caller.set_instance(instance);
+  caller.set_job(reply.job().id());
   return caller;
 }
 

@@ -89,6 +89,7 @@ class ClientImpl final : public Client {
   absl::Status Leave(const absl::Status& failure) override;
   uint32_t worker() const override { return caller_.worker(); }
   uint64_t start_clock() const override { return start_clock_; }
+  uint64_t job() const override { return caller_.job(); }
   const ModelSpec& model() const override { return tensors_.model(); }
   const std::vector<TableSpec>& tables() const override { return tables_; }
 
@@ -105,10 +106,9 @@ class ClientImpl final : public Client {
     bool probe = false;
   };
 
-  // Becomes a member of the job, without connections to its shards. `again`: this process was in the job
-  // before.
+  // Becomes a member of the job, without connections to its shards. `again`, `job`: as in ClientOptions.
   static absl::StatusOr<std::unique_ptr<ClientImpl>> Enter(const ClientOptions& options, bool again,
-                                                           const ModelSpec& model,
+                                                           uint64_t job, const ModelSpec& model,
                                                            const v1::JobConfig& config, Transport& transport);
   // Waits until every shard can be reached, at its address or at JobChannels::otherwise. Called once, before
   // any other call. Unavailable: a shard could not be reached before `deadline`; names it. What ends this

@@ -77,7 +77,7 @@ absl::Status CheckReply(const v1::JoinReply& reply, const ClientOptions& options
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ClientImpl>> ClientImpl::Enter(const ClientOptions& options, bool again,
-                                                              const ModelSpec& model,
+                                                              uint64_t job, const ModelSpec& model,
                                                               const v1::JobConfig& config,
                                                               Transport& transport) {
   std::unique_ptr<History> history;
@@ -95,6 +95,7 @@ absl::StatusOr<std::unique_ptr<ClientImpl>> ClientImpl::Enter(const ClientOption
   request.set_train_examples(options.train_examples);
   request.set_evaluates(options.evaluates);
   *request.mutable_protocol() = OwnProtocol();
+  if (job != 0) request.mutable_job()->set_id(job);
   for (const std::string& server : options.servers) request.add_ps_addresses(server);
 
   const std::shared_ptr<EventLoop> loop = transport.loop();
@@ -189,9 +190,11 @@ absl::StatusOr<std::unique_ptr<Client>> ClientImpl::Join(const ClientOptions& op
   const std::chrono::nanoseconds limit = Seconds(config.cluster().start_seconds());
   const auto deadline = std::chrono::steady_clock::now() + limit;
   const absl::Time values_deadline = transport.loop()->awake().Now() + absl::FromChrono(limit) + kSlack;
+  uint64_t job = options.job;
   for (bool again = options.again;; again = true) {
     WEIR_ASSIGN_OR_RETURN(std::unique_ptr<ClientImpl> client,
-                          Enter(options, again, model, config, transport));
+                          Enter(options, again, job, model, config, transport));
+    job = client->job();
     absl::Status status = client->Connect(deadline);
     if (status.ok()) status = client->AwaitInitialValues(values_deadline);
     if (status.ok()) return client;

@@ -121,6 +121,15 @@ std::string ShardFileName(uint32_t shard, uint32_t num_shards) {
   return absl::StrFormat("shard-%05u-of-%05u.safetensors", shard, num_shards);
 }
 
+std::string LogsFolder(const std::string& dir) { return JoinPath(dir, "log"); }
+
+absl::StatusOr<bool> HoldsLog(FileSystem& fs, const std::string& dir) {
+  absl::StatusOr<std::vector<std::string>> shards = fs.List(LogsFolder(dir));
+  if (absl::IsNotFound(shards.status())) return false;
+  WEIR_RETURN_IF_ERROR(shards.status());
+  return !shards->empty();
+}
+
 std::string TemporaryName(const std::string& name, uint64_t incarnation) {
   return absl::StrCat(".", name, ".tmp-", incarnation);
 }

@@ -38,6 +38,10 @@ std::string ShardFileName(uint32_t shard, uint32_t num_shards);
 // The name of a file that is being written. `incarnation`: the writer's.
 std::string TemporaryName(const std::string& name, uint64_t incarnation);
 constexpr const char kManifestName[] = "manifest.json";
+// Beside the checkpoints: where the logs of pushes lie, a folder for each shard (ps_server/push_log).
+std::string LogsFolder(const std::string& dir);
+// Whether some log has been begun there.
+absl::StatusOr<bool> HoldsLog(FileSystem& fs, const std::string& dir);
 
 struct CheckpointEntry {
   uint64_t step = 0;

@@ -16,7 +16,7 @@
 // manifest.json: a JSON object with the CheckpointManifest and, last, the checksum of every byte before it.
 namespace weir {
 
-constexpr DiskFormat kCheckpointFormat = {1, 4};
+constexpr DiskFormat kCheckpointFormat = {1, 5};
 
 // InvalidArgument: no undamaged checkpoint has this manifest; names the field. In particular, every shard has
 // one file, of this step and model, whose tensors are those of its part, and one of each table; in sync all

@@ -10,7 +10,7 @@
 namespace weir {
 namespace {
 
-constexpr uint32_t kMajor = 1, kMinor = 8;
+constexpr uint32_t kMajor = 1, kMinor = 9;
 
 v1::ProtocolVersion Make(uint32_t major, uint32_t minor) {
   v1::ProtocolVersion version;

@@ -22,6 +22,7 @@ constexpr size_t kSha256 = 64;
 
 Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
     : options_(std::move(options)),
+      job_(store == nullptr ? options_.job : store->opened().job),
       mode_(TraitsOf(options_.config)),
       created_(options_.clock->Now()),
       last_tick_(created_),
@@ -90,7 +91,7 @@ void Coordinator::Pin(v1::PinRequest request, Done<v1::PinReply> done) {
 
 void Coordinator::Unpin(v1::UnpinRequest request, Done<v1::UnpinReply> done) {
   queue_.Post([this, request = std::move(request), done = std::move(done)] {
-    if (absl::Status caller = members_.CheckCaller(request.caller()); !caller.ok()) return done(caller);
+    if (absl::Status caller = CheckCaller(request.caller()); !caller.ok()) return done(caller);
     HandleUnpin(request);
     done(v1::UnpinReply());
   });
@@ -98,7 +99,7 @@ void Coordinator::Unpin(v1::UnpinRequest request, Done<v1::UnpinReply> done) {
 
 void Coordinator::Report(v1::ReportRequest request, Done<v1::ReportReply> done) {
   queue_.Post([this, request = std::move(request), done = std::move(done)] {
-    if (absl::Status caller = members_.CheckCaller(request.caller()); !caller.ok()) return done(caller);
+    if (absl::Status caller = CheckCaller(request.caller()); !caller.ok()) return done(caller);
     if (request.evaluation().weights_sha256().size() > kSha256) {
       return done(absl::InvalidArgumentError(
           absl::StrCat("evaluation.weights_sha256: must be ", kSha256, " digits in hex, or empty")));
@@ -137,7 +138,7 @@ void Coordinator::Status(Done<v1::ClusterStatus> done, bool with_loss_curve) {
 
 void Coordinator::OnDisconnect(v1::Caller caller) {
   queue_.Post([this, caller = std::move(caller)] {
-    if (!members_.CheckCaller(caller).ok()) return;
+    if (!CheckCaller(caller).ok()) return;
     if (const auto member = members_.workers().find(caller.worker()); member != members_.workers().end()) {
       Disconnected(member->second);
       ReplaceIfGone(caller.worker());

@@ -69,6 +69,8 @@ class Coordinator {
  public:
   struct Options {
     v1::JobConfig config;
+    // Of a job without a store; otherwise the store knows it.
+    v1::JobIdentity job;
     // The number of workers that train, from the config or the cluster spec. At least 1.
     uint32_t workers = 1;
     // How messages name the workers, by rank: "worker:1 at 10.0.0.1:2222". May be short or empty.
@@ -149,6 +151,10 @@ class Coordinator {
 
   // All functions below run in the queue.
   void HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call);
+  // Aborted: the caller is of another job, which this ps:0, or one at its address, had before.
+  absl::Status CheckJob(uint64_t job) const;
+  // As CheckJob(); then as MemberTable::CheckCaller().
+  absl::Status CheckCaller(const v1::Caller& caller) const;
   // Whether the process may join. If so, and if the job's model, length or addresses are not known yet, the
   // request's become the job's.
   absl::Status CheckJoin(const v1::JoinRequest& request);
@@ -226,6 +232,9 @@ class Coordinator {
   }
   // Initial values that a worker uploads.
   bool NeedsUpload() const;
+  // Whether a job with a log has yet to save what its log begins with: the log alone tells neither the config
+  // nor the model, without which nobody could go on from it.
+  bool NeedsFirstSave() const;
   void HandleValues(uint32_t shard, const v1::ValuesStaged& staged);
   void SaveInitialValues();
   // All shards have them, and they are saved if the job has checkpoints.
@@ -353,6 +362,7 @@ class Coordinator {
   bool over() const { return state_ == v1::DONE || state_ == v1::FAILED; }
 
   const Options options_;
+  const v1::JobIdentity job_;
   const ModeTraits& mode_;
   v1::JobState state_ = v1::STARTING;
   uint64_t revision_ = 1;

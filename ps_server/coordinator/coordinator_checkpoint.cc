@@ -78,6 +78,7 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   snapshot.model = ToProto(*model_);
   v1::CoordinatorState& job = snapshot.job;
   *job.mutable_config() = options_.config;
+  *job.mutable_identity() = job_;
   job.set_workers(options_.workers);
   job.set_parts(size_.parts);
   job.set_train_examples(size_.train_examples);

@@ -1,4 +1,4 @@
-// The part of Coordinator for initial values that a worker uploads.
+// The part of Coordinator for initial values that a worker uploads, or that are saved before the job begins.
 #include <string>
 
 #include "common/telemetry/logging.h"
@@ -8,6 +8,11 @@ namespace weir {
 
 bool Coordinator::NeedsUpload() const {
   return model_->uploaded() && !options_.init_from.has_value() && !has_checkpoint();
+}
+
+bool Coordinator::NeedsFirstSave() const {
+  return recoverable() && !has_checkpoint() &&
+         options_.config.server().durability() == v1::ServerConfig::DURABILITY_LOG;
 }
 
 void Coordinator::HandleValues(uint32_t shard, const v1::ValuesStaged& staged) {
@@ -28,7 +33,9 @@ void Coordinator::SaveInitialValues() {
 }
 
 void Coordinator::OnInitialValues() {
+  const bool first = upload_.precedes_members();
   upload_.OnSaved();
+  if (first) return MaybeAdmit();
   LogInfo("all shards have the initial values");
   // Members are told once all shards know.
   BroadcastMembership();

@@ -9,6 +9,7 @@
 #include "common/config/job_config.h"
 #include "common/config/server_memory.h"
 #include "common/model/wire_model.h"
+#include "common/protocol/job_identity.h"
 #include "common/protocol/protocol_version.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/coordinator/coordinator.h"
@@ -32,6 +33,7 @@ absl::Status CheckTaskName(const std::string& task) {
 }  // namespace
 
 void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call) {
+  if (absl::Status same = CheckJob(request.job().id()); !same.ok()) return done(same);
   if (state_ == v1::FAILED) return done(end_.ForJoin());
   const bool worker = request.role() == v1::WORKER;
   // The job waits for its readers to leave, so when it waits for nobody else no more may come.
@@ -87,6 +89,17 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, 
   if (worker) ReplaceIfGone(rank);
   MaybeInstall();
   MaybeAdmit();
+}
+
+absl::Status Coordinator::CheckJob(uint64_t job) const {
+  if (MayBeSame(job, job_.id())) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("this ps:0 is of ", Describe(job_), "; the caller is of ",
+                                         DescribeJob(job), ", which is over, or has its ps:0 elsewhere"));
+}
+
+absl::Status Coordinator::CheckCaller(const v1::Caller& caller) const {
+  WEIR_RETURN_IF_ERROR(CheckJob(caller.job()));
+  return members_.CheckCaller(caller);
 }
 
 absl::Status Coordinator::CheckJoin(const v1::JoinRequest& request) {
@@ -254,6 +267,7 @@ v1::JoinReply Coordinator::MakeJoinReply(uint32_t worker, uint64_t incarnation, 
   reply.set_model_hash(model_->Hash());
   reply.set_lease_seconds(options_.config.cluster().lease_seconds());
   *reply.mutable_protocol() = OwnProtocol();
+  *reply.mutable_job() = job_;
   if (evaluations_.work_end().has_value()) reply.set_work_end(*evaluations_.work_end());
   return reply;
 }

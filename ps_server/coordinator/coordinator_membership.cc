@@ -23,7 +23,7 @@ constexpr absl::Duration kLongestPark = absl::Milliseconds(500);
 // ---- admitting
 
 void Coordinator::MaybeAdmit() {
-  if (over() || !shards_.AllInstalled() || end_.drained()) return;
+  if (over() || !shards_.AllInstalled() || end_.drained() || upload_.precedes_members()) return;
   // A change of the membership that is still due goes first.
   if (broadcast_due_ || !HasNumbers(members_.waiting().size() + 1)) return;
   if (state_ == v1::RUNNING || state_ == v1::DRAINING) {
@@ -146,6 +146,12 @@ v1::Membership Coordinator::MembershipNow() const {
 
 void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::HeartbeatReply> done) {
   const v1::Caller& caller = request.caller();
+  if (absl::Status same = CheckJob(caller.job()); !same.ok()) {
+    v1::HeartbeatReply reply;
+    reply.set_fenced(true);
+    reply.set_failure(std::string(same.message()));
+    return done(std::move(reply));
+  }
   if (absl::Status who = members_.CheckCaller(caller); absl::IsPermissionDenied(who)) return done(who);
   ParkedHeartbeat* parked = nullptr;
   bool at_once = false;
@@ -185,6 +191,7 @@ void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::
 
 void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveReply> done) {
   const v1::Caller& caller = request.caller();
+  if (absl::Status same = CheckJob(caller.job()); !same.ok()) return done(same);
   if (absl::Status who = members_.CheckCaller(caller); absl::IsPermissionDenied(who)) return done(who);
   if (state_ == v1::FAILED) {
     done(v1::LeaveReply());
@@ -384,6 +391,7 @@ void Coordinator::RemoveReader(uint32_t id) {
 // ---- ranges
 
 void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::NextRangeReply> done) {
+  if (absl::Status same = CheckJob(request.caller().job()); !same.ok()) return done(same);
   if (over()) return done(end_.ForCall());
   if (mode_.works_on_parts) {
     return done(absl::FailedPreconditionError(
@@ -443,11 +451,12 @@ void Coordinator::ServeRanges() {
 // ---- pins
 
 void Coordinator::HandlePin(const v1::PinRequest& request, Done<v1::PinReply> done) {
+  if (absl::Status same = CheckJob(request.caller().job()); !same.ok()) return done(same);
   if (state_ != v1::RUNNING && state_ != v1::DRAINING) {
     return done(absl::UnavailableError(
         absl::StrCat("the job is ", v1::JobState_Name(state_), "; there is nothing to pin")));
   }
-  if (absl::Status caller = members_.CheckCaller(request.caller()); !caller.ok()) return done(caller);
+  if (absl::Status caller = CheckCaller(request.caller()); !caller.ok()) return done(caller);
   pins_.Ask(request, members_.TaskOf(request.caller().incarnation()), now(), std::move(done));
 }
 

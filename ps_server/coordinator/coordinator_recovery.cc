@@ -21,6 +21,7 @@ constexpr absl::Duration kPingInterval = absl::Milliseconds(500);
 ShardFleet::Options Coordinator::FleetOptions(const JobStore* store) {
   ShardFleet::Options fleet;
   fleet.clock = options_.clock;
+  fleet.job = job_;
   if (store != nullptr) fleet.incarnation = store->opened().coordinator_incarnation;
   // The longest interval; a short lease needs a shorter one.
   fleet.ping_interval = std::min(kPingInterval, lease() / 3);
@@ -175,7 +176,12 @@ void Coordinator::OnAllInstalled() {
     ranges_.emplace(size_.batches, options_.workers, HeldByAll(holders));
     evaluations_.GoTo(progress());
   }
-  if (NeedsUpload()) upload_.Begin();
+  if (NeedsUpload()) {
+    upload_.Begin();
+  } else if (NeedsFirstSave()) {
+    upload_.BeginSaving();
+    SaveInitialValues();
+  }
   SetWorkEnd();
   const std::string stopped = WhyItStopsHere();
   if (!stopped.empty() || (AllDone() && !evaluations_.open())) {

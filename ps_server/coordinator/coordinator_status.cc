@@ -117,6 +117,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   v1::ClusterStatus status;
   status.set_state(state_);
   status.set_name(options_.config.name());
+  *status.mutable_job() = job_;
   status.set_mode(EnumWord(
       *v1::ConsistencyConfig::Mode_descriptor()->FindValueByNumber(options_.config.consistency().mode())));
   status.set_staleness_bound(options_.config.consistency().staleness());
@@ -279,7 +280,7 @@ std::vector<std::string> Coordinator::WaitingFor() const {
       }
     }
   }
-  if (upload_.awaited() && !members_.workers().empty()) {
+  if (upload_.saving() || (upload_.awaited() && !members_.workers().empty())) {
     names.push_back(upload_.WaitingFor(members_.TaskOf(upload_.uploader())));
   }
   if (state_ == v1::DRAINING && last_save_.trouble().has_value()) {

@@ -25,7 +25,8 @@ namespace {
 constexpr char kFolderName[] = "coordinator";
 // The single record of earlier versions, which they replaced.
 constexpr char kEarlierName[] = "coordinator.json";
-constexpr DiskFormat kFormat = {1, 0};
+// 1: CoordinatorMemory.job.
+constexpr DiskFormat kFormat = {1, 1};
 constexpr uint64_t kMaxRecord = 64 << 10;
 // How many of the newest records stay.
 constexpr uint64_t kKept = 8;
@@ -166,6 +167,7 @@ absl::StatusOr<std::unique_ptr<FolderClaim>> FolderClaim::Take(Options options, 
     }
     Record record{newest.number + 1, next(claim->before_)};
     record.memory.set_format(kFormat.major);
+    record.memory.set_format_minor(kFormat.minor);
     *record.memory.mutable_holder() = claim->options_.holder;
     const absl::Status made = claim->Make(record);
     if (absl::IsAlreadyExists(made) || absl::IsNotFound(made)) continue;

@@ -15,6 +15,7 @@ namespace weir {
 // How a job gets initial values that a worker uploads (ModelSpec::uploaded()): one member after another is
 // asked to, until all shards have the whole upload of one. Then these values are saved, if the job has
 // checkpoints, and are the job's for good. All or nothing: whatever a member uploaded before it left is void.
+// A job that keeps a log of its pushes saves its initial values in any case, since the log follows from them.
 //
 // Belongs to the coordinator's queue.
 class InitialUpload {
@@ -25,9 +26,16 @@ class InitialUpload {
     phase_ = Phase::kUploading;
   }
 
+  // The shards have made their values themselves, and these are to be saved before any member comes.
+  void BeginSaving() {
+    *this = InitialUpload();
+    phase_ = Phase::kSaving;
+  }
+
   // The values are not there yet. saving(): they are whole on every shard.
   bool awaited() const { return phase_ == Phase::kUploading || saving(); }
   bool saving() const { return phase_ == Phase::kSaving; }
+  bool precedes_members() const { return saving() && uploader_ == 0; }
 
   // The incarnation of the member that uploads, or has; 0: none was asked yet.
   uint64_t uploader() const { return uploader_; }

@@ -48,7 +48,9 @@ absl::Status CanGoOn(const v1::JobConfig& config, const v1::CheckpointManifest& 
   const v1::JobConfig& saved = from.job().config();
   const auto is_sync = [](const v1::JobConfig& c) { return TraitsOf(c).commits_steps; };
   std::string difference;
-  if (is_sync(config) != is_sync(saved)) {
+  if (config.name() != saved.name()) {
+    difference = absl::StrCat("name is '", config.name(), "', the checkpoint's is '", saved.name(), "'");
+  } else if (is_sync(config) != is_sync(saved)) {
     difference = absl::StrCat("consistency.mode is ", is_sync(config) ? "sync" : "not sync",
                               ", the checkpoint's ", is_sync(saved) ? "is" : "is not");
   } else if (config.seed() != saved.seed()) {

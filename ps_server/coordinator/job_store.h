@@ -28,6 +28,8 @@ class JobStore {
     Numbers used;
     // At first this incarnation may use the numbers above `used`, up to these.
     Numbers reserved;
+    // Whose store it is.
+    v1::JobIdentity job;
     // Absent: there is no checkpoint.
     std::optional<v1::CheckpointManifest> newest;
   };

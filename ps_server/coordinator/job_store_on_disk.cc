@@ -69,8 +69,9 @@ class DiskStore final : public JobStore {
     WEIR_RETURN_IF_ERROR(holds_folders() ? MakeFolders(options_.directory) : CheckReservations());
     WEIR_ASSIGN_OR_RETURN(
         claim_, FolderClaim::Take({&fs_, options_.directory, options_.holder, options_.certainly_runs},
-                                  [](const v1::CoordinatorMemory& before) {
+                                  [this](const v1::CoordinatorMemory& before) {
                                     v1::CoordinatorMemory memory = before;
+                                    *memory.mutable_job() = JobAfter(before.job());
                                     memory.set_coordinator_incarnation(before.coordinator_incarnation() + 1);
                                     memory.set_epoch_limit(before.epoch_limit() + kBlock);
                                     memory.set_incarnation_limit(before.incarnation_limit() + kBlock);
@@ -78,17 +79,18 @@ class DiskStore final : public JobStore {
                                   }));
     const v1::CoordinatorMemory& before = claim_->before();
     opened_.coordinator_incarnation = before.coordinator_incarnation() + 1;
+    opened_.job = JobAfter(before.job());
     opened_.used = {before.epoch_limit(), before.incarnation_limit()};
     if (before.begun_plus_one() > 0) {
       WEIR_RETURN_IF_ERROR(RemoveBegun(before.begun_plus_one() - 1));
       WEIR_RETURN_IF_ERROR(SetBegun(std::nullopt));
     }
     const JobStore::Numbers used = opened_.used;
-    const uint64_t incarnation = opened_.coordinator_incarnation;
+    const uint64_t incarnation = opened_.coordinator_incarnation, job = opened_.job.id();
     WEIR_RETURN_IF_ERROR(FindNewest());
     opened_.reserved = {opened_.used.epoch + kBlock, opened_.used.incarnation + kBlock};
     if (used.epoch == opened_.used.epoch && used.incarnation == opened_.used.incarnation &&
-        incarnation == opened_.coordinator_incarnation) {
+        incarnation == opened_.coordinator_incarnation && job == opened_.job.id()) {
       return absl::OkStatus();
     }
     return SetAside(opened_.reserved);
@@ -152,9 +154,16 @@ class DiskStore final : public JobStore {
   absl::Status SetAside(const Numbers& up_to) {
     return claim_->Write([&](v1::CoordinatorMemory& memory) {
       memory.set_coordinator_incarnation(opened_.coordinator_incarnation);
+      *memory.mutable_job() = opened_.job;
       memory.set_epoch_limit(std::max(memory.epoch_limit(), up_to.epoch));
       memory.set_incarnation_limit(std::max(memory.incarnation_limit(), up_to.incarnation));
     });
+  }
+
+  // Which job has the folder, if a record names this one. Without a checkpoint a job of another name begins
+  // anew.
+  v1::JobIdentity JobAfter(const v1::JobIdentity& before) const {
+    return before.id() != 0 && before.name() == options_.job.name() ? before : options_.job;
   }
 
   bool holds_folders() const { return fs_.HoldsFolders(options_.directory); }
@@ -241,6 +250,7 @@ class DiskStore final : public JobStore {
       LogWarning("passed over a damaged checkpoint: ", refused);
     // Copied checkpoints come without records, so their own numbers count.
     const v1::CoordinatorState& job = found->manifest.job();
+    if (job.identity().id() != 0) opened_.job = job.identity();
     opened_.used.epoch = std::max(opened_.used.epoch, job.epoch());
     opened_.used.incarnation = std::max(opened_.used.incarnation, job.last_incarnation());
     opened_.coordinator_incarnation =

@@ -28,6 +28,8 @@ class JobStoreOnDisk {
     FileSystem* file_system = &FileSystem::Posix();
     // Created if it does not exist.
     std::string directory;
+    // The job that begins, if none of this name has begun here; otherwise the job here goes on.
+    v1::JobIdentity job;
     // How many of the newest checkpoints are kept. At least 1.
     int keep = 3;
     // The process that opens the store, and whether a process that has it certainly runs (folder_holder.h).

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/config/address.h"
+#include "common/protocol/job_identity.h"
 #include "common/protocol/protocol_version.h"
 #include "common/telemetry/logging.h"
 
@@ -88,6 +89,8 @@ void ShardFleet::OnConnected(uint32_t index) {
   v1::ControlMessage message;
   message.mutable_hello()->set_coordinator_incarnation(options_.incarnation);
   *message.mutable_hello()->mutable_protocol() = OwnProtocol();
+  *message.mutable_hello()->mutable_job() = options_.job;
+  message.mutable_hello()->set_shard_plus_one(index + 1);
   shard.link->Send(message);
   if (shutdown_.has_value()) shard.link->Send(*shutdown_);
 }
@@ -207,6 +210,11 @@ void ShardFleet::Announce(v1::AnnounceRequest request, AnnounceDone done) {
   if (absl::Status fits = CheckProtocol(absl::StrCat("ps:", index), request.protocol(), "ps:0"); !fits.ok()) {
     LogWarning("refused: ", fits.message());
     return done(fits);
+  }
+  if (!MayBeSame(request.job().id(), options_.job.id())) {
+    return done(absl::FailedPreconditionError(absl::StrCat(
+        "this ps:0 is of ", Describe(options_.job), ", but the server that announces itself as ps:", index,
+        " is of ", Describe(request.job()), ": check the cluster spec of that server")));
   }
   if (index == 0 || index >= servers_.size()) {
     return done(absl::FailedPreconditionError(absl::StrCat("a server announces itself as ps:", index,

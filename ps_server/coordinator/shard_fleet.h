@@ -40,6 +40,8 @@ class ShardFleet {
     const Clock* clock = &Clock::Real();
     // The coordinator's incarnation, which a shard is told as soon as its link is connected.
     uint64_t incarnation = 1;
+    // The coordinator's job.
+    v1::JobIdentity job;
     // Between two pings of PingIfDue().
     absl::Duration ping_interval = absl::Milliseconds(500);
     ShardLinkFactory open_link;

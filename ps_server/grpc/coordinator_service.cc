@@ -79,4 +79,25 @@ void CoordinatorService::Start(Coordinator* coordinator) {
   serve("Announce", &Coordinator::Announce);
 }
 
+void CoordinatorService::Refuse(std::function<absl::Status()> why) {
+  const auto refuse = [&](absl::string_view name, auto request, auto reply) {
+    using Request = decltype(request);
+    using Reply = decltype(reply);
+    ServeUnary<Request, Reply>(loop_, &service_, admission_, Rule(name), [why](const Request&, auto done) {
+      done(why());
+      return nullptr;
+    });
+  };
+  refuse("Join", v1::JoinRequest(), v1::JoinReply());
+  refuse("Heartbeat", v1::HeartbeatRequest(), v1::HeartbeatReply());
+  refuse("Leave", v1::LeaveRequest(), v1::LeaveReply());
+  refuse("NextRange", v1::NextRangeRequest(), v1::NextRangeReply());
+  refuse("Pin", v1::PinRequest(), v1::PinReply());
+  refuse("Unpin", v1::UnpinRequest(), v1::UnpinReply());
+  refuse("Report", v1::ReportRequest(), v1::ReportReply());
+  refuse("Checkpoint", v1::CheckpointRequest(), v1::CheckpointReply());
+  refuse("Announce", v1::AnnounceRequest(), v1::AnnounceReply());
+  refuse("Status", v1::StatusRequest(), v1::ClusterStatus());
+}
+
 }  // namespace weir

@@ -3,7 +3,9 @@
 #include <grpcpp/server_builder.h>
 
 #include <cstdint>
+#include <functional>
 
+#include "absl/status/status.h"
 #include "ps_server/coordinator/coordinator.h"
 #include "ps_server/grpc/grpc_admission.h"
 #include "ps_server/grpc/grpc_event_loop.h"
@@ -23,6 +25,9 @@ class CoordinatorService {
   void Register(grpc::ServerBuilder* builder) { builder->RegisterService(&service_); }
   // The coordinator outlives the loop's thread.
   void Start(Coordinator* coordinator);
+  // Instead of Start(), on another server than ps:0, which a caller may have taken for ps:0: every call gets
+  // this error. Called on the loop's thread.
+  void Refuse(std::function<absl::Status()> why);
 
  private:
   GrpcEventLoop* const loop_;

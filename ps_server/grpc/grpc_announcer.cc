@@ -63,7 +63,9 @@ class GrpcAnnouncer::Calls final : public std::enable_shared_from_this<Calls> {
     const std::string& address = options_.coordinator_address;
     const auto stub = v1::Coordinator::NewStub(
         grpc::CreateCustomChannel(address, options_.credentials->ToServer(/*server=*/0, address), arguments));
-    call_ = stub->AsyncAnnounce(context_.get(), options_.request, options_.loop->queue());
+    v1::AnnounceRequest request = options_.request;
+    if (v1::JobIdentity job = options_.job(); job.id() != 0) *request.mutable_job() = std::move(job);
+    call_ = stub->AsyncAnnounce(context_.get(), request, options_.loop->queue());
     call_->Finish(&reply_, &status_, finished_.Begin());
   }
 

@@ -24,7 +24,9 @@ class GrpcAnnouncer {
     std::string coordinator_address;
     JobToken token;
     std::shared_ptr<const JobCredentials> credentials;
+    // All but its job, which `job` returns on the loop's thread.
     v1::AnnounceRequest request;
+    std::function<v1::JobIdentity()> job;
     // The job's, which says how often.
     v1::JobConfig config;
     // ps:0 refuses this server: AlreadyExists, FailedPrecondition, InvalidArgument, Unauthenticated or

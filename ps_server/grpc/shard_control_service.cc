@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/job_failure.h"
+#include "common/protocol/job_identity.h"
 #include "common/protocol/protocol_version.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/grpc/grpc_shard_link.h"
@@ -114,8 +115,16 @@ class ShardControlService::Stream final : public GrpcEventLoop::OperationStarter
     if (incarnation < service_->coordinator_incarnation_) {
       return Close({grpc::StatusCode::FAILED_PRECONDITION, "a later coordinator has this shard"});
     }
+    if (const absl::Status ours = service_->CheckHello(hello); !ours.ok()) {
+      LogWarning("refused the coordinator at ", context_.peer(), ": ", ours.message());
+      return Close(ToGrpc(ours));
+    }
     if (RefuseAnother()) return;
     adopted_ = true;
+    if (hello.has_job()) {
+      MutexLock lock(service_->mutex_);
+      service_->job_ = hello.job();
+    }
     LogInfo("the coordinator at ", context_.peer(), " attached");
     if (service_->stream_ != nullptr) {
       service_->stream_->Close({grpc::StatusCode::UNAVAILABLE, "the coordinator has attached anew"});
@@ -220,6 +229,15 @@ void ShardControlService::AwaitNext(const std::string& why) {
   stream_ = nullptr;
   attached_ = false;
   LogWarning(CoordinatorName(), " was lost: ", why, "; waiting for it to come back");
+}
+
+absl::Status ShardControlService::CheckHello(const v1::Hello& hello) const {
+  const absl::Status ours = CheckAddressee(job(), options_.index, hello.job().id(), hello.shard_plus_one());
+  if (ours.ok()) return ours;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "this is ps:", options_.index, " of ", Describe(job()), "; ps:0 is of ", Describe(hello.job()),
+      " and takes it for ps:", static_cast<int64_t>(hello.shard_plus_one()) - 1,
+      ": check the cluster spec of ps:0"));
 }
 
 void ShardControlService::Heard() { last_heard_ns_ = absl::ToUnixNanos(options_.clock->Now()); }

@@ -33,6 +33,8 @@ class ShardControlService {
     const Clock* clock = &Clock::Real();
     // The coordinator may attach again.
     bool may_return = false;
+    // This server is ps:`index`.
+    uint32_t index = 0;
     // The instance of this process (v1.Attached); 0: it has none.
     uint64_t instance = 0;
     // Called once, when the job is over for this shard: `failure` is OK if the job is done. Must not block.
@@ -57,6 +59,11 @@ class ShardControlService {
     return at == 0 ? std::nullopt : std::make_optional(absl::FromUnixNanos(at));
   }
   bool attached() const { return attached_.load(); }
+  // The job that this server belongs to, that of the first coordinator. Not set: none has attached.
+  v1::JobIdentity job() const {
+    MutexLock lock(mutex_);
+    return job_;
+  }
   // "ps:0 (coordinator) at 10.0.0.1:2222"
   std::string CoordinatorName() const;
 
@@ -64,6 +71,8 @@ class ShardControlService {
   class Stream;
 
   bool MayReturn() const { return options_.may_return || last_ping_; }
+  // FailedPrecondition: the coordinator is of another job, or takes this server for another one.
+  absl::Status CheckHello(const v1::Hello& hello) const;
   void Heard();
   // The stream is lost; another one may follow.
   void AwaitNext(const std::string& why);
@@ -83,6 +92,7 @@ class ShardControlService {
   mutable Mutex mutex_;
   // The address in the coordinator's Install.
   std::string coordinator_address_ ABSL_GUARDED_BY(mutex_);
+  v1::JobIdentity job_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace weir

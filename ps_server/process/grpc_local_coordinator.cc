@@ -38,6 +38,8 @@ absl::Status GrpcLocalCoordinator::Start() {
   links_ = std::make_unique<GrpcShardLinks>(options_.loop, options_.token, options_.credentials);
   Coordinator::Options coordinator;
   coordinator.config = options_.config;
+  coordinator.job.set_id(options_.new_job);
+  coordinator.job.set_name(options_.config.name());
   coordinator.clock = options_.clock;
   coordinator.workers = options_.workers;
   coordinator.worker_names = options_.worker_names;
@@ -60,6 +62,7 @@ absl::Status GrpcLocalCoordinator::Start() {
     JobStoreOnDisk::Options options;
     options.file_system = options_.files;
     options.directory = checkpoint.directory();
+    options.job = coordinator.job;
     options.keep = static_cast<int>(checkpoint.keep());
     WEIR_ASSIGN_OR_RETURN(store, JobStoreOnDisk::Open(std::move(options)));
   }

@@ -41,6 +41,8 @@ class GrpcLocalCoordinator {
     // Where checkpoints lie.
     FileSystem* files = nullptr;
     v1::JobConfig config;
+    // The id of the job, if one begins here. Not 0.
+    uint64_t new_job = 0;
     // As in Server::Options.
     uint32_t workers = 1;
     std::vector<std::string> worker_names, ps_addresses;

@@ -5,6 +5,7 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/config/address.h"
+#include "common/protocol/job_identity.h"
 #include "common/protocol/protocol_version.h"
 #include "common/rpc/tls_probe.h"
 #include "common/telemetry/logging.h"
@@ -13,7 +14,10 @@
 namespace weir {
 
 GrpcRemoteCoordinator::GrpcRemoteCoordinator(Options options)
-    : options_(std::move(options)), control_(Control()), watch_(Watch()) {}
+    : options_(std::move(options)),
+      control_(Control()),
+      refusals_(options_.loop, options_.admission),
+      watch_(Watch()) {}
 
 ShardControlService::Options GrpcRemoteCoordinator::Control() const {
   ShardControlService::Options control;
@@ -22,6 +26,7 @@ ShardControlService::Options GrpcRemoteCoordinator::Control() const {
   control.admission = options_.admission;
   control.clock = options_.clock;
   control.may_return = options_.config.checkpoint().has_directory();
+  control.index = options_.index;
   control.instance = options_.instance;
   control.on_end = options_.end;
   return control;
@@ -48,6 +53,8 @@ CoordinatorWatch::Options GrpcRemoteCoordinator::Watch() {
 
 absl::Status GrpcRemoteCoordinator::Start(uint16_t port) {
   control_.Start();
+  refusals_.Refuse(
+      [this] { return CheckAddressee(control_.job(), options_.index, /*job=*/0, /*shard_plus_one=*/1); });
   if (options_.coordinator_address.empty()) return absl::OkStatus();
   WEIR_ASSIGN_OR_RETURN(Address own, ParseAddress(options_.own_address));
   if (!own.is_unix() && own.port == 0) own.port = port;
@@ -61,6 +68,7 @@ absl::Status GrpcRemoteCoordinator::Start(uint16_t port) {
   announcer.request.set_address(own.ToString());
   announcer.request.set_instance(options_.instance);
   *announcer.request.mutable_protocol() = OwnProtocol();
+  announcer.job = [this] { return control_.job(); };
   announcer.on_refused = options_.end;
   announcer.on_no_answer = [this] { watch_.OnNoAnswer(); };
   announcer_ = std::make_unique<GrpcAnnouncer>(std::move(announcer));

@@ -14,6 +14,7 @@
 #include "common/system/clock.h"
 #include "common/system/file_system.h"
 #include "proto/job_config.pb.h"
+#include "ps_server/grpc/coordinator_service.h"
 #include "ps_server/grpc/grpc_admission.h"
 #include "ps_server/grpc/grpc_announcer.h"
 #include "ps_server/grpc/grpc_event_loop.h"
@@ -56,7 +57,10 @@ class GrpcRemoteCoordinator {
   };
   explicit GrpcRemoteCoordinator(Options options);
 
-  void Register(grpc::ServerBuilder* builder) { control_.Register(builder); }
+  void Register(grpc::ServerBuilder* builder) {
+    control_.Register(builder);
+    refusals_.Register(builder);
+  }
   // `port`: that was bound.
   absl::Status Start(uint16_t port);
   void Tick(absl::Time now);
@@ -74,6 +78,7 @@ class GrpcRemoteCoordinator {
 
   const Options options_;
   ShardControlService control_;
+  CoordinatorService refusals_;
   CoordinatorWatch watch_;
   std::unique_ptr<GrpcAnnouncer> announcer_;  // if the address of ps:0 is known
 };

@@ -94,9 +94,9 @@ absl::StatusOr<ReplayResult> ReplayFrom(FileSystem& files, const std::string& di
     WEIR_ASSIGN_OR_RETURN(
         const std::shared_ptr<BlockStore> store,
         BlockStore::Create(options, beginning.folder.empty() ? nullptr : BlockStore::Restore(restore)));
-    WEIR_ASSIGN_OR_RETURN(
-        const Replayed replayed,
-        ReplayLog(files, directory, options.shard, options.num_shards, position, *store, tables.get()));
+    WEIR_ASSIGN_OR_RETURN(const Replayed replayed,
+                          ReplayLog(files, directory, newest.job().identity(), options.shard,
+                                    options.num_shards, position, *store, tables.get()));
     result.records += replayed.records.size();
     result.versions.push_back(store->count());
     const std::shared_ptr<const LentVersion> last = store->Lend();

@@ -229,6 +229,7 @@ absl::Status ServerImpl::Start() {
 void ServerImpl::MakeShard(const Kernels& kernels, uint64_t memory) {
   Shard::Options shard;
   shard.config = options_.config;
+  shard.index = options_.index;
   shard.clock = &clock_;
   shard.new_incarnation = RandomNumber;
   shard.background = [this](const std::function<void()>& work) { background_.Run(work); };
@@ -259,6 +260,7 @@ std::string ServerImpl::MakeCoordinator(uint64_t memory, grpc::ServerBuilder* bu
     local.clock = &clock_;
     local.files = files_.get();
     local.config = options_.config;
+    local.new_job = RandomNumber();
     local.workers = options_.workers;
     local.memory_bytes = memory;
     local.worker_names = options_.worker_names;

@@ -14,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "common/base/crc32c.h"
 #include "common/base/status_macros.h"
+#include "common/protocol/job_identity.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {
@@ -351,6 +352,11 @@ absl::StatusOr<std::optional<v1::LogSegment>> ReadDescription(FileSystem& files,
 absl::Status CheckDescription(const std::string& path, const v1::LogSegment& found,
                               const v1::LogSegment& of) {
   WEIR_RETURN_IF_ERROR(CheckMajor(path, "log", {found.format(), found.format_minor()}, kLogFormat));
+  if (!MayBeSame(found.job().id(), of.job().id())) {
+    return absl::FailedPreconditionError(absl::StrCat(path, ": the log of ", Describe(found.job()),
+                                                      "; this is ", Describe(of.job()),
+                                                      ". Give this job a folder of its own"));
+  }
   if (found.shard() == of.shard() && found.num_shards() == of.num_shards() &&
       (of.model_hash() == 0 || found.model_hash() == of.model_hash())) {
     return absl::OkStatus();

@@ -53,8 +53,8 @@ namespace weir {
 // later reads everything that was synced.
 
 // Minor version 2 added rows. A program that does not know them finds that the gradient is too long. 3 added
-// the tables of a segment (LogSegment.tables).
-constexpr DiskFormat kLogFormat = {1, 3};
+// the tables of a segment (LogSegment.tables), 4 the job (LogSegment.job).
+constexpr DiskFormat kLogFormat = {1, 4};
 
 // Writes the log. Thread-safe. After its owner releases it, the object lives until the executor has finished
 // its work.
@@ -151,9 +151,9 @@ struct LogEnd {
 // died without syncing them: the caller relies on them.
 //
 // DataLoss: a record in the middle is damaged, or a segment is missing; the message names the file and the
-// place. Unimplemented: a newer program wrote the log. FailedPrecondition: the log belongs to another model,
-// shard or number of shards than `of` (of.incarnation and of.previous_bytes are ignored; model hash 0 fits
-// every model).
+// place. Unimplemented: a newer program wrote the log. FailedPrecondition: the log belongs to another job,
+// model, shard or number of shards than `of` (of.incarnation and of.previous_bytes are ignored; model hash 0
+// fits every model).
 absl::StatusOr<LogEnd> ReadPushLog(
     FileSystem& files, const std::string& folder, const v1::LogSegment& of, uint64_t from_segment,
     const std::function<absl::Status(const v1::LoggedPush& push, absl::Span<const float> gradient)>& record,

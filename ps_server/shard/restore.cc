@@ -16,8 +16,6 @@
 namespace weir {
 namespace {
 
-constexpr char kLogs[] = "log";
-
 std::string FolderName(uint32_t shard, uint32_t num_shards) {
   return absl::StrFormat("shard-%05d-of-%05d", shard, num_shards);
 }
@@ -27,10 +25,10 @@ absl::Status RefuseRecord(const v1::LoggedPush& record, absl::Span<const float> 
   return record.has_membership() ? absl::OkStatus() : absl::FailedPreconditionError("");
 }
 
-// Fails if another number of shards has continued from this position.
-absl::Status CheckOthers(FileSystem& files, const std::string& directory, uint32_t num_shards,
-                         const LogPosition& position) {
-  const std::string logs = JoinPath(directory, kLogs);
+// Fails if another number of shards than this one has continued from this position.
+absl::Status CheckOthers(FileSystem& files, const std::string& directory, const v1::JobIdentity& job,
+                         uint32_t num_shards, const LogPosition& position) {
+  const std::string logs = LogsFolder(directory);
   absl::StatusOr<std::vector<std::string>> names = files.List(logs);
   if (absl::IsNotFound(names.status())) return absl::OkStatus();
   WEIR_RETURN_IF_ERROR(names.status());
@@ -47,24 +45,35 @@ absl::Status CheckOthers(FileSystem& files, const std::string& directory, uint32
     of.set_shard(shard);
     of.set_num_shards(others);
     of.set_checkpoint(position.checkpoint);
+    *of.mutable_job() = job;
     const absl::Status status =
         ReadPushLog(files, JoinPath(logs, name), of, /*from_segment=*/0, RefuseRecord).status();
-    if (absl::IsFailedPrecondition(status)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(JoinPath(logs, name), " holds pushes that no checkpoint has yet, of a job with ",
-                       others, " shards; this one has ", num_shards, ". Go on with ", others,
-                       " (as many servers, and the same server.min_shard_kib; 0 for a job from before that "
-                       "field), or let the job take a checkpoint with them first"));
+    if (status.ok()) continue;
+    // RefuseRecord()'s has no text.
+    if (!absl::IsFailedPrecondition(status) || !status.message().empty()) return status;
+    const std::string pushes =
+        absl::StrCat(JoinPath(logs, name), " holds pushes that no checkpoint has yet, ");
+    if (num_shards == 0) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          pushes, "of a job in bounded or async; this one is in sync. Give it a folder of its own"));
     }
-    WEIR_RETURN_IF_ERROR(status);
+    return absl::FailedPreconditionError(absl::StrCat(
+        pushes, "of a job with ", others, " shards; this one has ", num_shards, ". Go on with ", others,
+        " (as many servers, and the same server.min_shard_kib; 0 for a job from before that "
+        "field), or let the job take a checkpoint with them first"));
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
+absl::Status CheckNoLog(FileSystem& files, const std::string& directory, const v1::JobIdentity& job,
+                        const LogPosition& position) {
+  return CheckOthers(files, directory, job, /*num_shards=*/0, position);
+}
+
 std::string LogFolder(const std::string& directory, uint32_t shard, uint32_t num_shards) {
-  return JoinPath(JoinPath(directory, kLogs), FolderName(shard, num_shards));
+  return JoinPath(LogsFolder(directory), FolderName(shard, num_shards));
 }
 
 absl::StatusOr<CheckpointReader> OpenRestored(FileSystem& files, const v1::CheckpointConfig& config,
@@ -104,16 +113,17 @@ absl::Status LoadCheckpoint(const CheckpointReader& reader, bool weights_only, u
   return absl::OkStatus();
 }
 
-absl::StatusOr<Replayed> ReplayLog(FileSystem& files, const std::string& directory, uint32_t shard,
-                                   uint32_t num_shards, const LogPosition& position, BlockStore& store,
-                                   ShardTables* tables) {
-  WEIR_RETURN_IF_ERROR(CheckOthers(files, directory, num_shards, position));
+absl::StatusOr<Replayed> ReplayLog(FileSystem& files, const std::string& directory,
+                                   const v1::JobIdentity& job, uint32_t shard, uint32_t num_shards,
+                                   const LogPosition& position, BlockStore& store, ShardTables* tables) {
+  WEIR_RETURN_IF_ERROR(CheckOthers(files, directory, job, num_shards, position));
   const std::string folder = LogFolder(directory, shard, num_shards);
   v1::LogSegment of;
   of.set_shard(shard);
   of.set_num_shards(num_shards);
   of.set_model_hash(store.model().Hash());
   of.set_checkpoint(position.checkpoint);
+  *of.mutable_job() = job;
   Replayed replayed;
   std::optional<LoggedRows> rows_of;  // the segment that is being read
   const auto begin = [&](const v1::LogSegment& segment) {

@@ -53,9 +53,14 @@ struct Replayed {
 //
 // DataLoss: the log does not continue from that version, or is damaged. FailedPrecondition: a job with
 // another number of shards has continued from there, and only such a job can read its log; or the log is of
-// other tables than the job's.
-absl::StatusOr<Replayed> ReplayLog(FileSystem& files, const std::string& directory, uint32_t shard,
-                                   uint32_t num_shards, const LogPosition& position, BlockStore& store,
-                                   ShardTables* tables);
+// another job, or of other tables than the job's.
+absl::StatusOr<Replayed> ReplayLog(FileSystem& files, const std::string& directory,
+                                   const v1::JobIdentity& job, uint32_t shard, uint32_t num_shards,
+                                   const LogPosition& position, BlockStore& store, ShardTables* tables);
+
+// FailedPrecondition: some log in the folder has pushes after `position`, or is of another job, so that a job
+// in sync, which reads no log, cannot begin there.
+absl::Status CheckNoLog(FileSystem& files, const std::string& directory, const v1::JobIdentity& job,
+                        const LogPosition& position);
 
 }  // namespace weir

@@ -76,7 +76,7 @@ void Shard::Handle(const v1::ControlMessage& message) {
       pins_.erase(message.unpin().pin());
       return;
     case v1::ControlMessage::kHello:
-      return HandleHello();
+      return HandleHello(message.hello());
     case v1::ControlMessage::kFreeze:
       return HandleFreeze(message.freeze());
     case v1::ControlMessage::kCheckpoint:
@@ -126,6 +126,9 @@ void Shard::Pull(Session session, v1::PullRequest request, PullDone done, RowKey
 
 void Shard::ShowRows(v1::ReadRowsRequest request, ReadRowsDone done) {
   queue_.Post([this, request = std::move(request), done = std::move(done)] {
+    if (absl::Status addressee = CheckAddressee(request.job(), request.shard_plus_one()); !addressee.ok()) {
+      return done(addressee);
+    }
     if (over_) return done(absl::UnavailableError(absl::StrCat("the job is over: ", failure_.message())));
     if (store_ == nullptr) return done(absl::UnavailableError("this shard has no model yet"));
     if (tables_ == nullptr) return done(absl::NotFoundError("table: the job has no embedding tables"));

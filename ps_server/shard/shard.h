@@ -75,6 +75,8 @@ class Shard {
 
   struct Options {
     v1::JobConfig config;
+    // The server that the shard is on: ps:`index` has shard `index`. Absent: whatever Install says.
+    absl::optional<uint32_t> index;
     // Returns the number of a new incarnation: not 0, never used before or again. Each Install uses one.
     std::function<uint64_t()> new_incarnation;
     // Runs slow, blocking work on a thread that may block: a checkpoint's files (one at a time), an Install
@@ -189,7 +191,7 @@ class Shard {
 
   // All methods below run in the queue.
   void Handle(const v1::ControlMessage& message);
-  void HandleHello();
+  void HandleHello(const v1::Hello& hello);
   void HandleInstall(const v1::Install& install);
   absl::StatusOr<BlockStore::Options> CheckInstall(const v1::Install& install) const;
   void Drop(const std::string& reason);
@@ -237,6 +239,9 @@ class Shard {
   void HandleTick();
   void UpdateTableStats();
 
+  // NotFound: the call is for another job or shard. Comes before every other check, since the job of such a
+  // caller may have ranks, incarnations and clocks as this one, and may go on when this one is over.
+  absl::Status CheckAddressee(uint64_t job, uint32_t shard_plus_one) const;
   // As ShardMembers::DeclareLost. True if any pushes are lost.
   bool DeclareLost(uint32_t worker, uint64_t answered_clock);
   static PushKey KeyOf(const v1::PushRequest& header);
@@ -336,6 +341,9 @@ class Shard {
 
   // Only the queue changes the members below.
   //
+  // The job of the first coordinator that said it, for good. Not set: none has.
+  v1::JobIdentity job_;
+
   // Each Hello, each Install and the end of the job abandon the background work that was begun before.
   ShardLoader loader_;
   // A checkpoint's file is being written.

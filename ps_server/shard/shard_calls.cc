@@ -3,12 +3,21 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/job_failure.h"
+#include "common/protocol/job_identity.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/shard/shard.h"
 
 namespace weir {
+absl::Status Shard::CheckAddressee(uint64_t job, uint32_t shard_plus_one) const {
+  return weir::CheckAddressee(job_, options_.index.value_or(install_.shard()), job, shard_plus_one);
+}
+
 void Shard::HandlePull(ParkedPull pull) {
   const v1::PullRequest& request = pull.request;
+  if (absl::Status addressee = CheckAddressee(request.caller().job(), request.caller().shard_plus_one());
+      !addressee.ok()) {
+    return pull.done(addressee);
+  }
   bool lost = false;
   if (mode_.keeps_clocks && store_ != nullptr && request.pin() == 0 &&
       members_.Check(request.caller()) == ShardMembers::Standing::kLive) {

@@ -13,7 +13,8 @@
 
 namespace weir {
 
-void Shard::HandleHello() {
+void Shard::HandleHello(const v1::Hello& hello) {
+  if (job_.id() == 0) job_ = hello.job();
   loader_.Abandon();
   ForgetCheckpoint();
   if (log_.failed()) ReportFailed();
@@ -36,7 +37,7 @@ void Shard::HandleInstall(const v1::Install& install) {
   absl::StatusOr<BlockStore::Options> store = CheckInstall(install);
   if (!store.ok()) return ReportInstalled(store.status());
   Drop(install.has_restore() ? "this shard goes back to a checkpoint" : "this shard starts anew");
-  loader_.Load(install, *std::move(store), [this, install](absl::StatusOr<ShardLoader::Loaded> loaded) {
+  loader_.Load(install, job_, *std::move(store), [this, install](absl::StatusOr<ShardLoader::Loaded> loaded) {
     if (over_) return;
     if (loaded.ok()) FinishInstall(install, *std::move(loaded));
     ReportInstalled(loaded.status());
@@ -59,6 +60,11 @@ absl::StatusOr<BlockStore::Options> Shard::CheckInstall(const v1::Install& insta
   }
   if (install.num_shards() == 0 || install.shard() >= install.num_shards()) {
     return absl::InvalidArgumentError("bad shard number");
+  }
+  if (options_.index.has_value() && install.shard() != *options_.index) {
+    return absl::InvalidArgumentError(absl::StrCat("it is ps:", *options_.index,
+                                                   ", but ps:0 takes it for ps:", install.shard(),
+                                                   "; check the cluster spec of ps:0"));
   }
   WEIR_RETURN_IF_ERROR(CheckServerMemory(options_.config, install.workers(), options.model.elements(),
                                          install.num_shards(), options_.memory_bytes));

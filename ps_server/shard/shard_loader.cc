@@ -20,8 +20,8 @@ void ShardLoader::Abandon() {
   next_.reset();
 }
 
-void ShardLoader::Load(v1::Install install, BlockStore::Options store, Done done) {
-  Task task{std::move(install), std::move(store), std::move(done)};
+void ShardLoader::Load(v1::Install install, v1::JobIdentity job, BlockStore::Options store, Done done) {
+  Task task{std::move(install), std::move(job), std::move(store), std::move(done)};
   under_way_ = true;
   if (logs() && loading_) {
     next_ = std::move(task);
@@ -78,20 +78,24 @@ absl::StatusOr<ShardLoader::Loaded> ShardLoader::MakeParts(const Task& task, uin
   WEIR_ASSIGN_OR_RETURN(
       loaded.store,
       BlockStore::Create(task.store, install.has_restore() ? BlockStore::Restore(restore) : nullptr));
+  if (!checkpoint.has_directory()) return loaded;
+  if (!TraitsOf(*options_.config).applies_alone) {
+    WEIR_RETURN_IF_ERROR(CheckNoLog(*options_.files, checkpoint.directory(), task.job, position));
+    return loaded;
+  }
   // The log of an earlier incarnation counts, whether or not this incarnation keeps one.
-  if (TraitsOf(*options_.config).applies_alone && checkpoint.has_directory()) {
-    WEIR_RETURN_IF_ERROR(OpenLog(install, position, generation, &loaded));
-    if (task.store.model.uploaded() && !install.has_restore() && loaded.store->count() > 0) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(checkpoint.directory(), " holds a log of pushes, but not the checkpoint that the job ",
-                       "began with: a worker had uploaded its initial values. Use another folder"));
-    }
+  WEIR_RETURN_IF_ERROR(OpenLog(task, position, generation, &loaded));
+  if (task.store.model.uploaded() && !install.has_restore() && loaded.store->count() > 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(checkpoint.directory(), " holds a log of pushes, but not the checkpoint that the job ",
+                     "began with: a worker had uploaded its initial values. Use another folder"));
   }
   return loaded;
 }
 
-absl::Status ShardLoader::OpenLog(const v1::Install& install, const LogPosition& position,
-                                  uint64_t generation, Loaded* loaded) const {
+absl::Status ShardLoader::OpenLog(const Task& task, const LogPosition& position, uint64_t generation,
+                                  Loaded* loaded) const {
+  const v1::Install& install = task.install;
   const std::string& directory = options_.config->checkpoint().directory();
   PushLog::Options options;
   options.files = options_.files;
@@ -102,6 +106,7 @@ absl::Status ShardLoader::OpenLog(const v1::Install& install, const LogPosition&
   options.description.set_checkpoint(position.checkpoint);
   options.description.set_coordinator(install.coordinator());
   options.description.set_install(install.number());
+  *options.description.mutable_job() = task.job;
   for (const v1::TableConfig& table : options_.config->tables()) {
     v1::LoggedTable& logged = *options.description.add_tables();
     logged.set_name(table.name());
@@ -124,8 +129,8 @@ absl::Status ShardLoader::OpenLog(const v1::Install& install, const LogPosition&
     WEIR_RETURN_IF_ERROR(ClaimPushLog(*options_.files, options.folder, options.description));
   }
   WEIR_ASSIGN_OR_RETURN(Replayed replayed,
-                        ReplayLog(*options_.files, directory, install.shard(), install.num_shards(), position,
-                                  *loaded->store, loaded->tables.get()));
+                        ReplayLog(*options_.files, directory, task.job, install.shard(), install.num_shards(),
+                                  position, *loaded->store, loaded->tables.get()));
   loaded->records = std::move(replayed.records);
   if (loaded->tables == nullptr &&
       std::any_of(loaded->records.begin(), loaded->records.end(),

@@ -52,7 +52,7 @@ class ShardLoader {
   using Done = std::function<void(absl::StatusOr<Loaded>)>;
   // `done` gets the result in the queue, unless Abandon() is called before. ResourceExhausted: there is not
   // enough memory.
-  void Load(v1::Install install, BlockStore::Options store, Done done);
+  void Load(v1::Install install, v1::JobIdentity job, BlockStore::Options store, Done done);
 
   // All background work that was begun for the shard has no effect any more, be it a load or not: the shard
   // begins anew, has another coordinator, or is at its end.
@@ -65,6 +65,7 @@ class ShardLoader {
  private:
   struct Task {
     v1::Install install;
+    v1::JobIdentity job;
     BlockStore::Options store;
     Done done;
   };
@@ -72,7 +73,7 @@ class ShardLoader {
   // These run in the background.
   absl::StatusOr<Loaded> Make(const Task& task, uint64_t generation) const;
   absl::StatusOr<Loaded> MakeParts(const Task& task, uint64_t generation) const;
-  absl::Status OpenLog(const v1::Install& install, const LogPosition& position, uint64_t generation,
+  absl::Status OpenLog(const Task& task, const LogPosition& position, uint64_t generation,
                        Loaded* loaded) const;
   bool logs() const { return options_.config->server().durability() == v1::ServerConfig::DURABILITY_LOG; }
 

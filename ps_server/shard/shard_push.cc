@@ -86,6 +86,10 @@ Verdict Shard::AsClaimed(const v1::PushRequest& header) {
 }
 
 void Shard::HandleBegin(HeldPush push) {
+  const v1::Caller& caller = push.header.caller();
+  if (absl::Status addressee = CheckAddressee(caller.job(), caller.shard_plus_one()); !addressee.ok()) {
+    return push.done(addressee);
+  }
   if (push.header.initial_values()) return HandleBeginUpload(std::move(push));
   const v1::PushRequest& header = push.header;
   if (over_) return push.done(NewReply(v1::JOB_OVER, std::string(failure_.message())));

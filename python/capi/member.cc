@@ -152,6 +152,7 @@ absl::Status Member::Join(const std::vector<ConstTensor>& initial) {
   if (closed_) return Closed();
   client_ = std::move(client);
   options_.again = true;
+  options_.job = client_->job();
   return absl::OkStatus();
 }
 

@@ -218,6 +218,10 @@ std::vector<PlantedBug> PlantedInClients() {
        InPushes([](const Site& site, v1::PushRequest* push) {
          if (site.plan.sync()) push->set_part(site.plan.ledger.parts - 1 - push->part());
        })},
+      {"job not checked",
+       "a shard takes the push of a worker of another job, with the same rank, incarnation and clock",
+       {Invariant::kComplete, Invariant::kOnce, Invariant::kAcknowledged},
+       [](Site* site) { site->seams.serves_any_job = true; }},
       {"old address kept",
        "a client goes on at the address that a server had before it died",
        {Invariant::kProgress},

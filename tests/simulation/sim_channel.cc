@@ -104,6 +104,10 @@ class SimDataStream final : public DataStream, public std::enable_shared_from_th
   // Makes a value of a chunk NaN, if its batch is poisoned.
   void Poison(const OpenPush& push, const v1::ExchangeRequest& head, char* data, size_t bytes);
   void SendCopy(const OpenPush& push);
+  // As a worker of another job, whose cluster spec has this job's address of the shard.
+  void SendStray(const OpenPush& push);
+  // On a stream of its own, which ends some time later.
+  void SendElsewhere(OpenPush push, absl::Duration most_wait);
   void Arrive(const std::string& bytes);
   // For Seams::releases_early.
   void ReleaseEarly(const std::string& bytes);
@@ -258,7 +262,9 @@ void SimDataStream::OnChunk(OpenPush& push, const v1::ExchangeRequest& head, cha
   }
   push.chunks.back().bytes.assign(data, bytes);
   if (push.missing > 0 || push.missing_rows > 0) return;
-  if (site_->network.faults_on() && site_->world.Chance(site_->plan.network.duplicate)) SendCopy(push);
+  if (!site_->network.faults_on()) return;
+  if (site_->world.Chance(site_->plan.network.duplicate)) SendCopy(push);
+  if (site_->world.Chance(site_->plan.network.duplicate)) SendStray(push);
 }
 
 void SimDataStream::Poison(const OpenPush& push, const v1::ExchangeRequest& head, char* data, size_t bytes) {
@@ -272,7 +278,34 @@ void SimDataStream::Poison(const OpenPush& push, const v1::ExchangeRequest& head
 }
 
 void SimDataStream::SendCopy(const OpenPush& push) {
-  // The sender of the copy has a stream of its own, which ends some time later.
+  ++site_->faults["push duplicated"];
+  SendElsewhere(push, absl::Milliseconds(400));
+}
+
+void SimDataStream::SendStray(const OpenPush& push) {
+  ++site_->faults["push of another job"];
+  OpenPush stray = push;
+  v1::PushRequest& header = *stray.first.mutable_push();
+  if (!site_->seams.serves_any_job) header.mutable_caller()->set_job(~header.caller().job());
+  header.set_clock(header.clock() + 1);
+  if (site_->plan.sync()) {
+    header.set_batch_plus_one(header.batch_plus_one() + site_->plan.ledger.parts);
+    header.mutable_base()->set_count(header.clock());
+  } else {
+    header.clear_batch_plus_one();
+  }
+  header.clear_answered_clock();
+  stray.first.clear_pull();
+  // Other values of the same size.
+  constexpr size_t kValue = sizeof(float);
+  for (SentChunk& chunk : stray.chunks) {
+    for (size_t at = kValue - 1; !chunk.rows && at < chunk.bytes.size(); at += kValue)
+      chunk.bytes[at] ^= '\x80';
+  }
+  SendElsewhere(std::move(stray), absl::Milliseconds(2));
+}
+
+void SimDataStream::SendElsewhere(OpenPush push, absl::Duration most_wait) {
   class Sender final : public User {
    public:
     explicit Sender(const OpenPush& push) : chunks_(push.chunks.begin(), push.chunks.end()) {
@@ -314,9 +347,8 @@ void SimDataStream::SendCopy(const OpenPush& push) {
     std::deque<SentChunk> chunks_;
     std::weak_ptr<SimDataStream> stream_;
   };
-  ++site_->faults["push duplicated"];
   World& world = site_->world;
-  world.After(node(), world.Between(absl::ZeroDuration(), absl::Milliseconds(400)),
+  world.After(node(), world.Between(absl::ZeroDuration(), most_wait),
               [from = streams_, sender = std::make_shared<Sender>(push)] {
                 auto copy = std::make_shared<SimDataStream>(from, sender, [] {});
                 copy->Start(nullptr);

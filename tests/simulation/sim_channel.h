@@ -37,8 +37,9 @@ struct SimShardStreams {
 };
 
 // Opens streams to a shard over the simulated network. Some pushes are sent twice at random, the copy late
-// and on a stream of its own. Answers to workers go to the log as they arrive, whatever the client does with
-// them.
+// and on a stream of its own. Beside some pushes a stray worker, of another job with the same ranks,
+// incarnations and clocks, sends a push for the next clock. Answers to workers go to the log as they arrive,
+// whatever the client does with them.
 class SimShardChannel final : public ShardChannel {
  public:
   explicit SimShardChannel(std::shared_ptr<SimShardStreams> streams)

@@ -203,6 +203,7 @@ void SimServer::Start() {
   model_hash_ = site_->ledger.model().Hash();
   Shard::Options options;
   options.config = site_->plan.config;
+  options.index = index_;
   if (site_->seams.config) site_->seams.config(index_, &options.config);
   options.new_incarnation = [this] { return site_->next_incarnation++; };
   options.background = [this, &world](std::function<void()> work) {
@@ -261,6 +262,13 @@ void SimServer::StartAfter(absl::Duration away) {
   });
 }
 
+v1::JobIdentity SimServer::NewJob() const {
+  v1::JobIdentity job;
+  job.set_id(instance_ | 1);
+  job.set_name(site_->plan.config.name());
+  return job;
+}
+
 bool SimServer::StartCoordinator() {
   World& world = site_->world;
   std::unique_ptr<JobStore> store;
@@ -268,6 +276,7 @@ bool SimServer::StartCoordinator() {
     JobStoreOnDisk::Options options;
     options.file_system = site_->files;
     options.directory = site_->plan.config.checkpoint().directory();
+    options.job = NewJob();
     options.keep = static_cast<int>(site_->plan.config.checkpoint().keep());
     // The same in every run of the seed.
     options.holder = v1::FolderHolder();
@@ -298,6 +307,7 @@ bool SimServer::StartCoordinator() {
   }
   Coordinator::Options options;
   options.config = site_->plan.config;
+  options.job = NewJob();
   options.workers = static_cast<uint32_t>(site_->plan.workers.size());
   for (uint32_t shard = 0; shard < site_->plan.servers(); ++shard) {
     options.shard_addresses.push_back(Site::AddressOf(shard));

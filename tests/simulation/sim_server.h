@@ -100,6 +100,8 @@ class SimServer {
   // Tells ps:0 the address if that is due, as GrpcAnnouncer does: call at each tick.
   void Announce(absl::Time now);
   bool StartCoordinator();
+  // The job, if one begins in this process.
+  v1::JobIdentity NewJob() const;
   // As ShardControlService has it.
   bool CoordinatorMayReturn() const;
   bool RefuseAnother(Connection& connection) const;

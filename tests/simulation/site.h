@@ -62,6 +62,8 @@ struct Seams {
   // returns what takes the client's messages.
   using Receiver = std::function<void(const std::string& message)>;
   std::function<Receiver(std::shared_ptr<Connection>, Receiver to_client)> accept;
+  // Shards serve callers of any job.
+  bool serves_any_job = false;
   // A server that no longer waits for a client takes back what the client reads in shared memory.
   bool takes_views_back = false;
   // A client releases what it reads in shared memory as soon as it arrives.

@@ -18,6 +18,8 @@ constexpr auto kBounded = v1::ConsistencyConfig::MODE_BOUNDED;
 // A job of one worker, of that protocol version, and the identity under which it calls.
 struct Job {
   explicit Job(const v1::ProtocolVersion& protocol) : f(kBounded, 1, 2) {
+    f.job.set_id(7);
+    f.job.set_name("digits");
     f.Start();
     v1::JoinRequest request = f.JoinRequest(0, 4711);
     *request.mutable_protocol() = protocol;
@@ -112,6 +114,78 @@ TEST_CASE("Who is no member pins nothing and reports nothing") {
   CHECK(job.f.Status().evaluation().examples() == 0);
 }
 
+TEST_CASE("ps:0 tells members, servers and tools which job it is") {
+  Job job(OwnProtocol());
+  CHECK(job.member.job().id() == 7);
+  CHECK(job.f.Status().job().id() == 7);
+  CHECK(job.f.Status().job().name() == "digits");
+  for (const auto& shard : job.f.shards) {
+    const v1::Hello hello = shard->Sent(v1::ControlMessage::kHello).at(0).hello();
+    CHECK(hello.job().id() == 7);
+    CHECK(hello.job().name() == "digits");
+  }
+  CHECK(job.f.shards[1]->Sent(v1::ControlMessage::kHello).at(0).hello().shard_plus_one() == 2);
+}
+
+TEST_CASE("A member of another job is out, whatever else it brings, and both jobs are named") {
+  Job job(OwnProtocol());
+  job.caller.set_instance(4711);
+  job.caller.set_job(8);
+  const bool over = GENERATE(false, true);
+  if (over) job.f.coordinator->Fail("enough");
+  const auto names_both = [](const std::string& text) {
+    CHECK_THAT(text,
+               Contains("this ps:0 is of job 'digits' (0000000000000007)") && Contains("0000000000000008"));
+  };
+  const auto heartbeat = job.Call(&Coordinator::Heartbeat, v1::HeartbeatRequest())->reply();
+  CHECK(heartbeat.fenced());
+  names_both(heartbeat.failure());
+  v1::LeaveRequest leave;
+  leave.set_done(true);
+  v1::ReportRequest report;
+  report.mutable_evaluation()->set_examples(99);
+  for (const absl::Status& status :
+       {job.Call(&Coordinator::NextRange, v1::NextRangeRequest())->status(),
+        job.Call(&Coordinator::Pin, v1::PinRequest())->status(),
+        job.Call(&Coordinator::Unpin, v1::UnpinRequest())->status(),
+        job.Call(&Coordinator::Report, report)->status(), job.Call(&Coordinator::Leave, leave)->status()}) {
+    CHECK(status.code() == absl::StatusCode::kAborted);
+    names_both(std::string(status.message()));
+  }
+  CHECK(job.f.Status().evaluation().examples() == 0);
+  if (!over) CHECK(job.HasMember());
+}
+
+TEST_CASE("A process that was in another job before does not join this one") {
+  CoordinatorFixture f(kBounded, 1, 2);
+  f.job.set_id(7);
+  f.Start();
+  v1::JoinRequest request = f.JoinRequest(0, 1);
+  request.mutable_job()->set_id(8);
+  CHECK(f.Join(request)->status().code() == absl::StatusCode::kAborted);
+  request.mutable_job()->set_id(7);
+  CHECK(f.Join(request)->reply().job().id() == 7);
+}
+
+TEST_CASE("A server of another job that announces itself is refused") {
+  CoordinatorFixture f(kBounded, 1, 2);
+  f.job.set_id(7);
+  f.job.set_name("digits");
+  f.StartJob();
+  v1::AnnounceRequest request;
+  request.set_shard(1);
+  request.set_address("10.0.0.9:1");
+  request.set_instance(9);
+  *request.mutable_protocol() = OwnProtocol();
+  request.mutable_job()->set_id(8);
+  request.mutable_job()->set_name("another");
+  auto answer = std::make_shared<Answer<v1::AnnounceReply>>();
+  f.coordinator->Announce(request, Keep(answer));
+  CHECK(answer->status().code() == absl::StatusCode::kFailedPrecondition);
+  CHECK_THAT(std::string(answer->status().message()),
+             Contains("job 'digits' (0000000000000007)") && Contains("job 'another' (0000000000000008)"));
+}
+
 TEST_CASE("A Join of another major version of the protocol is refused, and leaves nothing behind") {
   CoordinatorFixture f(kBounded, 1, 2);
   f.Start();
@@ -121,11 +195,11 @@ TEST_CASE("A Join of another major version of the protocol is refused, and leave
   const absl::Status refused = f.Join(request)->status();
   CHECK(refused.code() == absl::StatusCode::kFailedPrecondition);
   CHECK(refused.message() ==
-        "worker:0 speaks version 2.0 of the protocol, and ps:0 version 1.8: upgrade ps:0");
+        "worker:0 speaks version 2.0 of the protocol, and ps:0 version 1.9: upgrade ps:0");
   // A later minor version is accepted.
   v1::JoinRequest next = f.JoinRequest(0, 2);
   next.mutable_protocol()->set_major(1);
-  next.mutable_protocol()->set_minor(9);
+  next.mutable_protocol()->set_minor(10);
   const v1::JoinReply reply = f.Join(next)->reply();
   CHECK(ToString(reply.protocol()) == ToString(OwnProtocol()));
 }

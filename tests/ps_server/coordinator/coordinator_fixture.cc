@@ -169,6 +169,7 @@ void CoordinatorFixture::Start() {
   Coordinator::Options options;
   options.config = config;
   options.workers = workers;
+  options.job = job;
   options.shard_addresses = known_addresses.value_or(addresses);
   options.init_from = init_from;
   options.memory_bytes = memory_bytes;

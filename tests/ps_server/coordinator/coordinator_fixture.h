@@ -82,6 +82,8 @@ class CoordinatorFixture {
   ModelSpec model;
   uint64_t train_examples = 64;
   uint64_t memory_bytes = 0;
+  // Of a job without a disk.
+  v1::JobIdentity job;
   std::vector<std::unique_ptr<FakeShard>> shards;
   std::vector<std::string> addresses;
   // Shards that came up at another address than `addresses` has.

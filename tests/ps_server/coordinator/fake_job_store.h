@@ -21,6 +21,7 @@ struct FakeDisk : std::enable_shared_from_this<FakeDisk> {
   uint64_t coordinator_incarnation = 0;
   JobStore::Numbers limits;
   std::optional<v1::CheckpointManifest> newest;
+  v1::JobIdentity job;
 
   // Injected errors.
   absl::Status begin_status, commit_status, reserve_status;
@@ -44,6 +45,7 @@ struct FakeDisk : std::enable_shared_from_this<FakeDisk> {
         disk_->limits.incarnation += kBlock;
         opened_.reserved = disk_->limits;
         opened_.newest = disk_->newest;
+        opened_.job = disk_->job;
       }
       ~Store() override { disk_->Answer(); }
       const Opened& opened() const override { return opened_; }

@@ -52,5 +52,16 @@ TEST_CASE("A checkpoint is the end of a job whose batches are all in it") {
   CHECK_FALSE(IsEndOf(Config(v1::ConsistencyConfig::MODE_SYNC, 10, 3), checkpoint));
 }
 
+TEST_CASE("a job of another name does not go on from a checkpoint") {
+  v1::JobConfig config = Config(v1::ConsistencyConfig::MODE_SYNC, 10, 2);
+  v1::CheckpointManifest checkpoint;
+  *checkpoint.mutable_job()->mutable_config() = config;
+  CHECK(CanGoOn(config, checkpoint).ok());
+  config.set_name("another");
+  const absl::Status refused = CanGoOn(config, checkpoint);
+  CHECK(absl::IsFailedPrecondition(refused));
+  CHECK_THAT(std::string(refused.message()), Catch::Contains("name is 'another', the checkpoint's is 'job'"));
+}
+
 }  // namespace
 }  // namespace weir

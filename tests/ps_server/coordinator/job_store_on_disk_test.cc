@@ -29,8 +29,9 @@ const ModelSpec& Model() {
 }
 
 // Blocking work is done at once.
-absl::StatusOr<std::unique_ptr<JobStore>> Open(FileSystem& fs, int keep = 3) {
+absl::StatusOr<std::unique_ptr<JobStore>> Open(FileSystem& fs, int keep = 3, v1::JobIdentity job = {}) {
   JobStoreOnDisk::Options options;
+  options.job = std::move(job);
   options.file_system = &fs;
   options.directory = "/runs/7";
   options.keep = keep;
@@ -117,6 +118,62 @@ class Hang {
   int count_ = 0;
   bool over_ = false;
 };
+
+v1::JobIdentity JobOf(uint64_t id, const std::string& name) {
+  v1::JobIdentity job;
+  job.set_id(id);
+  job.set_name(name);
+  return job;
+}
+
+TEST_CASE("A folder's job keeps its identity, whoever opens it, until a job of another name begins there") {
+  FaultyFileSystem fs(1);
+  const auto opened = [&](uint64_t id, const std::string& name) {
+    auto store = Open(fs, 3, JobOf(id, name));
+    REQUIRE(store.ok());
+    return (*store)->opened().job.id();
+  };
+  CHECK(opened(1, "digits") == 1);
+  CHECK(opened(2, "digits") == 1);
+  fs.Crash();
+  CHECK(opened(3, "digits") == 1);
+  // Nothing was saved, so another job may begin.
+  CHECK(opened(4, "another") == 4);
+  CHECK(opened(5, "another") == 4);
+}
+
+TEST_CASE("A checkpoint says whose it is, also where it was copied to") {
+  FaultyFileSystem fs(1);
+  {
+    auto store = Open(fs, 3, JobOf(1, "digits"));
+    REQUIRE(store.ok());
+    REQUIRE(Begin(**store, 10).ok());
+    v1::CheckpointManifest manifest;
+    manifest.set_step(10);
+    *manifest.mutable_model() = ToProto(Model());
+    manifest.mutable_job()->set_committed_steps(10);
+    *manifest.mutable_job()->mutable_identity() = (*store)->opened().job;
+    const auto file = WriteShard(fs, 10, 1, 7);
+    REQUIRE(file.ok());
+    *manifest.add_files() = *file;
+    absl::Status committed = absl::UnknownError("no answer");
+    (*store)->Commit(manifest, [&](absl::Status status) { committed = std::move(status); });
+    REQUIRE(committed.ok());
+  }
+  SECTION("the records are there") {}
+  SECTION("they are not") {
+    const auto records = fs.List("/runs/7/coordinator");
+    for (const std::string& name : *records) {
+      REQUIRE(fs.Remove(JoinPath("/runs/7/coordinator", name)).ok());
+    }
+  }
+  // Of another name: the coordinator refuses to go on (CanGoOn()).
+  const std::string name = GENERATE("digits", "another");
+  auto store = Open(fs, 3, JobOf(2, name));
+  REQUIRE(store.ok());
+  CHECK((*store)->opened().job.id() == 1);
+  CHECK((*store)->opened().newest.has_value());
+}
 
 TEST_CASE("Each incarnation of the coordinator is a later one, and begins where no number was used") {
   FaultyFileSystem fs(1);

@@ -102,6 +102,37 @@ class Fixture {
   std::deque<std::function<void()>> work_;
 };
 
+TEST_CASE("a log tells whose it is, and no other job reads it") {
+  FaultyFileSystem files(1);
+  std::vector<std::function<void()>> work;
+  PushLog::Options options;
+  options.files = &files;
+  options.folder = kFolder;
+  options.description = Description();
+  options.description.mutable_job()->set_id(7);
+  options.description.mutable_job()->set_name("digits");
+  options.executor = [](const std::function<void()>& function) { function(); };
+  v1::LogSegment of = options.description;
+  REQUIRE(ClaimPushLog(files, kFolder, of).ok());
+  REQUIRE(PushLog::Begin(std::move(options)).ok());
+  const auto read = [&] {
+    return ReadPushLog(files, kFolder, of, 1,
+                       [](const v1::LoggedPush&, absl::Span<const float>) { return absl::OkStatus(); })
+        .status();
+  };
+  CHECK(read().ok());
+  // A reader of an earlier version does not know its job.
+  of.clear_job();
+  CHECK(read().ok());
+  of.mutable_job()->set_id(8);
+  of.mutable_job()->set_name("another");
+  const absl::Status refused = read();
+  CHECK(absl::IsFailedPrecondition(refused));
+  CHECK_THAT(std::string(refused.message()),
+             Catch::Contains("the log of job 'digits' (0000000000000007); this is job 'another' "
+                             "(0000000000000008)"));
+}
+
 TEST_CASE("PushLog: what was appended is read, over segments and incarnations") {
   Fixture f;
   uint64_t last = 7;

@@ -39,12 +39,14 @@ struct Fixture {
     store.optimizer.set_learning_rate(0.1);
     store.kernels = &BestKernels();
     store.threads = &threads;
-    loader.Load(install, store, [this, number](absl::StatusOr<ShardLoader::Loaded> loaded) {
-      done.push_back(number);
-      REQUIRE(loaded.ok());
-      CHECK(loaded->store->elements() == 40);
-      CHECK((loaded->log != nullptr) == (config.server().durability() == v1::ServerConfig::DURABILITY_LOG));
-    });
+    loader.Load(install, v1::JobIdentity(), store,
+                [this, number](absl::StatusOr<ShardLoader::Loaded> loaded) {
+                  done.push_back(number);
+                  REQUIRE(loaded.ok());
+                  CHECK(loaded->store->elements() == 40);
+                  CHECK((loaded->log != nullptr) ==
+                        (config.server().durability() == v1::ServerConfig::DURABILITY_LOG));
+                });
   }
   void RunNext() {
     const std::function<void()> work = std::move(background.front());
