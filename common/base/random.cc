@@ -1,5 +1,9 @@
 #include "common/base/random.h"
 
+#include <cmath>
+
+#include "common/base/portable_math.h"
+
 namespace weir {
 
 std::array<uint32_t, 4> Philox(uint64_t key, uint64_t counter_high, uint64_t counter_low) {
@@ -27,6 +31,12 @@ uint64_t RandomKey(uint64_t seed, const std::string& purpose) {
   for (unsigned char c : purpose) hash = (hash ^ c) * 0x100000001b3;
   const auto words = Philox(seed, hash, purpose.size());
   return uint64_t{words[1]} << 32 | words[0];
+}
+
+std::array<double, 2> TwoNormals(uint32_t bits1, uint32_t bits2) {
+  const double radius = std::sqrt(-2 * Ln((static_cast<double>(bits1) + 1) * 0x1p-32));
+  const CirclePoint point = OnCircle(static_cast<double>(bits2) * 0x1p-32);
+  return {radius * point.cos, radius * point.sin};
 }
 
 uint32_t RandomStream::Next() {

@@ -195,11 +195,7 @@ void FillInitialValues(uint64_t seed, const TensorSpec& tensor, int64_t first, a
     if (init.kind == Initializer::Kind::kUniform) {
       out[i] = (2.0f * UniformFloat(bits[0]) - 1.0f) * init.value;
     } else {
-      // Box and Muller 1958, in double: u1 in (0, 1].
-      const double u1 = (static_cast<double>(bits[0]) + 1.0) * 0x1p-32,
-                   u2 = static_cast<double>(bits[1]) * 0x1p-32;
-      constexpr double kTwoPi = 6.283185307179586;
-      out[i] = static_cast<float>(std::sqrt(-2.0 * std::log(u1)) * std::cos(kTwoPi * u2) * init.value);
+      out[i] = static_cast<float>(TwoNormals(bits[0], bits[1])[0] * init.value);
     }
   }
 }

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "common/base/portable_math.h"
 #include "common/config/optimizer_slots.h"
 #include "proto/job_config.pb.h"
 
@@ -68,9 +69,8 @@ bool Optimizer::Apply(const ApplyArgs& args) const {
   if (corrects_bias_) {
     // lr m^ / (sqrt(v^) + epsilon). Both corrections are the same for all elements, so they are computed
     // outside of the loop.
-    const double t = static_cast<double>(args.t);
-    rate /= 1 - std::pow(keep_[0], t);
-    root_scale = 1 / std::sqrt(1 - std::pow(keep_[1], t));
+    rate /= 1 - Power(keep_[0], args.t);
+    root_scale = 1 / std::sqrt(1 - Power(keep_[1], args.t));
   }
   step.rate = static_cast<float>(rate);
   step.root_scale = static_cast<float>(root_scale);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "common/base/portable_math.h"
 #include "proto/job_config.pb.h"
 
 namespace weir {
@@ -47,10 +48,10 @@ double LearningRateSchedule::Rate(double t) const {
     case Kind::kConstant:
       break;
     case Kind::kStep:
-      return learning_rate_ * std::pow(gamma_, std::floor(u / step_size_));
+      return learning_rate_ * Power(gamma_, static_cast<uint64_t>(u / step_size_));
     case Kind::kCosine: {
       if (u >= total_steps_) return learning_rate_ * final_factor_;
-      const double half_cosine = (1 + std::cos(M_PI * u / total_steps_)) / 2;
+      const double half_cosine = (1 + OnCircle(u / total_steps_ / 2).cos) / 2;
       return learning_rate_ * (final_factor_ + (1 - final_factor_) * half_cosine);
     }
   }

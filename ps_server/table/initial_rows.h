@@ -17,10 +17,8 @@ namespace weir {
 //
 //   constant  value
 //   uniform   value (2 u - 1), column c from word c mod 4
-//   normal    Box and Muller 1958: columns 4k, 4k + 1 from words 0, 1, and 4k + 2, 4k + 3 from words 2, 3, as
-//             value sqrt(-2 ln u1) times cos(2 pi u2), sin(2 pi u2), with u1 = (word + 1) / 2^32, u2 = word /
-//             2^32. The logarithm and the circle are sums of their own, since those of the C library may have
-//             other bits on another CPU.
+//   normal    value times TwoNormals(): columns 4k, 4k + 1 from words 0, 1, and 4k + 2, 4k + 3 from words 2,
+//   3
 //
 // Immutable, hence thread-safe.
 class InitialRows {

@@ -7,19 +7,11 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/portable_math.h"
 #include "common/base/status_macros.h"
 
 namespace weir {
 namespace {
-
-// base^n by squaring.
-double Power(double base, uint32_t n) {
-  double power = 1;
-  for (; n > 0; n >>= 1, base *= base) {
-    if (n & 1) power *= base;
-  }
-  return power;
-}
 
 absl::Status CheckRange(const char* name, float value, bool fits, const char* allowed) {
   if (fits && std::isfinite(value)) return absl::OkStatus();

@@ -29,8 +29,7 @@ struct RowOptimizerConfig {
 // With lr the learning rate of the update, elementwise unless said otherwise:
 //
 //   sgd, momentum, adagrad   as for dense weights
-//   adam                     as for dense weights, with the row's t. Its powers of beta come from
-//                            multiplications alone, so that they have the same bits on every CPU
+//   adam                     as for dense weights, with the row's t
 //   row-wise adagrad         h += mean(g^2), one h for the row;  w -= lr g / (sqrt(h) + epsilon)
 //                            FBGEMM's EXACT_ROWWISE_ADAGRAD (Khudia et al. 2021). kernels_impl.inc has the
 //                            order of the mean's sum; lr is divided first, as there

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Checks the sources and BUILD files against the arrows of the design: which folder may include which, no cycle between folders,
-and where gRPC, CUDA and Catch2 may appear. Reads the whole source tree, so it covers a new file or folder too. First shows that it
-finds planted faults.
+where gRPC, CUDA and Catch2 may appear, and which functions of the C library what computes weights must not call. Reads the whole
+source tree, so it covers a new file or folder too. First shows that it finds planted faults.
 """
 import pathlib
 import re
@@ -40,6 +40,12 @@ CUDA_FILE = re.compile(r"^cuda_.*$")
 # Code that logs past common/telemetry/logging.h ignores --log_format.
 SPDLOG_HEADER = re.compile(r"^spdlog/")
 SPDLOG_FILE = re.compile(r"^logging$")
+
+# The servers' weights have the same bits on every CPU; common/base/portable_math.h has what this takes.
+WEIGHTS = ("common/base/portable_math", "common/base/random", "common/model/", "ps_server/optimizer/", "ps_server/shard/",
+           "ps_server/table/")
+OF_THE_CPU = re.compile(r"(?<![\w.>:])(?:std::|__builtin_)?(?:pow|exp|exp2|exp10|expm1|log|log2|log10|log1p|sin|cos|tan|sincos|asin|acos|atan|"
+                        r"atan2|sinh|cosh|tanh|cbrt|hypot|erf|erfc|tgamma|lgamma|fma)[fl]?\(")
 
 
 def sources(root, suffixes):
@@ -169,8 +175,18 @@ def faults_of_headers(root):
             yield f"{path}:1: a header needs #pragma once"
 
 
+def faults_of_arithmetic(root):
+    for path in sources(root, {".h", ".cc", ".inc"}):
+        if not str(path).startswith(WEIGHTS):
+            continue
+        for number, line in enumerate((root / path).read_text(encoding="utf-8").splitlines(), 1):
+            call = OF_THE_CPU.search(line.split("//")[0])
+            if call:
+                yield f"{path}:{number}: the bits of {call.group(0)}...) differ by CPU; take those of common/base/portable_math.h"
+
+
 def faults(root):
-    for faults_of in (faults_of_includes, faults_of_rooms, faults_of_builds, faults_of_headers):
+    for faults_of in (faults_of_includes, faults_of_rooms, faults_of_builds, faults_of_headers, faults_of_arithmetic):
         yield from faults_of(root)
 
 
@@ -209,6 +225,10 @@ PLANTED = {
     "worker/low/q.h": ("#pragma once\n", None),
     "worker/low/r.cc": ('\n#include "worker/high/s.h"\n', "worker/high/s.h:2: a cycle between folders: worker/high -> worker/low -> worker/high"),
     "worker/high/s.h": ('#pragma once\n#include "worker/low/q.h"\n', None),
+    "ps_server/optimizer/t.cc": ("// std::pow(2, 3)\nf = std::cos(x);\n", "ps_server/optimizer/t.cc:2: the bits of std::cos(...) differ by CPU"),
+    "ps_server/table/u.inc": ("g = powf(x, 2);\n", "ps_server/table/u.inc:1: the bits of powf(...) differ by CPU"),
+    "ps_server/shard/v.cc": ("h = log_.Begin(std::sqrt(x)) + catalog(1) + store.log();\n", None),
+    "worker/w.cc": ("f = std::exp(x);\n", None),
     "common/k.h": ("int x;\n", "common/k.h:1: a header needs #pragma once"),
     "worker/BUILD.bazel": ('deps = [\n"//ps_server:shard", "//client"]\n', "worker/BUILD.bazel:2: worker must not depend"),
     "common/BUILD.bazel": ('visibility = ["//worker:__subpackages__", "//cli:__pkg__"]\ndeps = ["//worker"]\n',

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+
+// Functions whose results have the same bits on every CPU, for what ends up in weights. They use + - * /
+// alone, each rounded once. Those of the C library have variants for the instructions of a CPU, whose last
+// bits differ.
+namespace weir {
+
+// base^n, by squaring. 0^0 is 1.
+double Power(double base, uint64_t n);
+
+// The natural logarithm of a finite x > 0 that is not subnormal.
+double Ln(double x);
+
+// Where a turn of `turns` in [0, 1) from (1, 0) ends on the unit circle: the cosine and sine of 2 pi turns.
+struct CirclePoint {
+  double cos, sin;
+};
+CirclePoint OnCircle(double turns);
+
+}  // namespace weir
