@@ -57,10 +57,12 @@ absl::StatusOr<std::vector<TensorSettings>> ResolveGroups(const v1::OptimizerCon
   std::vector<TensorSettings> settings(model.tensors.size());
   for (size_t i = 0; i < settings.size(); ++i) {
     settings[i].weight_decay = config.weight_decay();
+    settings[i].clip_weights = config.clip_weights();
     for (const v1::GroupConfig& group : config.groups()) {
       if (!GlobMatches(group.match(), model.tensors[i].name)) continue;
       settings[i].learning_rate_factor = group.learning_rate_factor();
       if (group.has_weight_decay()) settings[i].weight_decay = group.weight_decay();
+      if (group.has_clip_weights()) settings[i].clip_weights = group.clip_weights();
       settings[i].frozen = group.frozen();
       break;
     }

@@ -16,7 +16,8 @@ class OptimizerConfig;
 struct TensorSettings {
   double learning_rate_factor = 1;  // multiplies the scheduled learning rate
   double weight_decay = 0;
-  bool frozen = false;  // keeps its initial value: no update is applied
+  float clip_weights = 0;  // 0: weights are not clipped
+  bool frozen = false;     // keeps its initial value: no update is applied
 };
 
 // The settings of each tensor of `model`, in its order: from the first of `optimizer.groups` that fits the

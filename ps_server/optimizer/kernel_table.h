@@ -25,6 +25,7 @@ struct StepArgs {
   float* slots_out[2];
   float rate;
   float decay;  // learning rate * weight decay
+  float clip;   // the new weight becomes the nearest value in [-clip, clip]; 0: it stays as it is
   // slot[k] becomes keep[k] * slot[k] + take[k] * (the gradient or its square).
   float keep[2];
   float take[2];

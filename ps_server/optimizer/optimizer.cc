@@ -75,6 +75,7 @@ bool Optimizer::Apply(const ApplyArgs& args) const {
   step.rate = static_cast<float>(rate);
   step.root_scale = static_cast<float>(root_scale);
   step.decay = static_cast<float>(args.learning_rate * args.weight_decay);
+  step.clip = args.clip_weights;
   step.epsilon = epsilon_;
   step.past = args.past;
   return step_(step);

@@ -31,6 +31,7 @@ struct ApplyArgs {
   float* slots_out[2] = {nullptr, nullptr};
   double learning_rate = 0;  // for this update and tensor: the schedule's, times the group's factor
   double weight_decay = 0;   // for this tensor
+  float clip_weights = 0;    // for this tensor; 0: weights are not clipped
   PastCaches past = PastCaches::kNothing;
   uint64_t t = 1;  // the number of this update, counted from 1; for Adam's bias correction
 };
@@ -60,7 +61,8 @@ struct ApplyArgs {
 //             by the schedule's factor only; here, as in most libraries, by the whole lr).
 //
 // Each optimizer also subtracts lr wd w from the weight: the decay is decoupled from the gradient (Loshchilov
-// and Hutter 2019). So adamw differs from adam in name only.
+// and Hutter 2019). So adamw differs from adam in name only. Last, with clip_weights, the weight becomes the
+// nearest value in [-clip_weights, clip_weights] (Arjovsky et al. 2017, algorithm 1).
 class Optimizer {
  public:
   // `kernels` must outlive the optimizer; the tables of kernels.h do. InvalidArgument: no type. All values

@@ -1,6 +1,7 @@
 // A sync run gives the same bits for every cluster and whatever happens to its workers; the bits are those of
 // a plain serial loop.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <map>
 #include <string>
@@ -82,6 +83,21 @@ TEST_CASE("other optimizers") {
   }
 }
 
+TEST_CASE("clipped weights, with a range by tensor") {
+  const v1::JobConfig config = DigitsJob(
+      {"optimizer.type=momentum", "optimizer.learning_rate=0.05", "optimizer.clip_weights=0.1",
+       R"(optimizer.groups=[{"match":"out/weight","clip_weights":0.2},{"match":"*/bias","clip_weights":0}])",
+       "train.examples=413"});
+  const SerialRun expected = Reference(config);
+  const auto beyond = [&](float limit) {
+    return std::count_if(expected.weights.begin(), expected.weights.end(),
+                         [limit](float weight) { return std::abs(weight) >= limit; });
+  };
+  CHECK(beyond(0.1f) > 100);
+  CHECK(beyond(0.2f) > 0);
+  for (uint32_t servers : {1, 3}) CheckBits(expected, config, servers, 2);
+}
+
 TEST_CASE("a convolutional model") {
   const v1::JobConfig config = DigitsJob({
       R"(model.layers=[{"type":"conv2d","filters":6,"kernel":3,"padding":1},{"type":"relu"},{"type":"max_pool","kernel":2},{"type":"flatten"},{"type":"dropout","rate":0.3},{"type":"dense","units":10}])",
@@ -111,7 +127,7 @@ TEST_CASE("the hash tells jobs apart") {
   std::map<std::string, std::string> seen = {{Reference(config).weights_sha256, "the job"}};
   for (const char* other :
        {"seed=2", "consistency.parts=2", "train.micro_batches=1", "train.clip_norm=0", "train.examples=412",
-        "model.layers[3].rate=0.1", "optimizer.weight_decay=0.001"}) {
+        "model.layers[3].rate=0.1", "optimizer.weight_decay=0.001", "optimizer.clip_weights=0.1"}) {
     INFO(other);
     const auto [it, fresh] = seen.emplace(Reference(DigitsJob(Plus(length, {other}))).weights_sha256, other);
     INFO("same as " << it->second);

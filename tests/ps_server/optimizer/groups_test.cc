@@ -110,6 +110,20 @@ TEST_CASE("Groups: the first that fits holds, whole") {
   CHECK(settings[3].weight_decay == 0);
 }
 
+TEST_CASE("Groups: clip_weights replaces the optimizer's, and 0 switches it off") {
+  v1::OptimizerConfig config;
+  config.set_clip_weights(0.5f);
+  AddGroup(config, "dense_0/weight")->set_clip_weights(2);
+  AddGroup(config, "*/bias")->set_clip_weights(0);
+  AddGroup(config, "dense_1/weight")->set_learning_rate_factor(3);
+  const auto settings = *ResolveGroups(config, MakeModel());
+  REQUIRE(settings.size() == 4);
+  CHECK(settings[0].clip_weights == 2);     // dense_0/weight
+  CHECK(settings[1].clip_weights == 0);     // dense_0/bias
+  CHECK(settings[2].clip_weights == 0.5f);  // dense_1/weight
+  CHECK(settings[3].clip_weights == 0);     // dense_1/bias
+}
+
 TEST_CASE("Groups: one that fits no tensor is an error with the names that there are") {
   v1::OptimizerConfig config;
   AddGroup(config, "*/bias");

@@ -93,8 +93,8 @@ enum class Outputs { kInPlace, kApart, kSlotsPastCaches, kPastCaches };
 class Run {
  public:
   Run(const Config& config, const Kernels& kernels, const std::vector<float>& initial, Outputs outputs,
-      size_t shift)
-      : optimizer_(*Optimizer::Create(config, kernels)), outputs_(outputs) {
+      size_t shift, float clip_weights = 0)
+      : optimizer_(*Optimizer::Create(config, kernels)), outputs_(outputs), clip_weights_(clip_weights) {
     for (size_t k = 0; k < 1 + optimizer_.slots().size(); ++k) {
       now_.emplace_back(initial.size(), shift);
       // Slots that are written past the caches have the same alignment.
@@ -122,6 +122,7 @@ class Run {
     }
     args.learning_rate = LearningRate(t);
     args.weight_decay = kWeightDecay;
+    args.clip_weights = clip_weights_;
     if (outputs_ == Outputs::kSlotsPastCaches) args.past = PastCaches::kSlots;
     if (outputs_ == Outputs::kPastCaches) args.past = PastCaches::kSlotsAndWeights;
     args.t = t;
@@ -130,6 +131,12 @@ class Run {
 
   void Publish() {
     if (outputs_ != Outputs::kInPlace) now_.swap(next_);
+  }
+
+  void Clamp(float limit) {
+    for (size_t i = 0; i < now_[0].size(); ++i) {
+      now_[0].data()[i] = std::clamp(now_[0].data()[i], -limit, limit);
+    }
   }
 
   // 0: the weights, then the slots.
@@ -141,6 +148,7 @@ class Run {
 
   Optimizer optimizer_;
   Outputs outputs_;
+  const float clip_weights_;
   std::vector<GuardedFloats> now_, next_;
 };
 
@@ -224,6 +232,52 @@ TEST_CASE("Optimizer: the cut into runs does not show in the bits") {
         cut.Publish();
       }
       for (size_t k = 0; k < whole.arrays().size(); ++k) CHECK(cut.arrays()[k].SameBits(whole.arrays()[k]));
+    }
+  }
+}
+
+TEST_CASE("Optimizer: clipped weights have the bits of an update and a clamp after it, at every level") {
+  constexpr float kClip = 0.25f;
+  constexpr size_t kN = 333;
+  // Beyond the range, and at its ends.
+  std::vector<float> initial = RandomFloats(1, kN, 1);
+  initial[3] = kClip;
+  initial[40] = -kClip;
+  initial[kN - 1] = 1e30f;
+  for (Config::Kind kind : kAllKinds) {
+    for (KernelLevel level : AvailableKernelLevels()) {
+      for (Outputs outputs :
+           {Outputs::kApart, Outputs::kSlotsPastCaches, Outputs::kPastCaches, Outputs::kInPlace}) {
+        CAPTURE(Config::Kind_Name(kind), (*KernelsFor(level))->name, static_cast<int>(outputs));
+        Run expected(MakeConfig(kind), **KernelsFor(KernelLevel::kPlain), initial, Outputs::kApart, 0);
+        Run clipped(MakeConfig(kind), **KernelsFor(level), initial, outputs, 1, kClip);
+        size_t at_ends = 0;
+        for (uint64_t t = 1; t <= 20; ++t) {
+          const std::vector<float> gradient = RandomFloats(100 + t, kN, 2);
+          expected.Step(gradient.data(), t);
+          expected.Clamp(kClip);
+          REQUIRE(clipped.Step(gradient.data(), t));
+          for (size_t k = 0; k < clipped.arrays().size(); ++k) {
+            REQUIRE(clipped.arrays()[k].SameBits(expected.arrays()[k]));
+          }
+        }
+        for (size_t i = 0; i < kN; ++i) at_ends += std::abs(clipped.arrays()[0].data()[i]) == kClip;
+        CHECK((at_ends > 0 && at_ends < kN));
+        CHECK(clipped.arrays()[0].GuardsIntact());
+      }
+    }
+  }
+}
+
+TEST_CASE("Optimizer: a weight that is not a number stays so when it is clipped") {
+  for (KernelLevel level : AvailableKernelLevels()) {
+    std::vector<float> initial(37, 0.1f);
+    for (size_t at : {size_t{0}, size_t{20}, size_t{36}}) initial[at] = NAN;
+    Run run(MakeConfig(Config::KIND_SGD), **KernelsFor(level), initial, Outputs::kApart, 0, 0.25f);
+    CHECK(run.Step(std::vector<float>(37, 100.0f).data(), 1));
+    for (size_t i = 0; i < initial.size(); ++i) {
+      const float weight = run.arrays()[0].data()[i];
+      CHECK((std::isnan(initial[i]) ? std::isnan(weight) : weight == -0.25f));
     }
   }
 }

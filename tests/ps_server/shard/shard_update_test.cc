@@ -163,6 +163,53 @@ TEST_CASE("Buffers are assigned, frozen groups stay, others move") {
   }
 }
 
+TEST_CASE(
+    "Clipped weights: each update ends within the range, in every mode; buffers and frozen tensors stay") {
+  const auto mode = GENERATE(v1::ConsistencyConfig::MODE_SYNC, v1::ConsistencyConfig::MODE_BOUNDED, kAsync);
+  ShardFixture f(mode);
+  f.config.mutable_server()->set_apply(
+      GENERATE(v1::ServerConfig::APPLY_STREAMED, v1::ServerConfig::APPLY_STAGED));
+  const auto tensor = [&](const char* name, TensorKind kind) {
+    f.model.tensors.push_back({name, {10}, kind, {Initializer::Kind::kConstant, 10}});
+  };
+  f.model.tensors.clear();
+  tensor("body/weight", TensorKind::kParameter);
+  tensor("body/mean", TensorKind::kBuffer);
+  tensor("frozen/weight", TensorKind::kParameter);
+  tensor("free/weight", TensorKind::kParameter);
+  tensor("tight/weight", TensorKind::kParameter);
+  v1::OptimizerConfig& optimizer = *f.config.mutable_optimizer();
+  optimizer.set_clip_weights(4);
+  const auto group = [&](const char* match) {
+    v1::GroupConfig* made = optimizer.add_groups();
+    made->set_match(match);
+    return made;
+  };
+  group("frozen/*")->set_frozen(true);
+  group("free/*")->set_clip_weights(0);
+  group("tight/*")->set_clip_weights(0.5f);
+  f.Start();
+  const auto expect = [&](const std::vector<float>& values) {
+    const std::vector<float> weights = f.Weights();
+    REQUIRE(weights.size() == 50);
+    for (size_t i = 0; i < weights.size(); ++i) CHECK(weights[i] == values[i / 10]);
+  };
+  const bool sync = mode == v1::ConsistencyConfig::MODE_SYNC;
+  const auto step = [&](uint64_t clock, float value) {
+    for (uint32_t part = 0; part < (sync ? 2 : 1); ++part) {
+      TestPush push{part, clock, part};
+      push.value = value;
+      f.Push(push);
+    }
+    if (sync) f.Commit(clock, {0, 1});
+  };
+  expect({10, 10, 10, 10, 10});
+  step(0, 7);
+  expect({4, 7, 10, 17, 0.5f});
+  step(1, -5);
+  expect({-1, -5, 10, 12, -0.5f});
+}
+
 TEST_CASE("Adam's t is the shard's count of updates, whoever pushed") {
   // With a constant gradient, bias correction makes every Adam step equal to the learning rate, if t is
   // right.
