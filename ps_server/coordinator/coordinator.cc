@@ -226,7 +226,11 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
       return;
     case v1::ShardReport::kFailed: {
       const std::string why = absl::StrCat(shards_.name(index), ": ", report.failed().error());
-      if (!report.failed().replaced()) return FailJob(StorageFailure(why));
+      if (!report.failed().replaced()) {
+        const v1::FailureKind kind = report.failed().kind();
+        const bool storage = kind == v1::FAILURE_UNSPECIFIED || kind == v1::FAILURE_RESOURCE;
+        return FailJob(storage ? StorageFailure(why) : JobFailure(kind, why));
+      }
       // No other coordinator installs the shard of this process, so one that has taken the shard's log has
       // the job, too.
       return index == 0 ? StepAside(why) : FailJob(LostPeer(why));

@@ -153,7 +153,7 @@ absl::StatusOr<Replayed> ReplayLog(FileSystem& files, const std::string& directo
               absl::StrCat(folder, ": version ", record.version(), ": ", rows.status().message()));
         }
         const WeightedRows part{&*rows, record.push().examples()};
-        tables->Update(absl::MakeConstSpan(&part, 1));
+        WEIR_RETURN_IF_ERROR(tables->Update(absl::MakeConstSpan(&part, 1)));
       }
       store.Update(absl::MakeConstSpan(&weighted, 1));
     }

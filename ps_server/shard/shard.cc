@@ -73,8 +73,7 @@ void Shard::Handle(const v1::ControlMessage& message) {
     case v1::ControlMessage::kPin:
       return HandlePin(message.pin());
     case v1::ControlMessage::kUnpin:
-      pins_.erase(message.unpin().pin());
-      return;
+      return HandleUnpin(message.unpin());
     case v1::ControlMessage::kHello:
       return HandleHello(message.hello());
     case v1::ControlMessage::kFreeze:
@@ -170,13 +169,23 @@ void Shard::HandleMembership(const v1::SetMembership& message) {
   Wake();
 }
 
+absl::StatusOr<StagedParts::Gradients> Shard::GradientsOf(const v1::CommitStep& commit) const {
+  if (policy_->CompleteStep() == commit.step()) return staged_.GradientsOf(commit);
+  const uint64_t open = policy_->JoinClock();
+  return absl::FailedPreconditionError(open == commit.step() ? "not all of its parts have come"
+                                                             : absl::StrCat("the open step is ", open));
+}
+
 void Shard::HandleCommit(const v1::CommitStep& commit) {
-  const std::optional<uint64_t> open = policy_ == nullptr ? std::nullopt : policy_->CompleteStep();
-  if (over_ || open != commit.step()) return;  // a repeat
-  const absl::StatusOr<StagedParts::Gradients> gradients = staged_.GradientsOf(commit);
+  if (over_ || store_ == nullptr) return;
+  const bool waits = late_commit_.has_value() && late_commit_->commit.step() == commit.step();
+  if (waits || commit.step() < policy_->JoinClock()) return;  // a repeat
+  const absl::StatusOr<StagedParts::Gradients> gradients = GradientsOf(commit);
   if (!gradients.ok()) {
-    LogError("ignored a commit of step ", commit.step(), ": ", gradients.status().message());
-    return;
+    // The other shards commit the step, and this one would stay behind for ever.
+    return Fail(JobFailure(v1::FAILURE_INTERNAL,
+                           absl::StrCat("shard ", install_.shard(), " cannot commit step ", commit.step(),
+                                        " as ps:0 decided: ", gradients.status().message())));
   }
   if (!MakeRoom()) {
     late_commit_ = LateCommit{commit, options_.clock->Now(), {}, {}, {}};
@@ -184,13 +193,15 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
     return;
   }
   store_->Update(gradients->dense);
+  absl::Status rows;
   if (rows_early_) {
     // Versions of tables count as many parts on every shard, whatever has come in time.
-    for (size_t part = early_rows_.taken(); part < install_.parts(); ++part) tables_->Update({});
+    for (size_t part = early_rows_.taken(); part < install_.parts(); ++part) rows.Update(tables_->Update({}));
     early_rows_.Commit();
   } else if (tables_ != nullptr) {
-    tables_->Update(gradients->rows);
+    rows = tables_->Update(gradients->rows);
   }
+  if (!rows.ok()) return Fail(rows);
   policy_->Commit();
   counters_.version = commit.step() + 1;
   progress_.Mark(options_.clock->Now());
@@ -225,6 +236,15 @@ void Shard::HandlePin(const v1::PinVersion& pin) {
   report.mutable_pinned()->mutable_version()->set_incarnation(incarnation_);
   report.mutable_pinned()->mutable_version()->set_count(entry.version->count);
   Report(std::move(report));
+}
+
+void Shard::HandleUnpin(const v1::UnpinVersion& unpin) {
+  pins_.erase(unpin.pin());
+  if (!late_commit_.has_value()) return;
+  std::vector<v1::PinVersion>& late = late_commit_->pins;
+  late.erase(std::remove_if(late.begin(), late.end(),
+                            [&](const v1::PinVersion& pin) { return pin.pin() == unpin.pin(); }),
+             late.end());
 }
 
 void Shard::HandlePing(const v1::Ping& ping) {

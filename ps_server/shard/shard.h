@@ -200,7 +200,10 @@ class Shard {
   void ReportInstalled(const absl::Status& status);
   void HandleMembership(const v1::SetMembership& message);
   void HandleCommit(const v1::CommitStep& commit);
+  // Of a step that is not committed yet. FailedPrecondition: the shard cannot commit it.
+  absl::StatusOr<StagedParts::Gradients> GradientsOf(const v1::CommitStep& commit) const;
   void HandlePin(const v1::PinVersion& pin);
+  void HandleUnpin(const v1::UnpinVersion& unpin);
   void HandlePing(const v1::Ping& ping);
   // Answers the last ping.
   void ReportStats();
@@ -282,8 +285,10 @@ class Shard {
   void StagePush(const v1::PushRequest& header, Slab gradient, PushedRows rows, std::string refusal,
                  Session session, PushDone done);
   // The rows of a part that is about to be staged.
-  void TakeRowsEarly(const v1::PushRequest& header, PushedRows rows);
+  absl::Status TakeRowsEarly(const v1::PushRequest& header, PushedRows rows);
   void RepeatPush(Session session, const v1::PushRequest& header, PushDone done);
+  // The shard cannot go on: answers all calls with this failure, and the coordinator ends the job.
+  void Fail(const absl::Status& failure);
   void FailLog(const absl::Status& status);
   void ReportFailed();
   // Applies the decisions that are durable, then handles the messages that waited for them.
@@ -401,6 +406,8 @@ class Shard {
   ProgressWatch progress_;
   bool over_ = false;
   absl::Status failure_;
+  // This shard's own failure is why.
+  bool failed_ = false;
   // Wake() is running; it must run another round.
   bool waking_ = false, wake_again_ = false;
 

@@ -17,7 +17,7 @@ void Shard::HandleHello(const v1::Hello& hello) {
   if (job_.id() == 0) job_ = hello.job();
   loader_.Abandon();
   ForgetCheckpoint();
-  if (log_.failed()) ReportFailed();
+  if (failed_) ReportFailed();
   v1::ShardReport report;
   v1::Attached& attached = *report.mutable_attached();
   // A shard whose initial values are awaited is of no use to another coordinator.

@@ -34,14 +34,19 @@ void Shard::ApplyDurable() {
 
 void Shard::FailLog(const absl::Status& status) {
   if (!log_.Fail(status)) return;
-  over_ = true;
   const std::string why =
       absl::StrCat("shard ", install_.shard(), " cannot write its log: ", std::string(status.message()));
-  failure_ = log_.taken() ? LostPeer(why) : StorageFailure(why);
-  LogError(failure_.message());
+  Fail(log_.taken() ? LostPeer(why) : StorageFailure(why));
   // The shard must not acknowledge the pending pushes, since their records may not be on disk.
-  FailAll(v1::JOB_OVER, std::string(failure_.message()));
   log_.Abandon();
+}
+
+void Shard::Fail(const absl::Status& failure) {
+  if (failed_) return;
+  over_ = failed_ = true;
+  failure_ = failure;
+  LogError(failure_.message());
+  FailAll(v1::JOB_OVER, std::string(failure_.message()));
   ReportFailed();
 }
 
@@ -49,6 +54,7 @@ void Shard::ReportFailed() {
   v1::ShardReport report;
   report.mutable_failed()->set_error(std::string(failure_.message()));
   report.mutable_failed()->set_replaced(log_.taken());
+  report.mutable_failed()->set_kind(KindOf(failure_));
   Report(std::move(report));
 }
 

@@ -283,7 +283,12 @@ void Shard::TakeEffect(const Decision& decision) {
   }
   if (tables_ != nullptr && decision.verdict.outcome == v1::OK) {
     const WeightedRows weighted{decision.rows.get(), header.examples()};
-    tables_->Update(absl::MakeConstSpan(&weighted, 1));
+    if (const absl::Status rows = tables_->Update(absl::MakeConstSpan(&weighted, 1)); !rows.ok()) {
+      Fail(rows);
+      if (decision.done)
+        decision.done(PushAnswer{NewReply(v1::JOB_OVER, std::string(failure_.message())), {}});
+      return;
+    }
   }
   PushAnswer answer{NewReply(decision.verdict.outcome, decision.verdict.reason), {}};
   Account(header, &answer.reply);
@@ -329,7 +334,12 @@ void Shard::Account(const v1::PushRequest& header, v1::PushReply* reply) {
 void Shard::StagePush(const v1::PushRequest& header, Slab gradient, PushedRows rows, std::string refusal,
                       Session session, PushDone done) {
   if (rows_early_) {
-    if (refusal.empty()) TakeRowsEarly(header, std::move(rows));
+    if (refusal.empty()) {
+      if (const absl::Status taken = TakeRowsEarly(header, std::move(rows)); !taken.ok()) {
+        Fail(taken);
+        return done(PushAnswer{NewReply(v1::JOB_OVER, std::string(failure_.message())), {}});
+      }
+    }
     rows = {};
   }
   staged_.Stage(header, std::move(gradient), std::move(rows), std::move(refusal),
@@ -343,10 +353,10 @@ void Shard::StagePush(const v1::PushRequest& header, Slab gradient, PushedRows r
   Report(std::move(report));
 }
 
-void Shard::TakeRowsEarly(const v1::PushRequest& header, PushedRows rows) {
-  if (!early_rows_.Take(header.part(), rows)) return;
+absl::Status Shard::TakeRowsEarly(const v1::PushRequest& header, PushedRows rows) {
+  if (!early_rows_.Take(header.part(), rows)) return absl::OkStatus();
   const WeightedRows weighted{&rows, header.examples()};
-  tables_->Update(absl::MakeConstSpan(&weighted, 1));
+  return tables_->Update(absl::MakeConstSpan(&weighted, 1));
 }
 
 void Shard::RepeatPush(Session session, const v1::PushRequest& header, PushDone done) {

@@ -1,12 +1,10 @@
 #include "ps_server/shard/shard_tables.h"
 
-#include <cstdlib>
 #include <utility>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/telemetry/logging.h"
 
 namespace weir {
 
@@ -96,7 +94,7 @@ absl::Status ShardTables::CheckKeys(const PushedRows& rows) const {
   return absl::OkStatus();
 }
 
-void ShardTables::Update(absl::Span<const WeightedRows> parts) {
+absl::Status ShardTables::Update(absl::Span<const WeightedRows> parts) {
   std::vector<Table::Part> of_table(parts.size());
   std::vector<size_t> next(parts.size());  // by part: its first entry that no table has taken yet
   for (size_t i = 0; i < size(); ++i) {
@@ -111,11 +109,9 @@ void ShardTables::Update(absl::Span<const WeightedRows> parts) {
       of_table[p].gradients = rows.gradients.get();
     }
     const double rate = tables_[i].schedule.Rate(static_cast<double>(table(i).version()) / pushes_per_step_);
-    if (const absl::Status status = table(i).Update(of_table, rate); !status.ok()) {
-      LogError("rows that were checked do not fit: ", status.message());
-      std::abort();  // the push or step has taken effect elsewhere, so the tables cannot do without it
-    }
+    WEIR_RETURN_IF_ERROR(table(i).Update(of_table, rate));
   }
+  return absl::OkStatus();
 }
 
 uint64_t ShardTables::former_bytes() const {

@@ -64,8 +64,9 @@ class ShardTables : public std::enable_shared_from_this<ShardTables> {
   absl::Status CheckKeys(const PushedRows& rows) const;
 
   // Makes the next version from the parts of a commit, in their order, or from one push. Parts may be none.
-  // The rows have passed CheckKeys(), and all values are finite.
-  void Update(absl::Span<const WeightedRows> parts);
+  // The rows have passed CheckKeys(), and all values are finite. Error: an optimizer does not take the
+  // learning rate that its schedule has reached, say; some tables may have the version then, and others not.
+  absl::Status Update(absl::Span<const WeightedRows> parts);
   uint64_t version() const { return tables_[0].table->version(); }
 
   // A version that stays readable, whatever later updates change, until it is destroyed, in the shard's

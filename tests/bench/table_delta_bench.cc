@@ -114,7 +114,7 @@ class Bench {
     for (size_t i = 0; i < values; ++i) of.gradients[i] = 0.5f;
     rows.tables.push_back(std::move(of));
     const WeightedRows weighted{&rows, 1};
-    tables_->Update(absl::MakeConstSpan(&weighted, 1));
+    Require(tables_->Update(absl::MakeConstSpan(&weighted, 1)));
   }
 
   Saved Save(uint64_t step) {

@@ -465,6 +465,20 @@ TEST_CASE("A log that cannot be written ends the job as a failure of storage") {
   CHECK_THAT(f.failure, Contains("ps:1") && Contains("no space left on device"));
 }
 
+TEST_CASE("A shard that cannot go on for a reason of its own ends the job with that kind of failure") {
+  Saved f(kSync);
+  f.StartJob();
+  v1::ShardReport report;
+  report.mutable_failed()->set_error(
+      "shard 1 cannot commit step 3 as ps:0 decided: part 2 is not staged here");
+  report.mutable_failed()->set_kind(v1::FAILURE_INTERNAL);
+  f.shards[1]->events.report(report);
+  f.HeartbeatAll();
+  CHECK(f.ends == 1);
+  CHECK(f.failure_kind == v1::FAILURE_INTERNAL);
+  CHECK_THAT(f.failure, Contains("ps:1: shard 1 cannot commit step 3"));
+}
+
 TEST_CASE("A job that is drained is saved with all that was acknowledged, and then ends") {
   const auto mode = GENERATE(kSync, kAsync);
   Saved f(mode);

@@ -1,4 +1,5 @@
 // A shard in sync: parts are staged, and applied when the coordinator commits their step.
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -141,9 +142,6 @@ TEST_CASE("A part that says that it is to be refused is reported, and waits for 
   REQUIRE(staged[0].staged().refused_parts_size() == 1);
   CHECK(staged[0].staged().refused_parts(0) == 1);
   CHECK(staged[0].staged().reason() == header.refused());
-  // This commit names a refused part: the shard ignores it.
-  f.Commit(0, {0, 1});
-  CHECK_FALSE(good->there());
   f.Commit(0, {0});
   CHECK(good->reply().outcome() == v1::OK);
   for (const auto& push : {refused, other}) {
@@ -255,29 +253,68 @@ TEST_CASE("A part of another batch, version or incarnation of the shard is not s
   CHECK(Staged(f).size() == 1);
 }
 
-TEST_CASE("Commits come once, and only for a complete step") {
+TEST_CASE("A commit that comes again changes nothing") {
   ShardFixture f(kSync);
   f.Start();
-  f.Commit(0, {});
   f.Push(Part(0, 0));
-  f.Commit(0, {0});
-  CHECK(f.Newest()->count == 0);
   f.Push(Part(0, 1));
-  f.Commit(1, {0, 1});
-  CHECK(f.Newest()->count == 0);
   f.Commit(0, {0, 1});
   f.Commit(0, {0, 1});
   CHECK(f.Newest()->count == 1);
   CHECK(f.Weights() == All(1));
+  CHECK(f.Reports(v1::ShardReport::kFailed).empty());
 }
 
-TEST_CASE("A pin that comes after a commit is of its step, though that waits for memory") {
-  ShardFixture f(kSync);
-  f.Start();
-  std::vector<PullAnswerPtr> held;
+TEST_CASE("A commit that the shard cannot obey fails it, and the coordinator hears why") {
+  struct {
+    uint64_t step;
+    std::vector<uint32_t> parts;
+    const char* why;
+  } const commits[] = {
+      {0, {0}, "not all of its parts have come"},
+      {1, {0, 1}, "the open step is 0"},
+      {0, {0, 2}, "part 2 is not staged here"},
+      {0, {0, 1}, "part 1 is refused here"},
+  };
+  for (size_t i = 0; i < std::size(commits); ++i) {
+    CAPTURE(i);
+    ShardFixture f(kSync);
+    f.Start();
+    const auto push = f.Push(Part(0, 0));
+    if (i >= 2) {
+      TestPush second = Part(0, 1);
+      if (i == 3) second.bad_element = 7;
+      f.Push(second);
+    }
+    const auto pull = f.Pull(0, 1);
+    f.Commit(commits[i].step, commits[i].parts);
+    const auto failed = f.Reports(v1::ShardReport::kFailed);
+    REQUIRE(failed.size() == 1);
+    const std::string& error = failed[0].failed().error();
+    CHECK_THAT(error,
+               Contains("cannot commit step " + std::to_string(commits[i].step) + " as ps:0 decided: ") &&
+                   Contains(commits[i].why));
+    CHECK(failed[0].failed().kind() == v1::FAILURE_INTERNAL);
+    // Nobody waits any longer, and nothing has changed.
+    CHECK(push->reply().outcome() == v1::JOB_OVER);
+    CHECK(push->reply().reason() == error);
+    CHECK(push->reply().failure_kind() == v1::FAILURE_INTERNAL);
+    CHECK(pull->reply().header.outcome() == v1::JOB_OVER);
+    CHECK(f.Push(Part(0, 1))->reply().outcome() == v1::JOB_OVER);
+    CHECK(f.shard->counters().version == 0);
+    // The next coordinator hears it, too.
+    v1::ControlMessage hello;
+    hello.mutable_hello();
+    f.Control(hello);
+    CHECK(f.Reports(v1::ShardReport::kFailed).size() == 1);
+  }
+}
+
+// Readers hold versions until a commit has to wait for memory: that of step `step`, which is returned.
+uint64_t CommitUntilItWaits(ShardFixture& f, std::vector<PullAnswerPtr>* held) {
   uint64_t step = 0;
   do {
-    held.push_back(f.Pull(0, step));
+    held->push_back(f.Pull(0, step));
     f.Push({0, step, 0});
     f.Push({1, step, 1});
     f.Commit(step, {0, 1});
@@ -285,13 +322,40 @@ TEST_CASE("A pin that comes after a commit is of its step, though that waits for
   } while (f.Stats().version().count() == step && step < 10);
   REQUIRE(f.Stats().version().count() == step - 1);
   f.Reports(v1::ShardReport::kPinned);
+  return step - 1;
+}
+
+TEST_CASE("A pin that comes after a commit is of its step, though that waits for memory") {
+  ShardFixture f(kSync);
+  f.Start();
+  std::vector<PullAnswerPtr> held;
+  const uint64_t step = CommitUntilItWaits(f, &held);
   f.Pin(5, 30);
   CHECK(f.Reports(v1::ShardReport::kPinned).empty());
+  SECTION("a repeat of the commit changes nothing of that") { f.Commit(step, {0, 1}); }
+  SECTION("without a repeat") {}
   held.clear();
   f.shard->Tick();
   const auto pinned = f.Reports(v1::ShardReport::kPinned);
   REQUIRE(pinned.size() == 1);
-  CHECK(pinned[0].pinned().version().count() == step);
+  CHECK(pinned[0].pinned().version().count() == step + 1);
+}
+
+TEST_CASE("A pin that is released while its step waits for memory is not made") {
+  ShardFixture f(kSync);
+  f.Start();
+  std::vector<PullAnswerPtr> held;
+  CommitUntilItWaits(f, &held);
+  f.Pin(5, 30);
+  f.Pin(6, 30);
+  v1::ControlMessage unpin;
+  unpin.mutable_unpin()->set_pin(5);
+  f.Control(unpin);
+  held.clear();
+  f.shard->Tick();
+  const auto pinned = f.Reports(v1::ShardReport::kPinned);
+  REQUIRE(pinned.size() == 1);
+  CHECK(pinned[0].pinned().pin() == 6);
 }
 
 TEST_CASE("A dead worker's part stays the step's, and a living one does what is missing") {

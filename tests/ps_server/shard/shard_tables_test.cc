@@ -353,6 +353,41 @@ TEST_CASE("sync: what a commit leaves out is not applied, and a commit of nothin
   CHECK(f.User(7) == std::vector<float>{4, 3});  // the mean over both parts
 }
 
+TEST_CASE("Rows whose optimizer refuses the learning rate fail the shard, not the process") {
+  struct {
+    v1::ConsistencyConfig::Mode mode;
+    bool early;
+  } const cases[] = {{v1::ConsistencyConfig::MODE_SYNC, false},
+                     {v1::ConsistencyConfig::MODE_SYNC, true},
+                     {v1::ConsistencyConfig::MODE_ASYNC, false}};
+  for (const auto& of : cases) {
+    CAPTURE(of.mode, of.early);
+    ShardFixture f(of.mode);
+    f.AddUsers();
+    if (of.early) f.config.mutable_consistency()->set_tables(v1::ConsistencyConfig::TABLES_ASYNC);
+    v1::TableOptimizer& optimizer = *f.config.mutable_tables(0)->mutable_optimizer();
+    optimizer.set_type(v1::TableOptimizer::KIND_FTRL);
+    // As a float32 the first rate is 0, by which ftrl would divide.
+    optimizer.set_learning_rate(1e-37f);
+    optimizer.mutable_schedule()->set_warmup_steps(1'000'000'000'000);
+    f.Start();
+    const bool sync = of.mode == v1::ConsistencyConfig::MODE_SYNC;
+    const auto push = f.PushRows({0}, {{0, {3}, {1, 1}}});
+    if (sync && !of.early) {
+      f.PushRows({1, 0, 1}, {{0, {4}, {1, 1}}});
+      f.Commit(0, {0, 1});
+      f.Settle();
+    }
+    const auto failed = f.Reports(v1::ShardReport::kFailed);
+    REQUIRE(failed.size() == 1);
+    CHECK_THAT(failed[0].failed().error(), Catch::Contains("table 'users': the learning rate is 0"));
+    CHECK(failed[0].failed().kind() == v1::FAILURE_CONFIG);
+    REQUIRE(push->there());
+    CHECK(push->reply().outcome() == v1::JOB_OVER);
+    CHECK(push->reply().failure_kind() == v1::FAILURE_CONFIG);
+  }
+}
+
 TEST_CASE("An upload of initial values has no rows") {
   TablesFixture f(Mode::MODE_ASYNC);
   f.Start();
@@ -374,7 +409,7 @@ TEST_CASE("The values of a row are those that its optimizer has") {
     const auto tables = *ShardTables::Create(options);
     const PushedRows rows = RowsOf({{0, {7}, {1, 1}}});
     const WeightedRows part{&rows, 1};
-    tables->Update(absl::MakeConstSpan(&part, 1));
+    REQUIRE(tables->Update(absl::MakeConstSpan(&part, 1)).ok());
     const uint32_t bucket = BucketOfHash(HashKey(7));
     std::vector<Table::Row> found;
     REQUIRE(tables->table(0).RowsAt(1, bucket, found).ok());

@@ -104,7 +104,7 @@ class Shards {
       rows.tables.push_back(std::move(of));
     }
     const WeightedRows weighted{&rows, 1};
-    shards_[shard]->Update(absl::MakeConstSpan(&weighted, 1));
+    REQUIRE(shards_[shard]->Update(absl::MakeConstSpan(&weighted, 1)).ok());
   }
   void Update(const Gradients& gradients) {
     for (uint32_t shard = 0; shard < count(); ++shard) Update(shard, gradients);
