@@ -28,9 +28,9 @@ std::shared_ptr<grpc::Channel> ConnectTo(uint32_t server, const std::string& add
                                    arguments);
 }
 
-// One unary call.
+// One unary call, of this name.
 template <typename Stub, typename Request, typename Reply>
-absl::StatusOr<Reply> Call(Stub& stub, const JobToken& token,
+absl::StatusOr<Reply> Call(const char* name, Stub& stub, const JobToken& token,
                            grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
                            const Request& request, absl::Duration deadline) {
   grpc::ClientContext context;
@@ -39,7 +39,7 @@ absl::StatusOr<Reply> Call(Stub& stub, const JobToken& token,
   Reply reply;
   const grpc::Status status = (stub.*method)(&context, request, &reply);
   if (status.ok()) return reply;
-  return FromGrpc(status);
+  return FromGrpc(status, name);
 }
 
 }  // namespace
@@ -58,20 +58,21 @@ StatusClient::StatusClient(const std::string& address, JobToken token, std::shar
 StatusClient::~StatusClient() = default;
 
 absl::StatusOr<v1::ClusterStatus> StatusClient::Get(absl::Duration deadline) {
-  return Call(*connection_->stub, connection_->token, &v1::Coordinator::Stub::Status, v1::StatusRequest(),
-              deadline);
+  return Call("weir.v1.Coordinator/Status", *connection_->stub, connection_->token,
+              &v1::Coordinator::Stub::Status, v1::StatusRequest(), deadline);
 }
 
 absl::StatusOr<v1::CheckpointReply> StatusClient::TakeCheckpoint(absl::Duration deadline) {
-  return Call(*connection_->stub, connection_->token, &v1::Coordinator::Stub::Checkpoint,
-              v1::CheckpointRequest(), deadline);
+  return Call("weir.v1.Coordinator/Checkpoint", *connection_->stub, connection_->token,
+              &v1::Coordinator::Stub::Checkpoint, v1::CheckpointRequest(), deadline);
 }
 
 absl::StatusOr<v1::ReadRowsReply> ReadRows(uint32_t server, const std::string& address, const JobToken& token,
                                            std::shared_ptr<const Tls> tls, const v1::ReadRowsRequest& request,
                                            absl::Duration deadline) {
   const auto stub = v1::ParameterServer::NewStub(ConnectTo(server, address, std::move(tls)));
-  return Call(*stub, token, &v1::ParameterServer::Stub::ReadRows, request, deadline);
+  return Call("weir.v1.ParameterServer/ReadRows", *stub, token, &v1::ParameterServer::Stub::ReadRows, request,
+              deadline);
 }
 
 }  // namespace weir

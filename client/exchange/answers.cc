@@ -21,12 +21,14 @@ absl::Status CheckOther(const Reply& reply, const std::string& name) {
       return absl::AbortedError(
           WithReason(absl::StrCat("fenced: ", name, " says that this worker's lease has ended"), reason));
     case v1::JOB_OVER:
-      if (reason.empty()) return absl::OutOfRangeError(absl::StrCat(name, " says that the job is done"));
+      if (reason.empty() && reply.failure_kind() == v1::FAILURE_UNSPECIFIED) {
+        return absl::OutOfRangeError(absl::StrCat(name, " says that the job is done"));
+      }
       if (reply.failure_kind() == v1::FAILURE_DIVERGED || reply.failure_kind() == v1::FAILURE_RESOURCE) {
         return JobFailure(reply.failure_kind(), reason);
       }
       // The coordinator will report the failure, too.
-      return LostPeer(absl::StrCat(name, " says that the job is over: ", reason));
+      return LostPeer(WithReason(absl::StrCat(name, " says that the job is over"), reason));
     default:
       return absl::InternalError(absl::StrCat(name, " answered with ", v1::Outcome_Name(reply.outcome()),
                                               ", which is no answer to this call"));

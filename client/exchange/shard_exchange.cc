@@ -8,6 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/codec/bfloat16.h"
 #include "common/codec/wire_dtype.h"
+#include "common/protocol/job_failure.h"
 #include "common/protocol/outcomes.h"
 
 namespace weir {
@@ -253,7 +254,7 @@ absl::StatusOr<ShardExchange::Progress> ShardExchange::Take(v1::ExchangeReply re
     if (code <= 0 || code > static_cast<int>(absl::StatusCode::kUnauthenticated)) {
       return Broken(absl::StrCat("sent an error of the unknown code ", code, ": ", reply.error().message()));
     }
-    return absl::Status(static_cast<absl::StatusCode>(code), reply.error().message());
+    return FromDetails(static_cast<absl::StatusCode>(code), reply.error().message(), /*details=*/"");
   }
   if (reply.has_push()) WEIR_RETURN_IF_ERROR(TakePush(std::move(*reply.mutable_push())));
   if (reply.has_pull()) WEIR_RETURN_IF_ERROR(TakePull(std::move(*reply.mutable_pull())));

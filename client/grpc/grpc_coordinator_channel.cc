@@ -24,9 +24,9 @@ class UnaryTry final : public CoordinatorChannel::Try,
                                                                                    const Request&,
                                                                                    grpc::CompletionQueue*);
 
-  UnaryTry(std::shared_ptr<grpc::Channel> channel, const JobToken& token, CoordinatorChannel::Limit limit,
-           CoordinatorChannel::Done<Reply> done)
-      : channel_(std::move(channel)), done_(std::move(done)) {
+  UnaryTry(const char* name, std::shared_ptr<grpc::Channel> channel, const JobToken& token,
+           CoordinatorChannel::Limit limit, CoordinatorChannel::Done<Reply> done)
+      : name_(name), channel_(std::move(channel)), done_(std::move(done)) {
     if (limit != CoordinatorChannel::Limit::max()) {
       context_.set_deadline(std::chrono::system_clock::now() + limit);
     }
@@ -43,9 +43,10 @@ class UnaryTry final : public CoordinatorChannel::Try,
  private:
   void OnEvent(bool /*ok*/) override {
     const auto self = std::move(self_);
-    done_(status_.ok() ? absl::StatusOr<Reply>(std::move(reply_)) : FromGrpc(status_));
+    done_(status_.ok() ? absl::StatusOr<Reply>(std::move(reply_)) : FromGrpc(status_, name_));
   }
 
+  const char* const name_;  // of the call
   // The context holds the channel, too. But the owner of the other reference may let go at the same time, and
   // ThreadSanitizer sees the order only where this code, and not gRPC's, lets go last.
   const std::shared_ptr<grpc::Channel> channel_;
@@ -69,9 +70,9 @@ struct GrpcCoordinatorChannel::Impl {
   const std::unique_ptr<Stub> stub = v1::Coordinator::NewStub(channel);
 
   template <typename Request, typename Reply>
-  TryPtr Start(typename UnaryTry<Request, Reply>::Method method, const Request& request, Limit limit,
-               Done<Reply> done) {
-    auto started = std::make_shared<UnaryTry<Request, Reply>>(channel, token, limit, std::move(done));
+  TryPtr Start(const char* call, typename UnaryTry<Request, Reply>::Method method, const Request& request,
+               Limit limit, Done<Reply> done) {
+    auto started = std::make_shared<UnaryTry<Request, Reply>>(call, channel, token, limit, std::move(done));
     started->Start(*stub, method, request, poller.queue());
     return started;
   }
@@ -96,46 +97,50 @@ absl::Status GrpcCoordinatorChannel::Diagnose() {
 
 CoordinatorChannel::TryPtr GrpcCoordinatorChannel::Join(const v1::JoinRequest& request, Limit limit,
                                                         Done<v1::JoinReply> done) {
-  return impl_->Start<v1::JoinRequest, v1::JoinReply>(&Stub::AsyncJoin, request, limit, std::move(done));
+  return impl_->Start<v1::JoinRequest, v1::JoinReply>("weir.v1.Coordinator/Join", &Stub::AsyncJoin, request,
+                                                      limit, std::move(done));
 }
 
 CoordinatorChannel::TryPtr GrpcCoordinatorChannel::Status(const v1::StatusRequest& request, Limit limit,
                                                           Done<v1::ClusterStatus> done) {
-  return impl_->Start<v1::StatusRequest, v1::ClusterStatus>(&Stub::AsyncStatus, request, limit,
-                                                            std::move(done));
+  return impl_->Start<v1::StatusRequest, v1::ClusterStatus>("weir.v1.Coordinator/Status", &Stub::AsyncStatus,
+                                                            request, limit, std::move(done));
 }
 
 CoordinatorChannel::TryPtr GrpcCoordinatorChannel::Heartbeat(const v1::HeartbeatRequest& request, Limit limit,
                                                              Done<v1::HeartbeatReply> done) {
-  return impl_->Start<v1::HeartbeatRequest, v1::HeartbeatReply>(&Stub::AsyncHeartbeat, request, limit,
-                                                                std::move(done));
+  return impl_->Start<v1::HeartbeatRequest, v1::HeartbeatReply>(
+      "weir.v1.Coordinator/Heartbeat", &Stub::AsyncHeartbeat, request, limit, std::move(done));
 }
 
 CoordinatorChannel::TryPtr GrpcCoordinatorChannel::NextRange(const v1::NextRangeRequest& request, Limit limit,
                                                              Done<v1::NextRangeReply> done) {
-  return impl_->Start<v1::NextRangeRequest, v1::NextRangeReply>(&Stub::AsyncNextRange, request, limit,
-                                                                std::move(done));
+  return impl_->Start<v1::NextRangeRequest, v1::NextRangeReply>(
+      "weir.v1.Coordinator/NextRange", &Stub::AsyncNextRange, request, limit, std::move(done));
 }
 
 CoordinatorChannel::TryPtr GrpcCoordinatorChannel::Pin(const v1::PinRequest& request, Limit limit,
                                                        Done<v1::PinReply> done) {
-  return impl_->Start<v1::PinRequest, v1::PinReply>(&Stub::AsyncPin, request, limit, std::move(done));
+  return impl_->Start<v1::PinRequest, v1::PinReply>("weir.v1.Coordinator/Pin", &Stub::AsyncPin, request,
+                                                    limit, std::move(done));
 }
 
 CoordinatorChannel::TryPtr GrpcCoordinatorChannel::Unpin(const v1::UnpinRequest& request, Limit limit,
                                                          Done<v1::UnpinReply> done) {
-  return impl_->Start<v1::UnpinRequest, v1::UnpinReply>(&Stub::AsyncUnpin, request, limit, std::move(done));
+  return impl_->Start<v1::UnpinRequest, v1::UnpinReply>("weir.v1.Coordinator/Unpin", &Stub::AsyncUnpin,
+                                                        request, limit, std::move(done));
 }
 
 CoordinatorChannel::TryPtr GrpcCoordinatorChannel::Report(const v1::ReportRequest& request, Limit limit,
                                                           Done<v1::ReportReply> done) {
-  return impl_->Start<v1::ReportRequest, v1::ReportReply>(&Stub::AsyncReport, request, limit,
-                                                          std::move(done));
+  return impl_->Start<v1::ReportRequest, v1::ReportReply>("weir.v1.Coordinator/Report", &Stub::AsyncReport,
+                                                          request, limit, std::move(done));
 }
 
 CoordinatorChannel::TryPtr GrpcCoordinatorChannel::Leave(const v1::LeaveRequest& request, Limit limit,
                                                          Done<v1::LeaveReply> done) {
-  return impl_->Start<v1::LeaveRequest, v1::LeaveReply>(&Stub::AsyncLeave, request, limit, std::move(done));
+  return impl_->Start<v1::LeaveRequest, v1::LeaveReply>("weir.v1.Coordinator/Leave", &Stub::AsyncLeave,
+                                                        request, limit, std::move(done));
 }
 
 }  // namespace weir

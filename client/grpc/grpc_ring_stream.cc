@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/rpc/grpc_rings.h"
 #include "common/rpc/grpc_status.h"
 #include "common/rpc/grpc_token.h"
@@ -17,7 +18,7 @@ void GrpcRingStream::Start(grpc::GenericStub& stub, const JobToken& token, const
   context_.AddMetadata(kRingsEntry, segments);
   self_ = shared_from_this();
   ring_->ReadWith(GrpcPoller::kBell);
-  rpc_ = stub.PrepareCall(&context_, "/weir.v1.ParameterServer/Exchange", poller_.queue());
+  rpc_ = stub.PrepareCall(&context_, absl::StrCat("/", kExchangeMethod), poller_.queue());
   rpc_->StartCall(started_.Begin());
   poller_.Post([self = shared_from_this()] {
     if (self->self_ != nullptr) self->poller_.Add(self.get());
@@ -88,7 +89,7 @@ void GrpcRingStream::Break(absl::Status why) {
 
 void GrpcRingStream::End() {
   poller_.Remove(this);
-  user_->OnEnd(failure_.ok() ? FromGrpc(status_) : failure_);
+  user_->OnEnd(failure_.ok() ? FromGrpc(status_, kExchangeMethod) : failure_);
   // The stream is released first: a thread that waits for `gone` may destroy the channel, which the stream
   // may be the last to hold.
   const std::function<void()> gone = std::move(gone_);

@@ -16,6 +16,7 @@
 #include "common/net/local_host.h"
 #include "common/rpc/grpc_event.h"
 #include "common/rpc/grpc_payload.h"
+#include "common/rpc/grpc_rings.h"
 #include "common/rpc/grpc_status.h"
 #include "common/rpc/grpc_token.h"
 #include "common/telemetry/logging.h"
@@ -41,7 +42,7 @@ class GrpcDataStream final : public DataStream, public std::enable_shared_from_t
     // The call begins with the first message, and travels together with it.
     context_.set_initial_metadata_corked(true);
     SetToken(token, &context_);
-    rpc_ = stub.PrepareCall(&context_, "/weir.v1.ParameterServer/Exchange", poller_.queue());
+    rpc_ = stub.PrepareCall(&context_, absl::StrCat("/", kExchangeMethod), poller_.queue());
     rpc_->StartCall(nullptr);
     self_ = shared_from_this();
   }
@@ -102,7 +103,7 @@ class GrpcDataStream final : public DataStream, public std::enable_shared_from_t
 
   void OnFinished(bool /*ok*/) {
     ended_ = true;
-    user_->OnEnd(failure_.ok() ? FromGrpc(status_) : failure_);
+    user_->OnEnd(failure_.ok() ? FromGrpc(status_, kExchangeMethod) : failure_);
   }
 
   GrpcPoller& poller_;

@@ -33,8 +33,10 @@ absl::StatusCode CodeOf(v1::FailureKind kind) {
 }  // namespace
 
 absl::Status JobFailure(v1::FailureKind kind, absl::string_view text) {
-  if (text.empty()) return absl::OkStatus();
-  absl::Status status(CodeOf(kind), text);
+  if (text.empty() && kind == v1::FAILURE_UNSPECIFIED) return absl::OkStatus();
+  absl::Status status(CodeOf(kind), text.empty()
+                                        ? absl::StrCat("a failure of kind ", kind, ", and no message")
+                                        : std::string(text));
   v1::Failure failure;
   failure.set_kind(kind);
   status.SetPayload(kPayload, absl::Cord(failure.SerializeAsString()));
@@ -92,7 +94,8 @@ std::string DetailsOf(const absl::Status& status) {
 }
 
 absl::Status FromDetails(absl::StatusCode code, absl::string_view text, absl::string_view details) {
-  absl::Status status(code, text);
+  absl::Status status(code, text.empty() ? absl::StrCat(absl::StatusCodeToString(code), ", and no message")
+                                         : std::string(text));
   v1::StatusDetails parsed;
   if (details.empty() || !parsed.ParseFromArray(details.data(), static_cast<int>(details.size())))
     return status;

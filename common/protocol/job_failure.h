@@ -12,7 +12,8 @@
 // (HeartbeatReply, LeaveRequest, Shutdown, answers with JOB_OVER) or, if a call fails, the call's status.
 namespace weir {
 
-// OK if `text` is empty. Else a status of this kind, whose code is
+// OK if `text` is empty and `kind` is FAILURE_UNSPECIFIED. Else a status of this kind, which has some text,
+// and whose code is
 //   Internal            FAILURE_DIVERGED, FAILURE_INTERNAL
 //   FailedPrecondition  FAILURE_CONFIG
 //   ResourceExhausted   FAILURE_RESOURCE
@@ -38,7 +39,7 @@ absl::Status Reworded(const absl::Status& status, absl::string_view text);
 // What a call that failed with `status` sends beside code and text: v1.StatusDetails, serialized. Empty:
 // nothing.
 std::string DetailsOf(const absl::Status& status);
-// The status of a call that failed. `details` that cannot be read are ignored.
+// The status of a call that failed, which has some text. `details` that cannot be read are ignored.
 absl::Status FromDetails(absl::StatusCode code, absl::string_view text, absl::string_view details);
 
 // "WHAT is NaN", "Inf" or "-Inf"; "WHAT is not finite" if `value` is finite, and so has changed since it was

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/shortened.h"
 #include "common/protocol/job_failure.h"
 
@@ -18,9 +19,17 @@ grpc::Status ToGrpc(const absl::Status& status) {
                       DetailsOf(status));
 }
 
-absl::Status FromGrpc(const grpc::Status& status) {
-  return FromDetails(static_cast<absl::StatusCode>(status.error_code()), status.error_message(),
-                     status.error_details());
+absl::Status FromGrpc(const grpc::Status& status, absl::string_view call) {
+  const auto code = static_cast<absl::StatusCode>(status.error_code());
+  std::string text = status.error_message();
+  if (text.empty()) {
+    text = absl::StrCat(
+        call, " ended with ", absl::StatusCodeToString(code), " (", status.error_code(), "), and no message",
+        code == absl::StatusCode::kUnimplemented
+            ? ": what listens there has no such call, so it is another server, or another program"
+            : "");
+  }
+  return FromDetails(code, text, status.error_details());
 }
 
 }  // namespace weir

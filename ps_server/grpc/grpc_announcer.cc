@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/job_failure.h"
 #include "common/protocol/protocol_version.h"
+#include "common/rpc/grpc_status.h"
 #include "common/rpc/grpc_token.h"
 #include "common/sync/mutex.h"
 #include "proto/coordinator.grpc.pb.h"
@@ -73,10 +75,13 @@ class GrpcAnnouncer::Calls final : public std::enable_shared_from_this<Calls> {
     const std::shared_ptr<Calls> self = std::move(self_);
     call_ = nullptr;  // its memory belongs to the context
     context_ = nullptr;
-    const auto code = static_cast<absl::StatusCode>(status_.error_code());
-    absl::Status refused(
-        code, absl::StrCat("ps:0 at ", options_.coordinator_address, ": ", status_.error_message()));
-    if (refused.ok()) refused = CheckProtocol("ps:0", reply_.protocol(), "this server");
+    absl::Status refused = FromGrpc(status_, "weir.v1.Coordinator/Announce");
+    if (refused.ok()) {
+      refused = CheckProtocol("ps:0", reply_.protocol(), "this server");
+    } else {
+      refused =
+          Reworded(refused, absl::StrCat("ps:0 at ", options_.coordinator_address, ": ", refused.message()));
+    }
     MutexLock lock(mutex_);
     if (closed_) return;
     if (refused.ok()) {

@@ -7,18 +7,13 @@
 #include "ps_server/grpc/grpc_unary_call.h"
 
 namespace weir {
-namespace {
-
-constexpr char kMethod[] = "weir.v1.ParameterServer/Exchange";
-
-}  // namespace
 
 void GrpcExchangeCall::Accept(Host* host) {
   if (host->loop->stopping()) return;
   auto* const call = new GrpcExchangeCall(host);
   call->context_.AsyncNotifyWhenDone(call->over_.tag());
-  host->service->Accept(host->service->IndexOf(kMethod), &call->context_, &call->stream_, host->loop->queue(),
-                        call->accept_.Begin());
+  host->service->Accept(host->service->IndexOf(kExchangeMethod), &call->context_, &call->stream_,
+                        host->loop->queue(), call->accept_.Begin());
 }
 
 void GrpcExchangeCall::OnAccepted(bool ok) {
@@ -33,12 +28,13 @@ void GrpcExchangeCall::OnAccepted(bool ok) {
   host_->accept_next();
   ExchangeSession::Options options = host_->session;
   options.id = ++*host_->sessions;
-  const RpcRule& rule = RuleOf(kMethod);
+  const RpcRule& rule = RuleOf(kExchangeMethod);
   std::optional<Identity> caller;
   grpc::Status refused = host_->admission->Admit(context_, rule, &caller);
   if (caller.has_value()) {
     options.admit = [this, &rule, caller](const v1::Caller& named, bool pushes) {
-      return FromGrpc(host_->admission->AdmitMessage(context_, rule, caller, SpeakerOf(named), pushes));
+      return FromGrpc(host_->admission->AdmitMessage(context_, rule, caller, SpeakerOf(named), pushes),
+                      kExchangeMethod);
     };
   }
   session_ = std::make_shared<ExchangeSession>(options, [this] { host_->loop->StartOperationsLater(this); });

@@ -103,7 +103,8 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::OperationStarter,
   void OnFinished(bool) {
     if (!closing_) {
       const bool unasked = status_.ok() && !shutdown_sent_;
-      events_.ended(unasked ? absl::UnavailableError("it ended its control stream") : FromGrpc(status_));
+      events_.ended(unasked ? absl::UnavailableError("it ended its control stream")
+                            : FromGrpc(status_, "weir.v1.ShardControl/Attach"));
     }
     over_ = true;
     StartOperationsLater();

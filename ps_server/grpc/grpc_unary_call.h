@@ -74,7 +74,7 @@ absl::Status ParseRequest(size_t most_bytes, grpc::ByteBuffer* received, Request
   const grpc::Status parsed = grpc::SerializationTraits<Request>::Deserialize(received, request);
   received->Clear();
   request->DiscardUnknownFields();
-  return FromGrpc(parsed);
+  return FromGrpc(parsed, Request::descriptor()->full_name());
 }
 
 // A call of a unary method. Its request is read when its caller is admitted, so a stranger's message is never

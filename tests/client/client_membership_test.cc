@@ -45,6 +45,29 @@ TEST_CASE("Join says its protocol version, and refuses a ps:0 of another major o
   CHECK(f.cluster.joins()[0].protocol().minor() == 8);
 }
 
+TEST_CASE("A call that ends without a message is told by its server, its name and its code") {
+  // So gRPC answers a call that a server does not have.
+  const grpc::Status unknown(grpc::StatusCode::UNIMPLEMENTED, "");
+  FakeCluster::Options options = ClientFixture::Small();
+  options.end_streams = GENERATE(true, false);
+  ClientFixture f(options);
+  f.cluster.on_join = [=](size_t) { return std::make_optional(unknown); };
+  f.options.job_config = f.config.SerializeAsString();
+  const absl::Status join = Client::Join(f.options, f.model).status();
+  CHECK(absl::IsUnimplemented(join));
+  CHECK_THAT(Message(join), StartsWith("ps:0 (coordinator) at " + f.cluster.addresses()[0] +
+                                       ": weir.v1.Coordinator/Join ended with UNIMPLEMENTED (12)"));
+  f.cluster.on_join = [](size_t) { return std::optional<grpc::Status>(); };
+  auto client = f.Join();
+  f.cluster.on_pull = [=](uint32_t shard, size_t) {
+    return shard == 1 ? std::make_optional(unknown) : std::nullopt;
+  };
+  const absl::Status pull = client->Pull(0, f.Weights()).Get().status();
+  CHECK(absl::IsUnimplemented(pull));
+  CHECK_THAT(Message(pull),
+             StartsWith("ps:1 at " + f.cluster.addresses()[1] + ": ") && Contains("UNIMPLEMENTED"));
+}
+
 TEST_CASE("A client says its instance to the coordinator") {
   ClientFixture f(ClientFixture::Small());
   auto client = f.Join();

@@ -36,6 +36,15 @@ TEST_CASE("no failure") {
   CHECK(DetailsOf(absl::OkStatus()).empty());
 }
 
+TEST_CASE("a failure without words is a failure, and gets some") {
+  v1::HeartbeatReply reply;
+  SetFailure(absl::InternalError(""), &reply);
+  CHECK(FailureIn(reply).code() == absl::StatusCode::kInternal);
+  CHECK(KindOf(FailureIn(reply)) == v1::FAILURE_INTERNAL);
+  CHECK_FALSE(FailureIn(reply).message().empty());
+  CHECK(FromDetails(absl::StatusCode::kNotFound, "", "") == absl::NotFoundError("NOT_FOUND, and no message"));
+}
+
 TEST_CASE("a failure whose sender tells no kind is that of a lost peer") {
   v1::HeartbeatReply reply;
   reply.set_failure("training diverged: these are words");
