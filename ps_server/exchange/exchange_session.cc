@@ -106,7 +106,10 @@ void ExchangeSession::Begin(v1::ExchangeRequest request, Chunk chunk, const absl
   if (status.ok()) status = CheckFirst(request, chunk);
   const v1::Caller& caller = request.has_push() ? request.push().caller() : request.pull().caller();
   if (status.ok()) status = PrepareRows(request, chunk, exchange);
-  if (status.ok() && options_.admit) status = options_.admit(caller, request.has_push());
+  if (status.ok()) {
+    status = options_.admit ? options_.admit(caller, request.has_push())
+                            : absl::PermissionDeniedError("this stream has no caller that was admitted");
+  }
   if (!status.ok()) return Fail(exchange, std::move(status));
   caller_ = caller;
   if (request.has_pull()) exchange.pull = std::move(*request.mutable_pull());
@@ -173,6 +176,9 @@ void ExchangeSession::End() {
   if (ended_) return;
   ended_ = true;
   exchanges_.clear();
+  urgent_.clear();
+  bulk_.clear();
+  greeting_.reset();
   if (!shared_.empty()) {
     // The client may not know yet that the stream is over.
     std::vector<std::shared_ptr<const void>> read;

@@ -55,7 +55,7 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
     // May be null: no memory is shared.
     SharedMemory* shared_memory = nullptr;
     // Whether this client may begin an exchange for that caller, with a push or without one. Called within
-    // Receive(). Null: it may for all.
+    // Receive(). Null: it may for none.
     std::function<absl::Status(const v1::Caller& caller, bool pushes)> admit;
     // For the rows of all clients that are arriving, and for those that pulls have asked for. Null: any
     // number of bytes.

@@ -31,7 +31,7 @@ void GrpcExchangeCall::OnAccepted(bool ok) {
   const RpcRule& rule = RuleOf(kExchangeMethod);
   std::optional<Identity> caller;
   grpc::Status refused = host_->admission->Admit(context_, rule, &caller);
-  if (caller.has_value()) {
+  if (refused.ok()) {
     options.admit = [this, &rule, caller](const v1::Caller& named, bool pushes) {
       return FromGrpc(host_->admission->AdmitMessage(context_, rule, caller, SpeakerOf(named), pushes),
                       kExchangeMethod);

@@ -85,7 +85,7 @@ class ShardControlService::Stream final : public GrpcEventLoop::OperationStarter
   void OnRead(bool ok) {
     StartOperationsLater();
     if (!ok) return Lost();
-    if (!end_.has_value() && !adopted_) Adopt(message_.hello());
+    if (!end_.has_value() && !adopted_) Adopt();
     if (end_.has_value()) return;
     service_->Heard();
     if (message_.has_install()) {
@@ -104,7 +104,12 @@ class ShardControlService::Stream final : public GrpcEventLoop::OperationStarter
   }
 
   // The first message names the coordinator's incarnation.
-  void Adopt(const v1::Hello& hello) {
+  void Adopt() {
+    if (!message_.has_hello()) {
+      return Close(
+          {grpc::StatusCode::INVALID_ARGUMENT, "the first message of a control stream must be Hello"});
+    }
+    const v1::Hello& hello = message_.hello();
     if (const absl::Status fits = CheckProtocol("ps:0", hello.protocol(), "this server"); !fits.ok()) {
       Close(ToGrpc(fits));
       // A server of an older version cannot serve this job; its failure asks the user to upgrade it.
@@ -217,8 +222,9 @@ void ShardControlService::Detach(const std::string& why) {
 
 void ShardControlService::DropSilent(absl::Duration limit) {
   options_.loop->Post([this, limit] {
+    if (stream_ == nullptr) return;  // otherwise it was heard at least once
     const absl::Duration silent = options_.clock->Now() - *last_heard();
-    if (stream_ == nullptr || silent <= limit) return;
+    if (silent <= limit) return;
     const std::string why = absl::StrCat("nothing was heard of it for ", absl::FormatDuration(silent));
     stream_->Close({grpc::StatusCode::UNAVAILABLE, why});
     AwaitNext(why);

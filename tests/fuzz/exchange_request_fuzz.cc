@@ -85,6 +85,7 @@ class Server {
     session.shard = shard_.get();
     session.executor = &tasks_;
     session.id = kSession;
+    session.admit = [](const v1::Caller&, bool) { return absl::OkStatus(); };
     session.chunk_elements = kChunkElements;
     session.chunks_in_flight = 2;
     session.shared_memory = &shared_;

@@ -91,5 +91,38 @@ TEST_CASE("A server says which version it speaks, and refuses a coordinator of a
   CHECK((*server)->Wait().code() == absl::StatusCode::kFailedPrecondition);
 }
 
+TEST_CASE(
+    "A control stream that does not begin with Hello is refused, and leaves the server to a coordinator that "
+    "does") {
+  Server::Options options;
+  options.config = ServerFixture().config;
+  options.index = 1;
+  auto server = Server::Start(options);
+  REQUIRE(server.ok());
+  const auto stub = v1::ShardControl::NewStub(
+      grpc::CreateChannel((*server)->address(), grpc::InsecureChannelCredentials()));
+  v1::ControlMessage ping, shutdown, hello;
+  ping.mutable_ping()->set_last(true);
+  shutdown.mutable_shutdown()->set_failure("a stranger says so");
+  hello.mutable_hello()->set_coordinator_incarnation(1);
+  hello.mutable_hello()->mutable_protocol()->set_major(1);
+  for (const v1::ControlMessage& first : {ping, shutdown, hello}) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    const auto call = stub->Attach(&context);
+    call->Write(first);
+    v1::ShardReport report;
+    REQUIRE(call->Read(&report) == first.has_hello());
+    if (first.has_hello()) {
+      CHECK(report.has_attached());
+      context.TryCancel();
+    }
+    const grpc::Status status = call->Finish();
+    if (first.has_hello()) continue;
+    CHECK(status.error_code() == grpc::StatusCode::INVALID_ARGUMENT);
+    CHECK_THAT(status.error_message(), Contains("must be Hello"));
+  }
+}
+
 }  // namespace
 }  // namespace weir

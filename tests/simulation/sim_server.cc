@@ -624,6 +624,7 @@ std::shared_ptr<SimStream> SimServer::Accept(const std::shared_ptr<Connection>& 
   options.chunk_elements = static_cast<uint64_t>(unit * std::max<int64_t>(1, units / (1 + world.Below(3))));
   options.chunks_in_flight = 1 + world.Below(4);
   options.shared_memory = shared_memory_.get();
+  options.admit = [](const v1::Caller&, bool) { return absl::OkStatus(); };
   auto stream = std::make_shared<SimStream>(site_, node_, options, connection, std::move(receive),
                                             [this](const v1::Caller& caller) {
                                               if (coordinator() != nullptr)

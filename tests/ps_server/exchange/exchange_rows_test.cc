@@ -76,6 +76,7 @@ struct RowsFixture {
     options.shard = shard.shard.get();
     options.executor = &tasks;
     options.id = ShardFixture::kSession;
+    options.admit = [](const v1::Caller&, bool) { return absl::OkStatus(); };
     options.chunk_elements = 16;
     options.chunks_in_flight = chunks_in_flight;
     options.shared_memory = &segment;

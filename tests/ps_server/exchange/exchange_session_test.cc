@@ -18,12 +18,14 @@ namespace weir {
 namespace {
 
 struct SessionFixture {
-  explicit SessionFixture(uint64_t chunk_elements) : shard(v1::ConsistencyConfig::MODE_ASYNC) {
+  explicit SessionFixture(uint64_t chunk_elements, bool admits = true)
+      : shard(v1::ConsistencyConfig::MODE_ASYNC) {
     shard.Start();
     ExchangeSession::Options options;
     options.shard = shard.shard.get();
     options.executor = &tasks;
     options.id = ShardFixture::kSession;
+    if (admits) options.admit = [](const v1::Caller&, bool) { return absl::OkStatus(); };
     options.chunk_elements = chunk_elements;
     session = std::make_shared<ExchangeSession>(options, [this] { ++news; });
   }
@@ -121,6 +123,27 @@ TEST_CASE("Weights that are revoked between two of their messages end their pull
   CHECK((ended == 1 && answered == 1));
   CHECK_FALSE(f.session->DropRevoked());
   CHECK(f.session->idle());
+}
+
+TEST_CASE("A session that was told nothing of who may call refuses every exchange") {
+  SessionFixture f(16, /*admits=*/false);
+  f.Pull(1);
+  const auto reply = f.Send();
+  REQUIRE(reply.has_value());
+  CHECK(reply->error().code() == static_cast<int>(absl::StatusCode::kPermissionDenied));
+  CHECK_FALSE(f.Send().has_value());
+  CHECK_FALSE(f.session->caller().has_value());
+}
+
+TEST_CASE("A session that has ended sends nothing, whatever was ready") {
+  SessionFixture f(16);
+  v1::ExchangeRequest hello;
+  hello.mutable_shared_memory()->set_token("none");
+  f.Receive(hello);
+  f.Pull(1);
+  f.Pull(2);
+  f.session->End();
+  CHECK_FALSE(f.Send().has_value());
 }
 
 // A pull that fails, with so many bytes in a field that nobody knows.
