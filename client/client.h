@@ -215,6 +215,7 @@ class Client {
   virtual absl::StatusOr<std::optional<EvaluationOrder>> WaitEvaluation(
       std::chrono::steady_clock::time_point deadline) = 0;
 
+  // Call it after each batch. If the losses diverge (train.divergence), the job fails.
   virtual void SetProgress(const Progress& progress) = 0;
   virtual absl::Status Report(const PullResult& of, const EvaluationResult& result) = 0;
 

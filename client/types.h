@@ -239,7 +239,8 @@ struct ExchangeResult {
   WeightsView weights;
 };
 
-// For status displays; sent along with the next heartbeat.
+// The batches since this client joined, for status displays and for train.divergence; sent along with the
+// next heartbeat.
 struct Progress {
   uint64_t examples = 0;
   uint64_t batches = 0;
@@ -248,6 +249,8 @@ struct Progress {
   // The same for the examples of the job's last epoch, with each batch's term rounded to float.
   uint64_t last_examples = 0;
   double last_loss_sum = 0;
+  // Batches whose loss is not finite, which count nowhere above.
+  uint64_t not_finite = 0;
 };
 
 struct EvaluationResult {

@@ -6,11 +6,9 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "client/flat_tensors.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
-#include "common/protocol/job_failure.h"
 #include "common/protocol/mode_traits.h"
 #include "common/telemetry/logging.h"
 
@@ -32,8 +30,7 @@ Trainer::Trainer(const v1::JobConfig& config, GradientComputer* computer, Client
       client_(client),
       has_rows_(config.tables_size() > 0),
       leaves_early_(LeavesEarly(config) && client->gradient_has_chunks()),
-      prefetch_(config.consistency().prefetch()),
-      losses_(config.train().divergence()) {}
+      prefetch_(config.consistency().prefetch()) {}
 
 bool Trainer::LeavesEarly(const v1::JobConfig& config) {
   return config.train().clip_norm() == 0 && config.tables_size() == 0 && !OvertakesSlowPushes(config);
@@ -197,13 +194,15 @@ absl::Status Trainer::ComputeAndPush(const Work& work) {
     return loss.status();
   }
   fresh_ = false;
-  WEIR_RETURN_IF_ERROR(CountLoss(work, *loss));
+  CountLoss(work, *loss);
   return leaves_early_ ? absl::OkStatus() : BeginPush(work, gradient, nullptr);
 }
 
-absl::Status Trainer::CountLoss(const Work& work, double loss) {
+void Trainer::CountLoss(const Work& work, double loss) {
   // A NaN would stay in the sum for ever, even if the job goes on (consistency.on_nonfinite).
-  if (std::isfinite(loss)) {
+  if (!std::isfinite(loss)) {
+    progress_.not_finite += 1;
+  } else {
     progress_.examples += work.examples;
     progress_.batches += 1;
     progress_.loss_sum += loss;
@@ -213,11 +212,8 @@ absl::Status Trainer::CountLoss(const Work& work, double loss) {
       // than a factor of 500.
       progress_.last_loss_sum += static_cast<float>(loss);
     }
-    client_->SetProgress(progress_);
   }
-  const std::optional<std::string> diverges = losses_.OnBatch(loss, work.examples);
-  if (!diverges.has_value()) return absl::OkStatus();
-  return Divergence(absl::StrCat("worker ", client_->worker(), ": ", *diverges, " at clock ", work.clock));
+  client_->SetProgress(progress_);
 }
 
 absl::Status Trainer::BeginPush(const Work& work, const Parameters& gradient,

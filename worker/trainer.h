@@ -10,7 +10,6 @@
 #include "client/client.h"
 #include "proto/job_config.pb.h"
 #include "worker/gradient_computer.h"
-#include "worker/loss_watch.h"
 #include "worker/weights_gate.h"
 #include "worker/work_rows.h"
 
@@ -31,7 +30,7 @@ class Trainer {
   // All arguments outlive the trainer. The client has joined with computer->spec().
   Trainer(const v1::JobConfig& config, GradientComputer* computer, Client* client);
 
-  // Returns when the job's examples are done. Internal: training diverged; otherwise the client's errors.
+  // Returns when the job's examples are done, or the client's error.
   absl::Status Run();
 
   // Whether a push of this trainer was acknowledged.
@@ -78,8 +77,8 @@ class Trainer {
   std::shared_ptr<WorkRows> LikelyRowsAfter(const Work& work);
   // Waits for arriving_, if any, and makes its weights the current ones. An error leaves arriving_ as it is.
   absl::Status UseArriving();
-  // Counts a batch with this sum of losses. FAILURE_DIVERGED: train.divergence.
-  absl::Status CountLoss(const Work& work, double loss);
+  // Counts a batch with this sum of losses.
+  void CountLoss(const Work& work, double loss);
   // Computes the mean gradient over the work's examples, and pushes it.
   absl::Status ComputeAndPush(const Work& work);
   // Begins to push the gradient, together with the next pull if that is not in flight.
@@ -99,7 +98,6 @@ class Trainer {
   const bool prefetch_;
 
   Progress progress_;
-  LossWatch losses_;
   bool progressed_ = false;
 
   // The current weights: their clock (none at first), the pull that brought them, their memory, and whether

@@ -102,6 +102,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
     request.set_known_revision(revision_);
     request.set_only_news(true);
     *request.mutable_report() = ReportNow();
+    losses_sent_ = losses_.newest();
     return request;
   };
   heartbeat.on_reply = [this](const v1::HeartbeatReply& beat) { return OnHeartbeat(beat); };
@@ -141,6 +142,7 @@ ClientImpl::~ClientImpl() {
 v1::WorkerReport ClientImpl::ReportNow() const {
   v1::WorkerReport report = ToProto(progress_);
   if (options_.compute_seconds) report.set_compute_seconds(options_.compute_seconds());
+  losses_.Describe(&report);
   return report;
 }
 
@@ -188,6 +190,7 @@ bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
   std::vector<uint32_t> restored;
   {
     MutexLock lock(mutex_);
+    losses_.OnAcknowledged(losses_sent_);
     revision_ = reply.revision();
     state_ = reply.state();
     evaluated_ = reply.evaluated();
@@ -295,6 +298,7 @@ bool ClientImpl::Leads() const {
 void ClientImpl::SetProgress(const Progress& progress) {
   MutexLock lock(mutex_);
   progress_ = progress;
+  losses_.OnProgress(progress, work_clock_);
 }
 
 absl::Status ClientImpl::Report(const PullResult& of, const EvaluationResult& result) {

@@ -23,6 +23,7 @@
 #include "client/job/heartbeat.h"
 #include "client/job/history.h"
 #include "client/job/history_observer.h"
+#include "client/job/loss_windows.h"
 #include "client/job/transport.h"
 #include "client/job/work_source.h"
 #include "client/tables/key_cuts.h"
@@ -226,6 +227,11 @@ class ClientImpl final : public Client {
   v1::Membership membership_ ABSL_GUARDED_BY(mutex_);
   uint64_t revision_ ABSL_GUARDED_BY(mutex_) = 0;
   Progress progress_ ABSL_GUARDED_BY(mutex_);
+  // The clock of the newest work that NextWork() gave out.
+  uint64_t work_clock_ ABSL_GUARDED_BY(mutex_) = 0;
+  LossWindows losses_ ABSL_GUARDED_BY(mutex_);
+  // LossWindows::newest() when the heartbeat in flight was made.
+  uint64_t losses_sent_ ABSL_GUARDED_BY(mutex_) = 0;
   // The upload of the initial values is under way; why it failed.
   bool uploading_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status upload_error_ ABSL_GUARDED_BY(mutex_);

@@ -67,6 +67,7 @@ std::optional<ClientImpl::WorkResult> ClientImpl::NextPart(Steady::time_point de
       break;
     }
     if (std::optional<Work> work; !done && !held && (work = parts_.Next()).has_value()) {
+      work_clock_ = work->clock;
       result = WorkResult(work);
       break;
     }
@@ -105,7 +106,10 @@ void ClientImpl::Probe(uint64_t step) {
 std::optional<ClientImpl::WorkResult> ClientImpl::RangeWorkAtHand() {
   if (absl::Status alive = Alive(); !alive.ok()) return alive;
   if (!failed_pushes_.empty()) return failed_pushes_.begin()->second;
-  if (std::optional<Work> work = ranges_.Next(); work.has_value()) return WorkResult(work);
+  if (std::optional<Work> work = ranges_.Next(); work.has_value()) {
+    work_clock_ = work->clock;
+    return WorkResult(work);
+  }
   if (ranges_.outstanding().empty() && (ranges_done_ || ExamplesDone())) return WorkResult(std::nullopt);
   return std::nullopt;
 }

@@ -28,6 +28,7 @@ Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
       last_tick_(created_),
       shards_(options_.shard_addresses, FleetOptions(store.get())),
       steps_(options_.config.consistency().backup_workers()),
+      losses_(options_.config.train().divergence()),
       evaluations_(options_.config),
       farewell_(options_.workers, lease()),
       pins_({lease(), store == nullptr ? 1 : (store->opened().coordinator_incarnation << 32) + 1,

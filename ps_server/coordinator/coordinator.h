@@ -20,6 +20,7 @@
 #include "proto/shard_control.pb.h"
 #include "ps_server/coordinator/checkpoints.h"
 #include "ps_server/coordinator/departures.h"
+#include "ps_server/coordinator/divergence_watch.h"
 #include "ps_server/coordinator/farewell.h"
 #include "ps_server/coordinator/initial_upload.h"
 #include "ps_server/coordinator/job_end.h"
@@ -252,8 +253,10 @@ class Coordinator {
   void Disconnected(Worker& member);
   // Removes the member of this rank if its connection broke and a new process of the rank waits.
   void ReplaceIfGone(uint32_t rank);
-  // A worker gave up because its gradient is not finite or its loss has diverged.
+  // A worker gave up because its gradient is not finite.
   void HandleDivergence(uint32_t worker, const absl::Status& why);
+  // What a worker reports of its training. Fails the job if the losses diverge (train.divergence).
+  void HandleWorkerReport(const v1::Caller& caller, const v1::WorkerReport& report);
   void RemoveReader(uint32_t id);
   // Removes all workers at once; workers that were being admitted wait again.
   void FenceAll(const std::string& why);
@@ -386,6 +389,7 @@ class Coordinator {
   StepCommitter steps_;
   std::optional<RangeTable> ranges_;
   JobMeter meter_;
+  DivergenceWatch losses_;
   JobEvaluations evaluations_;
   // bounded, async: all shards hold exactly what the newest checkpoint holds.
   bool untouched_ = false;

@@ -50,6 +50,7 @@ void Coordinator::MakeCheckpoints(std::unique_ptr<JobStore> store) {
   SetLength(newest.job().train_examples());
   steps_.GoTo(newest.job().committed_steps());
   evaluations_.Restore(newest.job());
+  losses_.Restore(newest.job().losses());
 }
 
 absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
@@ -96,6 +97,7 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   *job.mutable_members() = membership.members();
   for (uint32_t rank : farewell_.gave_up()) job.add_gave_up(rank);
   evaluations_.Save(snapshot.step, &job);
+  *job.mutable_losses() = losses_.history();
   // A checkpoint of the same state may have been taken before an epoch's evaluation was known, or before the
   // last range was reported. A coordinator that starts from it would know nothing of the best epoch, or would
   // wait for workers, which have been told of the end and are gone.

@@ -167,10 +167,10 @@ void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::
         now() + (at_once ? std::min(lease(), std::max(grace(), Farewell::kComesBack)) : lease());
     member->known_revision = std::max(member->known_revision, request.known_revision());
     parked = &member->heartbeat;
-    meter_.OnReport(caller.incarnation(), request.report());
     if (request.report().has_compute_seconds()) {
       member->compute_share.OnReport(now(), request.report().compute_seconds());
     }
+    HandleWorkerReport(caller, request.report());
   } else if (Reader* const reader = members_.FindReader(caller); reader != nullptr) {
     reader->last_heard = now();
     reader->lease_end = now() + lease();
@@ -198,7 +198,11 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
     return OnMemberGone(caller.incarnation());
   }
   if (Worker* const member = members_.FindWorker(caller); member != nullptr) {
-    meter_.OnReport(caller.incarnation(), request.report());
+    HandleWorkerReport(caller, request.report());
+    if (state_ == v1::FAILED) {
+      request.done() ? done(end_.failure()) : done(v1::LeaveReply());
+      return OnMemberGone(caller.incarnation());
+    }
     const std::string task = member->task;
     member->heard = true;
     // The process was asked to end, and another one may come in its place.
@@ -283,6 +287,7 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
 
 void Coordinator::TakeOut(uint32_t rank, Worker& member, const std::string& why) {
   if (member.heard) departures_.Refuse(member.instance);
+  losses_.OnGone(member.incarnation);
   AnswerHeartbeat(member.heartbeat, true, why);
   if (member.next_range) {
     v1::NextRangeReply reply;
@@ -315,8 +320,17 @@ void Coordinator::ReplaceIfGone(uint32_t rank) {
   RemoveMember(rank, "its connection broke, and another process called in its place");
 }
 
+void Coordinator::HandleWorkerReport(const v1::Caller& caller, const v1::WorkerReport& report) {
+  meter_.OnReport(caller.incarnation(), report);
+  if (over()) return;
+  const std::optional<std::string> diverges = losses_.OnReport(caller.incarnation(), report);
+  // All workers train the same weights, so that none can do better.
+  if (diverges.has_value()) FailJob(Divergence(absl::StrCat("worker ", caller.worker(), ": ", *diverges)));
+}
+
 void Coordinator::HandleDivergence(uint32_t rank, const absl::Status& why) {
-  // With "reject" no worker leaves for a gradient. So its loss has diverged, and so would the others'.
+  // With "reject" no worker leaves for a gradient. A worker of an earlier version leaves for its loss,
+  // though, and so would the others.
   if (on_nonfinite() != v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER) FailJob(why);
   RemoveMember(rank, std::string(why.message()));
   if (state_ == v1::RUNNING && members_.workers().empty() && !members_.AnyWorkerWaits()) {

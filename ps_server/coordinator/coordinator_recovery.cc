@@ -269,6 +269,7 @@ void Coordinator::RollBack(const std::string& why) {
   steps_.GoBackTo(saved_steps());
   checkpoints_->Rewound(steps_.committed());
   meter_.OnMore();
+  losses_.Restore(has_checkpoint() ? checkpoints_->newest()->job().losses() : v1::LossHistory());
   if (evaluations_.GoBack(/*at_end=*/DoneBefore())) {
     size_ = SizeOf(options_.config, options_.workers, size_.train_examples, size_.parts);
   }

@@ -286,7 +286,7 @@ weir_error* weir_get_membership(weir_client* client, weir_membership* membership
 weir_error* weir_set_progress(weir_client* client, const weir_progress* progress) {
   return weir::WithClient(client, [progress](weir::Client& in) {
     in.SetProgress({progress->examples, progress->batches, progress->loss_sum, progress->last_examples,
-                    progress->last_loss_sum});
+                    progress->last_loss_sum, progress->not_finite});
   });
 }
 

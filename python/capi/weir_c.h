@@ -148,6 +148,7 @@ typedef struct {
 } weir_membership;
 weir_error* weir_get_membership(weir_client* client, weir_membership* membership);
 
+// The batches since the client joined, for status displays and for train.divergence.
 typedef struct {
   uint64_t examples;
   uint64_t batches;
@@ -156,6 +157,8 @@ typedef struct {
   // The same of the job's last epoch.
   uint64_t last_examples;
   double last_loss_sum;
+  // Batches whose loss is not finite, which count nowhere above.
+  uint64_t not_finite;
 } weir_progress;
 // Ends once the job's examples are done (weir_membership.draining), but after this time at the latest.
 weir_future* weir_wait_draining(weir_client* client, double seconds);

@@ -26,7 +26,7 @@ class Membership(Structure):
 
 class Progress(Structure):
     _fields_ = [("examples", c_uint64), ("batches", c_uint64), ("loss_sum", c_double), ("last_examples", c_uint64),
-                ("last_loss_sum", c_double)]
+                ("last_loss_sum", c_double), ("not_finite", c_uint64)]
 
 
 class Evaluation(Structure):

@@ -227,9 +227,11 @@ class Client:
         return bool(self._membership().gains_from_gate)
 
     def set_progress(self, examples: int, batches: int, loss_sum: float, last_examples: int = 0,
-                     last_loss_sum: float = 0.0) -> None:
-        """For status displays. loss_sum: over batches, mean loss x examples. last_...: of the job's last epoch."""
-        progress = _library.Progress(examples, batches, loss_sum, last_examples, last_loss_sum)
+                     last_loss_sum: float = 0.0, not_finite: int = 0) -> None:
+        """The batches since this client joined, for status displays and for train.divergence; call it after each batch.
+        loss_sum: over batches, mean loss x examples. last_...: of the job's last epoch. not_finite: batches whose loss
+        is not finite, which count nowhere else."""
+        progress = _library.Progress(examples, batches, loss_sum, last_examples, last_loss_sum, not_finite)
         check(library.set_progress(self._live(), ctypes.byref(progress)))
 
     @property

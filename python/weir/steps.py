@@ -288,9 +288,14 @@ class _Progress:
     """The sums that a client reports, and the line that shows them here."""
 
     def __init__(self) -> None:
-        self._sums = [0, 0, 0.0, 0, 0.0]
+        self.restart()
         self._begun = False
         self._line: ProgressLine | None = None
+
+    def restart(self) -> None:
+        """A membership begins: a client reports the batches since it joined."""
+        # As Client.set_progress() has them.
+        self._sums = [0, 0, 0.0, 0, 0.0, 0]
 
     def begin(self, client: Client) -> None:
         """A step begins."""
@@ -305,15 +310,18 @@ class _Progress:
     def add(self, client: Client, work: Work, loss: float | None) -> None:
         if self._line is not None:
             self._line.add(work, loss)
-        # A NaN would stay in the sum for ever, even if the job goes on.
-        if loss is None or not math.isfinite(loss):
+        if loss is None:
             return
-        self._sums[0] += work.examples
-        self._sums[1] += 1
-        self._sums[2] += loss * work.examples
-        if work.examples_left <= client.train_examples:
-            self._sums[3] += work.examples
-            self._sums[4] += float(np.float32(loss * work.examples))
+        # A NaN would stay in the sum for ever, even if the job goes on.
+        if not math.isfinite(loss):
+            self._sums[5] += 1
+        else:
+            self._sums[0] += work.examples
+            self._sums[1] += 1
+            self._sums[2] += loss * work.examples
+            if work.examples_left <= client.train_examples:
+                self._sums[3] += work.examples
+                self._sums[4] += float(np.float32(loss * work.examples))
         client.set_progress(*self._sums)  # type: ignore[arg-type]
 
 
@@ -348,6 +356,7 @@ def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None
                 if not client.joined:
                     client.join()
                 start = client.start_clock
+                progress.restart()
                 membership = _Membership(client, progress, recycles)
                 yield from membership.run()
             except JobDone as done:

@@ -679,6 +679,32 @@ TEST_CASE("heartbeats go on, and carry progress") {
   CHECK_FALSE(f.cluster.leaves().at(0).done());
 }
 
+TEST_CASE("windows of losses travel with heartbeats until one is answered, or with Leave()") {
+  FakeCluster::Options options = ClientFixture::Small();
+  options.lease_seconds = 0.1;
+  ClientFixture f(options);
+  auto client = f.Join();
+  client->SetProgress({40, 5, 80});
+  const auto carried = [&] {
+    std::vector<uint64_t> numbers;
+    const auto add = [&](const v1::WorkerReport& report) {
+      for (const v1::LossWindow& window : report.loss_windows()) numbers.push_back(window.number());
+    };
+    for (const v1::HeartbeatRequest& beat : f.cluster.heartbeats()) add(beat.report());
+    for (const v1::LeaveRequest& leave : f.cluster.leaves()) add(leave.report());
+    return numbers;
+  };
+  REQUIRE(Eventually([&] { return !carried().empty(); }));
+  const size_t beats = f.cluster.heartbeats().size();
+  CHECK(Eventually([&] { return f.cluster.heartbeats().size() > beats + 3; }));
+  CHECK(carried() == std::vector<uint64_t>{1});
+  client->SetProgress({440, 55, 480});
+  client->Leave(absl::CancelledError("enough")).IgnoreError();
+  // It may have been under way with a heartbeat, too.
+  CHECK(carried().size() > 1);
+  CHECK(carried().back() == 2);
+}
+
 TEST_CASE("the live worker of lowest rank leads") {
   FakeCluster::Options options = ClientFixture::Small();
   options.worker = 1;
