@@ -50,8 +50,9 @@ Refusal ExplainNoAnswer(const std::string& address, const absl::Status& status, 
   if (const absl::Status cause = ProbeTls(address, /*server=*/0, tls); !cause.ok()) {
     return {kExitConfig, Printable(cause.message())};
   }
-  return {kExitPeerLost, absl::StrCat("ps:0 at ", address, " does not answer (", Printable(status.message()),
-                                      "); is the job running, and is this its address?")};
+  return {kExitPeerLost,
+          absl::StrCat("ps:0 at ", address, " does not answer (", Printable(status.message()),
+                       "); is the job running, is this its address, or does ps:0 stand still?")};
 }
 
 }  // namespace weir

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cli/report/format.h"
+#include "cli/report/silent_tasks.h"
 
 namespace weir {
 namespace {
@@ -104,6 +105,10 @@ std::string StatusLine(const v1::ClusterStatus& status) {
   if (status.state() == v1::DRAINING && status.waiting_for_size() > 0) {
     pieces.push_back(absl::StrCat("waiting for ", Waiting(status)));
   }
+  for (const v1::TaskStatus* task : SilentTasks(status)) {
+    pieces.push_back(
+        absl::StrCat(Printable(task->task()), " silent for ", FormatSeconds(task->seconds_since_heard())));
+  }
   if (Evaluated(status) && status.evaluation().test_accuracy() >= 0) {
     pieces.push_back(absl::StrCat("test accuracy ", FormatPercent(status.evaluation().test_accuracy())));
   }
@@ -177,13 +182,18 @@ std::string StatusReport(const v1::ClusterStatus& status) {
   Table table({"task", "state", "clock", "version", "last heard", "address"});
   table.AlignLeft(1);
   table.AlignLeft(5);
+  const std::vector<const v1::TaskStatus*> silent = SilentTasks(status);
   for (const auto& task : status.tasks()) {
     const bool heard = task.phase() != v1::TASK_EXPECTED && task.phase() != v1::TASK_WAITING;
     const bool server = absl::StartsWith(task.task(), "ps:");
-    table.AddRow({Printable(task.task()), Printable(task.state()),
+    // ps:0 keeps no time for a worker that is gone.
+    const bool gone = task.phase() == v1::TASK_LEFT || task.phase() == v1::TASK_LOST;
+    const bool timed = heard && (!gone || task.seconds_since_heard() > 0);
+    const bool is_silent = std::find(silent.begin(), silent.end(), &task) != silent.end();
+    table.AddRow({Printable(task.task()), is_silent ? "silent" : Printable(task.state()),
                   heard && !server ? FormatCount(task.clock()) : "-",
                   heard && server ? FormatCount(task.version()) : "-",
-                  heard ? absl::StrCat(FormatSeconds(task.seconds_since_heard()), " ago") : "-",
+                  timed ? absl::StrCat(FormatSeconds(task.seconds_since_heard()), " ago") : "-",
                   Printable(task.address())});
   }
   return absl::StrCat(out, "\n", table.ToString());

@@ -207,6 +207,7 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
       return pins_.OnPinned(index, report.pinned(), shards_.size());
     case v1::ShardReport::kStats:
       shard.stats = report.stats();
+      shard.stats_since = now();
       if (index == 0) {
         steps_.OnApplied(shard.stats.version().count());
         SampleProgress();

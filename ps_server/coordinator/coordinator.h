@@ -341,6 +341,8 @@ class Coordinator {
   // No effect if `heartbeat` is empty.
   void AnswerHeartbeat(ParkedHeartbeat& heartbeat, bool fenced, const std::string& why = "");
   v1::ClusterStatus MakeStatus() const;
+  // The server is connected, but has said nothing for kSilentSeconds.
+  bool IsSilent(const ShardFleet::Shard& server) const;
   // ClusterStatus.tables_sha256.
   std::string TablesHash() const;
   std::vector<std::string> WaitingFor() const;

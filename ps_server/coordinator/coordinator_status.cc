@@ -8,6 +8,7 @@
 #include "common/model/table_digest.h"
 #include "common/protocol/job_failure.h"
 #include "common/protocol/part_assignment.h"
+#include "common/protocol/silence.h"
 #include "ps_server/coordinator/coordinator.h"
 
 namespace weir {
@@ -158,11 +159,16 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   for (const std::string& name : WaitingFor()) status.add_waiting_for(name);
   for (uint32_t i = 0; i < shards_.size() && !over(); ++i) {
     const v1::ShardStats& stats = shards_[i].stats;
-    for (const v1::Wait& wait : stats.waits()) {
-      *status.add_waits() = wait;
+    // The server's last report tells nothing of one that is gone; of a silent one it does, with its age,
+    // which is TaskStatus.seconds_since_heard.
+    for (int w = 0; w < stats.waits_size() && shards_[i].connected; ++w) {
+      *status.add_waits() = stats.waits(w);
       status.mutable_waits(status.waits_size() - 1)->set_server(absl::StrCat("ps:", i));
     }
-    const double quiet = stats.seconds_since_update();
+    double quiet = stats.seconds_since_update();
+    if (shards_[i].stats_since > absl::InfinitePast()) {
+      quiet += absl::ToDoubleSeconds(now() - shards_[i].stats_since);
+    }
     status.set_seconds_since_update(i == 0 ? quiet : std::min(quiet, status.seconds_since_update()));
   }
   for (int t = 0; t < options_.config.tables_size(); ++t) {
@@ -202,7 +208,9 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
                                                                        : v1::TASK_LIVE);
     task->set_incarnation(server.incarnation);
     task->set_version(server.stats.version().count());
-    if (server.connected) task->set_seconds_since_heard(absl::ToDoubleSeconds(now() - server.last_heard));
+    if (server.last_heard > absl::InfinitePast()) {
+      task->set_seconds_since_heard(absl::ToDoubleSeconds(now() - server.last_heard));
+    }
   }
   double utilization = 0;
   int measured = 0;
@@ -214,7 +222,8 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
       ++measured;
     }
     task->set_task(member.task);
-    task->set_phase(v1::TASK_LIVE);
+    // While it is admitted it cannot call.
+    task->set_phase(member.join.has_value() ? v1::TASK_WAITING : v1::TASK_LIVE);
     task->set_incarnation(member.incarnation);
     task->set_seconds_since_heard(absl::ToDoubleSeconds(now() - member.last_heard));
     task->set_clock(steps_.committed());
@@ -246,11 +255,25 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   return status;
 }
 
+bool Coordinator::IsSilent(const ShardFleet::Shard& server) const {
+  // A server may be busy for long as it makes its part of the model.
+  return server.connected && !server.installing && now() - server.last_heard > absl::Seconds(kSilentSeconds);
+}
+
 std::vector<std::string> Coordinator::WaitingFor() const {
   std::vector<std::string> names;
+  // What the other servers wait for may be due to these.
+  for (uint32_t i = 0; i < shards_.size() && !over(); ++i) {
+    if (!IsSilent(shards_[i])) continue;
+    names.push_back(
+        absl::StrCat(shards_.name(i), " to answer (nothing was heard of it for ",
+                     absl::FormatDuration(absl::Trunc(now() - shards_[i].last_heard, absl::Seconds(1))),
+                     ": it stands still, or is cut off)"));
+  }
   for (uint32_t i = 0; i < shards_.servers().size(); ++i) {
     const ShardFleet::Shard& shard = shards_[i];
     if (over()) break;
+    if (i < shards_.size() && IsSilent(shard)) continue;
     if (shard.lost_since.has_value()) {
       names.push_back(absl::StrCat(shards_.name(i),
                                    shard.installing             ? " to load its part of the model"

@@ -89,7 +89,9 @@ class ShardFleet {
     uint64_t acked_epoch = 0;
     uint64_t floor = 0;
     v1::ShardStats stats;
-    absl::Time last_heard;
+    // When the stats came; when anything came last. InfinitePast(): nothing has.
+    absl::Time stats_since = absl::InfinitePast();
+    absl::Time last_heard = absl::InfinitePast();
     // When the shard was lost, until it is installed again. It may come back and be lost again meanwhile:
     // when it went away last, and why.
     std::optional<absl::Time> lost_since;

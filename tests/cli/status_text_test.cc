@@ -1,7 +1,13 @@
 #include "cli/report/status_text.h"
 
 #include <limits>
+#include <string>
+#include <tuple>
+#include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "catch2/catch.hpp"
 #include "cli/report/message_json.h"
 #include "nlohmann/json.hpp"
@@ -70,6 +76,33 @@ TEST_CASE("the line of a running job") {
     s.set_total_examples(0);
     CHECK_THAT(StatusLine(s), Contains("(0%)") && Contains("ETA -"));
   }
+}
+
+TEST_CASE("a task of which nothing is heard is shown as silent, one that is gone without a time") {
+  auto s = Running();
+  for (const auto& [name, phase, state, heard] :
+       std::vector<std::tuple<const char*, v1::TaskPhase, const char*, double>>{
+           {"ps:0", v1::TASK_LIVE, "live", 0.5},
+           {"ps:1", v1::TASK_LIVE, "live", 12},
+           {"worker:0", v1::TASK_LIVE, "live", 0.25},
+           {"worker:1", v1::TASK_LEFT, "left", 0}}) {
+    v1::TaskStatus& task = *s.add_tasks();
+    task.set_task(name);
+    task.set_phase(phase);
+    task.set_state(state);
+    task.set_seconds_since_heard(heard);
+  }
+  CHECK_THAT(StatusLine(s), Catch::EndsWith("  ETA 3.00 s  ps:1 silent for 12.0 s"));
+  std::vector<std::string> rows;
+  for (absl::string_view row : absl::StrSplit(StatusReport(s), '\n')) {
+    if (absl::StartsWith(row, "ps:") || absl::StartsWith(row, "worker:")) {
+      rows.push_back(absl::StrJoin(absl::StrSplit(row, ' ', absl::SkipEmpty()), " "));
+    }
+  }
+  CHECK(rows == std::vector<std::string>{"ps:0 live - 0 500 ms ago", "ps:1 silent - 0 12.0 s ago",
+                                         "worker:0 live 0 - 250 ms ago", "worker:1 left 0 - -"});
+  s.set_state(v1::FAILED);
+  CHECK_THAT(StatusReport(s), !Contains("silent"));
 }
 
 TEST_CASE("the line of a job that has not begun, or has failed") {

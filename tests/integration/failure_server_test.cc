@@ -7,9 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "catch2/catch.hpp"
 #include "cli/commands/grpc_status_client.h"
+#include "cli/report/wait_chain.h"
 #include "tests/integration/processes.h"
 
 namespace weir {
@@ -55,6 +57,37 @@ TEST_CASE("ps:1 is killed: the others end with 138 and name it, async") {
 TEST_CASE("ps:0 is killed: the others end with 138 and name it, bounded") {
   LoseServer("ps:0", SIGKILL, kBounded, kEndLimit, 128 + SIGKILL);
 }
+// ps:1 stands still, and comes back before its lease ends.
+void StopServer(const std::vector<std::string>& mode) {
+  TestJob job(Endless(With(mode, {"cluster.lease_seconds=60"})));
+  job.StartAll();
+  job.WaitForPushes(20);
+  job["ps:1"].Signal(SIGSTOP);
+  const std::string name = "ps:1 at " + job.address("ps:1");
+  const v1::ClusterStatus status = job.WaitForStatus("ps:1 is silent", [&](const v1::ClusterStatus& s) {
+    return s.waiting_for_size() > 0 && absl::StartsWith(s.waiting_for(0), name + " to answer");
+  });
+  CHECK(status.seconds_since_update() > 2);
+  const std::string why = WaitChain(status);
+  INFO(why);
+  const std::string still = name + " stands still, or is cut off: nothing was heard of it for ";
+  CHECK(absl::StartsWith(why, still));
+  const std::vector<std::string> lines = absl::StrSplit(why, '\n', absl::SkipEmpty());
+  CHECK_THAT(lines.back(), Contains(still));
+  CHECK_THAT(why, !Contains("or has stopped"));
+  job["ps:1"].Signal(SIGCONT);
+  job.WaitForStatus("ps:1 answers", [](const v1::ClusterStatus& s) {
+    return s.seconds_since_update() < 1 &&
+           (s.waiting_for_size() == 0 || !absl::StartsWith(s.waiting_for(0), "ps:1"));
+  });
+}
+
+TEST_CASE("ps:1 stands still: the status names it first and blames nobody else, sync") { StopServer(kSync); }
+TEST_CASE("ps:1 stands still: the status names it first and blames nobody else, bounded") {
+  StopServer(kBounded);
+}
+TEST_CASE("ps:1 stands still: the status names it first and blames nobody else, async") { StopServer({}); }
+
 TEST_CASE("ps:1 hangs: the others end with 138 after the lease and name it") {
   LoseServer("ps:1", SIGSTOP, {"cluster.lease_seconds=2"}, kEndLimit, 138);
 }

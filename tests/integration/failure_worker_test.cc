@@ -1,12 +1,14 @@
 // Workers of a running job that die or hang: exit codes, messages and times.
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "cli/report/wait_chain.h"
 #include "tests/integration/processes.h"
 
 namespace weir {
@@ -123,6 +125,12 @@ TEST_CASE("while all wait for a worker that hangs, the status and the log say so
   CHECK(status.waits(0).waiting(0) == "worker:0");
   CHECK_THAT(status.waits(0).calls(), Contains("of worker:0 at clock "));
   CHECK_THAT(status.waiting_for(0), Contains("worker:1 (at clock "));
+  const v1::ClusterStatus later = job.WaitForStatus("worker:1 is silent", [](const v1::ClusterStatus& s) {
+    return std::any_of(s.tasks().begin(), s.tasks().end(), [](const v1::TaskStatus& task) {
+      return task.task() == "worker:1" && task.seconds_since_heard() > 4;
+    });
+  });
+  CHECK_THAT(WaitChain(later), Catch::StartsWith("worker:1 stands still, or is cut off: "));
   job["ps:0"].WaitForLog("of worker:0 at clock ");
   CHECK_THAT(job["ps:0"].log(),
              Contains("nothing was applied for ") && Contains(" waits for worker:1 (at clock "));

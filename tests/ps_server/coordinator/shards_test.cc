@@ -238,6 +238,45 @@ TEST_CASE("Status tells people what is going on, in every state") {
   CHECK(f.Status().state() == v1::FAILED);
 }
 
+TEST_CASE("A server that says nothing is named first, and its last report does not pass for new") {
+  CoordinatorFixture f(v1::ConsistencyConfig::MODE_ASYNC);
+  f.train_examples = 8000;
+  f.disk = std::make_shared<FakeDisk>();
+  f.StartJob();
+  f.shards[0]->stats.set_seconds_since_update(100);
+  f.shards[0]->stats.add_waits()->set_reason("the commit");
+  f.shards[1]->stats.set_seconds_since_update(0.125);
+  f.shards[1]->stats.add_waits()->set_reason("worker:1 (at clock 3)");
+  f.Run(absl::Seconds(1), f.members);
+  CHECK(f.Status().waiting_for(0) == "the commit (on ps:0)");
+  CHECK(f.Status().waits_size() == 2);
+  f.shards[1]->answers_pings = false;
+  f.Run(absl::Seconds(5), f.members);
+  v1::ClusterStatus status = f.Status();
+  REQUIRE(status.waiting_for_size() == 2);
+  CHECK_THAT(status.waiting_for(0),
+             Catch::StartsWith("ps:1 at 10.0.0.1:2222 to answer (nothing was heard of it for ") &&
+                 Contains(": it stands still, or is cut off)"));
+  CHECK(status.waiting_for(1) == "the commit (on ps:0)");
+  const double silent = f.Task("ps:1").seconds_since_heard();
+  CHECK(silent >= 4.5);
+  CHECK(f.Task("ps:0").seconds_since_heard() < 1);
+  CHECK(status.seconds_since_update() == Approx(0.125 + silent));
+  // It answers again.
+  f.shards[1]->answers_pings = true;
+  f.Run(absl::Seconds(1), f.members);
+  CHECK(f.Status().waiting_for(0) == "the commit (on ps:0)");
+  CHECK(f.Status().seconds_since_update() < 1);
+  // It is gone: what it said last is no wait any more, and when that was is known.
+  f.shards[1]->answers_pings = f.shards[1]->connects = false;
+  f.Run(absl::Seconds(12), f.members);
+  status = f.Status();
+  CHECK(f.Task("ps:1").state() == "lost");
+  CHECK(f.Task("ps:1").seconds_since_heard() >= 11);
+  REQUIRE(status.waits_size() == 1);
+  CHECK(status.waits(0).server() == "ps:0");
+}
+
 TEST_CASE("A coordinator that goes answers what it had parked") {
   CoordinatorFixture f(kSync);
   f.Start();
