@@ -9,6 +9,7 @@
 #include "absl/types/optional.h"
 #include "absl/types/variant.h"
 #include "proto/parameter_server.pb.h"
+#include "ps_server/shard/call_list.h"
 #include "ps_server/shard/push_arrival.h"
 #include "ps_server/shard/row_arrival.h"
 #include "ps_server/shard/version_readers.h"
@@ -62,6 +63,13 @@ void EndIf(Calls& calls, const Which& which, const Answer& answer) {
     }
     answer(*it);
     it = calls.erase(it);
+  }
+}
+
+template <typename Call, typename Which, typename Answer>
+void EndIf(CallList<Call>& calls, const Which& which, const Answer& answer) {
+  for (const uint64_t turn : calls.Turns()) {
+    if (which(*calls.Find(turn))) answer(calls.Take(turn));
   }
 }
 

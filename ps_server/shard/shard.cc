@@ -38,7 +38,7 @@ Shard::Shard(Options options)
           options_.clock, [this](std::function<void()> function) { queue_.Post(std::move(function)); },
           [this](const absl::Status& status) {
             if (!status.ok()) FailLog(status);
-            Wake();
+            WakeMoved();
           }) {}
 
 Shard::~Shard() {

@@ -299,7 +299,15 @@ class Shard {
   // Continues whatever the last change made possible: held and ready pushes, parked pulls. Further work that
   // results is done after this round, not nested in it, so the stack stays flat however many calls wait.
   void Wake();
-  void ResumeWaiting();
+  // The same where nothing has changed but the clocks of moved_. Looks only at the calls for which that makes
+  // a difference: each push does so, and as many calls may wait as there are workers.
+  void WakeMoved();
+  // `all`: looks at all calls.
+  void ResumeWaiting(bool all);
+  void ResumeHeld(const std::vector<uint64_t>& turns);
+  // Those that wait for the push that is streaming in: once one of them has to wait again, so have all.
+  void ResumeBehindStream();
+  void ResumeParked(const std::vector<uint64_t>& turns);
   bool TryAnswerPull(const ParkedPull& pull);
   // The tasks of the workers whose pushes such a pull lacks; then the same as text.
   std::vector<std::string> TasksAwaited(uint32_t worker, uint64_t clock) const;
@@ -320,7 +328,7 @@ class Shard {
   void WatchProgress(absl::Time now);
   // As WaitingCalls::CheckRoom.
   absl::Status CheckRoomToWait(uint32_t worker) const;
-  void Hold(HeldPush push);
+  void Hold(CallList<HeldPush>& among, HeldPush push);
   std::string Fenced(const v1::Caller& caller) const;
   std::string NonFinite(const PushArrival& arrival) const;
   v1::PushReply NewReply(v1::Outcome outcome, std::string reason = "") const;
@@ -408,8 +416,11 @@ class Shard {
   absl::Status failure_;
   // This shard's own failure is why.
   bool failed_ = false;
-  // Wake() is running; it must run another round.
-  bool waking_ = false, wake_again_ = false;
+  // Wake() is running; it must run another round, which looks at all calls.
+  bool waking_ = false, wake_again_ = false, wake_all_ = false;
+  // The workers whose clocks have changed since the last round, and ConsistencyPolicy::JoinClock() then.
+  std::vector<uint32_t> moved_;
+  uint64_t resumed_at_ = 0;
 
   // The last member, so that its destructor runs first: no turn is running when the state is destroyed.
   SerialQueue queue_;

@@ -32,7 +32,8 @@ void Shard::HandlePull(ParkedPull pull) {
   }
   if (!TryAnswerPull(pull)) {
     if (absl::Status full = CheckRoomToWait(pull.worker()); !full.ok()) return pull.done(full);
-    calls_.parked.push_back(std::move(pull));
+    pull.turn = calls_.NewTurn();
+    calls_.parked.Add(std::move(pull));
     counters_.parked_pulls = calls_.parked.size();
   }
   if (lost) Wake();

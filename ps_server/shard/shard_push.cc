@@ -104,7 +104,7 @@ void Shard::HandleBegin(HeldPush push) {
   }
   if (mode_.keeps_clocks) {
     // The worker's clock is about to change, and the pending answer is also the answer to a repeat.
-    if (log_.OnItsWay(push.worker())) return Hold(std::move(push));
+    if (log_.OnItsWay(push.worker())) return Hold(calls_.held, std::move(push));
     if (header.answered_clock() > header.clock()) {
       return push.done(absl::InvalidArgumentError(absl::StrCat(
           "answered_clock: ", header.answered_clock(), " is above the push's clock ", header.clock())));
@@ -136,7 +136,7 @@ void Shard::HandleBegin(HeldPush push) {
       if (decision == PushDecision::kStage) {
         if (absl::Status full = CheckStepRows(header); !full.ok()) return push.done(full);
       }
-      if (WaitsForStream(header)) break;
+      if (WaitsForStream(header)) return Hold(calls_.behind_stream, std::move(push));
       std::unique_ptr<PushArrival> arrival = Arrive(push.session, header);
       if (arrival == nullptr) break;
       return push.done(std::move(arrival));
@@ -150,7 +150,7 @@ void Shard::HandleBegin(HeldPush push) {
           "no push of worker ", header.caller().worker(), " can come with clock ", header.clock(),
           " and part ", header.part(), " while this shard is at version ", store_->count())));
   }
-  Hold(std::move(push));
+  Hold(calls_.held, std::move(push));
 }
 
 absl::Status Shard::CheckStepRows(const v1::PushRequest& header) const {
@@ -170,10 +170,11 @@ absl::Status Shard::CheckStepRows(const v1::PushRequest& header) const {
                    ". Raise the limit, take more servers, or smaller batches"));
 }
 
-void Shard::Hold(HeldPush push) {
+void Shard::Hold(CallList<HeldPush>& among, HeldPush push) {
   const absl::Status full = CheckRoomToWait(push.worker());
   if (!full.ok()) return push.done(full);
-  calls_.held.push_back(std::move(push));
+  if (push.turn == 0) push.turn = calls_.NewTurn();
+  among.Add(std::move(push));
 }
 
 bool Shard::WaitsForStream(const v1::PushRequest& header) {
@@ -267,7 +268,7 @@ void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, Pu
           applies ? std::make_shared<const PushedRows>(arrival->TakeRows()) : nullptr, std::move(done),
           options_.clock->Now()});
   arrival = nullptr;
-  Wake();
+  WakeMoved();
 }
 
 void Shard::TakeEffect(const Decision& decision) {
@@ -319,6 +320,7 @@ void Shard::Account(const v1::PushRequest& header, v1::PushReply* reply) {
   }
   policy_->Complete(KeyOf(header));
   const uint32_t worker = header.caller().worker();
+  if (!calls_.held.empty() || !calls_.parked.empty()) moved_.push_back(worker);
   members_.Record(worker, header.clock(), *reply);
   arrivals_.ForgetOvertaken(worker);
   if (stale && !logs()) {

@@ -6,6 +6,7 @@
 //   a pull                           for pushes of other workers (calls_.parked)
 //   a push of a later clock          for its worker's earlier pushes (calls_.held)
 //   a push that has not begun        for one that is streaming in: 25 ms; one that stands still is passed
+//                                    (calls_.behind_stream)
 //   sync: a part's answer            for the other parts of its step, and the coordinator's commit (staged_)
 //   the upload of initial values     for the other shards' parts of it, and the coordinator's word (initial_)
 //   a push that has arrived whole    for those before it; for memory of rows; with the log for decisions
@@ -145,14 +146,19 @@ void Shard::RevokeLate() {
 // ---- what can go on
 
 void Shard::Wake() {
+  wake_all_ = true;
+  WakeMoved();
+}
+
+void Shard::WakeMoved() {
   wake_again_ = true;
   if (waking_) return;
   waking_ = true;
-  while (std::exchange(wake_again_, false)) ResumeWaiting();
+  while (std::exchange(wake_again_, false)) ResumeWaiting(std::exchange(wake_all_, false));
   waking_ = false;
 }
 
-void Shard::ResumeWaiting() {
+void Shard::ResumeWaiting(bool all) {
   ApplyDurable();
   while (true) {
     EndIf(
@@ -174,13 +180,44 @@ void Shard::ResumeWaiting() {
     if (late.checkpoint.has_value()) HandleCheckpoint(*late.checkpoint);
   }
   short_of_memory_ = ShortOfMemory();
-  std::list<HeldPush> held;
-  held.swap(calls_.held);
-  for (HeldPush& push : held) HandleBegin(std::move(push));
-  for (auto it = calls_.parked.begin(); it != calls_.parked.end();) {
-    it = TryAnswerPull(*it) ? calls_.parked.erase(it) : std::next(it);
+  // A pull may wait for the slowest worker, whoever that is.
+  if (policy_ == nullptr) return;
+  const uint64_t slowest = policy_->JoinClock();
+  all |= std::exchange(resumed_at_, slowest) != slowest;
+  const std::vector<uint32_t> moved = std::exchange(moved_, {});
+  if (all || log_.kept()) {
+    // With the log, a push may wait for another worker's push of the same batch.
+    ResumeHeld(calls_.held.Turns());
+  } else {
+    for (const uint32_t worker : moved) ResumeHeld(calls_.held.TurnsOf(worker));
+  }
+  ResumeBehindStream();
+  if (all) {
+    ResumeParked(calls_.parked.Turns());
+  } else {
+    for (const uint32_t worker : moved) ResumeParked(calls_.parked.TurnsOf(worker));
   }
   counters_.parked_pulls = calls_.parked.size();
+}
+
+void Shard::ResumeHeld(const std::vector<uint64_t>& turns) {
+  for (const uint64_t turn : turns) {
+    if (calls_.held.Find(turn) != nullptr) HandleBegin(calls_.held.Take(turn));
+  }
+}
+
+void Shard::ResumeBehindStream() {
+  for (const uint64_t turn : calls_.behind_stream.Turns()) {
+    HandleBegin(calls_.behind_stream.Take(turn));
+    if (calls_.behind_stream.Find(turn) != nullptr) return;
+  }
+}
+
+void Shard::ResumeParked(const std::vector<uint64_t>& turns) {
+  for (const uint64_t turn : turns) {
+    const ParkedPull* const pull = calls_.parked.Find(turn);
+    if (pull != nullptr && TryAnswerPull(*pull)) calls_.parked.Take(turn);
+  }
 }
 
 absl::Status Shard::CheckRoomToWait(uint32_t worker) const {
@@ -300,7 +337,7 @@ std::vector<v1::Wait> Shard::Waits() const {
     list.Add("push", of(worker, push.clock()), members_.TaskOf(worker), since, reason, awaited);
   };
   size_t seen = 0;
-  for (const ParkedPull& pull : calls_.parked) {
+  for (const auto& [turn, pull] : calls_.parked.by_turn()) {
     if (++seen > kMostDescribed) break;
     const uint32_t worker = pull.worker();
     const uint64_t clock = pull.request.clock();
@@ -308,7 +345,7 @@ std::vector<v1::Wait> Shard::Waits() const {
              TasksAwaited(worker, clock));
   }
   seen = 0;
-  for (const HeldPush& push : calls_.held) {
+  for (const auto& [turn, push] : calls_.held.by_turn()) {
     if (++seen > kMostDescribed) break;
     const uint32_t worker = push.worker();
     if (log_.OnItsWay(worker)) {
@@ -316,15 +353,17 @@ std::vector<v1::Wait> Shard::Waits() const {
                {});
     } else if (policy_->OnPush(KeyOf(push.header)) == PushDecision::kHold) {
       add_push(push.header, push.since, "pushes of the same worker before it", {members_.TaskOf(worker)});
-    } else if (arrivals_.streamed().has_value()) {
-      add_push(
-          push.header, push.since,
-          absl::StrCat("the push of ", members_.TaskOf(arrivals_.streamed()->worker), " that is arriving"),
-          {members_.TaskOf(arrivals_.streamed()->worker)});
     } else {
       add_push(push.header, push.since, "the same push, which is arriving twice already",
                {members_.TaskOf(worker)});
     }
+  }
+  seen = 0;
+  for (const auto& [turn, push] : calls_.behind_stream.by_turn()) {
+    // Once the stream has ended they go on.
+    if (!arrivals_.streamed().has_value() || ++seen > kMostDescribed) break;
+    const std::string task = members_.TaskOf(arrivals_.streamed()->worker);
+    add_push(push.header, push.since, absl::StrCat("the push of ", task, " that is arriving"), {task});
   }
   const std::vector<std::string> holders = log_.kept() ? std::vector<std::string>() : TasksHoldingMemory();
   seen = 0;
@@ -345,9 +384,15 @@ std::vector<v1::Wait> Shard::Waits() const {
     list.Add("commit", absl::StrCat(" of step ", late_commit_->commit.step()), "", late_commit_->since,
              MemoryHolders(), TasksHoldingMemory());
   }
+  // All of them wait for the same.
+  const std::string missing = staged_.empty() ? "" : MissingParts();
+  const std::vector<std::string> missed =
+      staged_.empty() ? std::vector<std::string>() : TasksAwaited(0, policy_->JoinClock() + 1);
+  seen = 0;
   staged_.ForEachWaiter([&](uint32_t part, const StagedParts::Waiter& waiter) {
+    if (++seen > kMostDescribed) return;
     list.Add("push", absl::StrCat(" of part ", part, " of step ", policy_->JoinClock()), "", waiter.since,
-             MissingParts(), TasksAwaited(0, policy_->JoinClock() + 1));
+             missing, missed);
   });
   if (initial_.waiter().has_value()) {
     list.Add("push", " of the initial values", "", initial_.waiter()->since, kOtherUploads, {});
@@ -374,7 +419,10 @@ void Shard::WatchProgress(absl::Time now) {
 
 std::vector<std::string> Shard::TasksAwaited(uint32_t worker, uint64_t clock) const {
   std::vector<std::string> tasks;
-  for (uint32_t other : policy_->WaitingFor(worker, clock)) tasks.push_back(members_.TaskOf(other));
+  for (uint32_t other : policy_->WaitingFor(worker, clock)) {
+    if (tasks.size() == kMostDescribed) break;
+    tasks.push_back(members_.TaskOf(other));
+  }
   return tasks;
 }
 
@@ -382,11 +430,17 @@ std::string Shard::WhoIsAwaited(uint32_t worker, uint64_t clock) const {
   if (policy_ == nullptr) return "the coordinator";
   std::vector<std::string> names;
   const std::vector<WorkerClockValue> clocks = policy_->Clocks();
-  for (uint32_t other : policy_->WaitingFor(worker, clock)) {
-    std::string name = members_.TaskOf(other);
-    for (const WorkerClockValue& value : clocks) {
-      if (value.worker == other) absl::StrAppend(&name, " (at clock ", value.clock, ")");
+  const std::vector<uint32_t> awaited = policy_->WaitingFor(worker, clock);
+  for (uint32_t other : awaited) {
+    if (names.size() == kMostDescribed) {
+      names.push_back(absl::StrCat(awaited.size() - kMostDescribed, " more"));
+      break;
     }
+    std::string name = members_.TaskOf(other);
+    const auto at =
+        std::lower_bound(clocks.begin(), clocks.end(), other,
+                         [](const WorkerClockValue& value, uint32_t of) { return value.worker < of; });
+    if (at != clocks.end() && at->worker == other) absl::StrAppend(&name, " (at clock ", at->clock, ")");
     names.push_back(std::move(name));
   }
   return names.empty() ? "the coordinator's commit" : absl::StrJoin(names, ", ");

@@ -48,6 +48,7 @@ class StagedParts {
   // `refusal`: empty, or why no step may contain the part; a refused part may have a null `gradient`.
   void Stage(const v1::PushRequest& header, Slab gradient, PushedRows rows, std::string refusal,
              Waiter waiter);
+  bool empty() const { return parts_.empty(); }
   bool Has(uint32_t part) const { return parts_.count(part) > 0; }
   // What the parts' rows take.
   uint64_t row_bytes() const { return row_bytes_; }

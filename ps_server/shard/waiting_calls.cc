@@ -9,12 +9,12 @@ namespace weir {
 
 absl::Status WaitingCalls::CheckRoom(uint32_t worker, const std::string& task) const {
   // In most cases so few calls wait in all that there is no need to count those of one worker.
-  if (held.size() + ready.size() + parked.size() < kMaxOfWorker) return absl::OkStatus();
-  const auto count = [worker](const auto& calls) {
-    return std::count_if(calls.begin(), calls.end(),
-                         [worker](const auto& call) { return call.worker() == worker; });
-  };
-  const auto waiting = static_cast<size_t>(count(held) + count(ready) + count(parked));
+  if (held.size() + behind_stream.size() + ready.size() + parked.size() < kMaxOfWorker)
+    return absl::OkStatus();
+  const auto of_ready = std::count_if(ready.begin(), ready.end(),
+                                      [worker](const ReadyPush& push) { return push.worker() == worker; });
+  const size_t waiting = held.SizeOf(worker) + behind_stream.SizeOf(worker) + parked.SizeOf(worker) +
+                         static_cast<size_t>(of_ready);
   if (waiting < kMaxOfWorker) return absl::OkStatus();
   return LimitReached(
       Limit::kWaitingCalls, absl::StatusCode::kResourceExhausted,
@@ -39,6 +39,7 @@ absl::Time WaitingCalls::oldest() const {
     if (!calls.empty()) oldest = std::min(oldest, calls.front().since);
   };
   see(held);
+  see(behind_stream);
   see(ready);
   see(parked);
   return oldest;

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "proto/parameter_server.pb.h"
+#include "ps_server/shard/call_list.h"
 #include "ps_server/shard/calls.h"
 #include "ps_server/shard/push_arrival.h"
 
@@ -20,6 +21,8 @@ struct HeldPush {
   v1::PushRequest header;
   BeginDone done;
   absl::Time since;
+  // Of its list; 0: it was in none yet. It stays the same however often the push has to wait again.
+  uint64_t turn = 0;
 
   uint32_t worker() const { return header.caller().worker(); }
 };
@@ -42,6 +45,8 @@ struct ParkedPull {
   PullDone done;
   absl::Time since;
   std::shared_ptr<const RowKeys> rows;
+  // As HeldPush::turn.
+  uint64_t turn = 0;
 
   uint32_t worker() const { return request.caller().worker(); }
 };
@@ -58,6 +63,9 @@ class WaitingCalls {
   // ResourceExhausted: `worker`, which is called `task`, has as many waiting calls as it may.
   absl::Status CheckRoom(uint32_t worker, const std::string& task) const;
 
+  // The next turn.
+  uint64_t NewTurn() { return ++last_turn_; }
+
   // How to answer the calls that are ended.
   struct Answers {
     std::function<void(const HeldPush&)> held;
@@ -72,17 +80,21 @@ class WaitingCalls {
   // When the longest wait began; InfiniteFuture: no call waits.
   absl::Time oldest() const;
 
-  std::list<HeldPush> held;
+  // `behind_stream`: held until the push that is streaming in has ended or stands still.
+  CallList<HeldPush> held, behind_stream;
   std::list<ReadyPush> ready;
-  std::list<ParkedPull> parked;
+  CallList<ParkedPull> parked;
 
  private:
   template <typename Which>
   void End(const Which& which, const Answers& answers) {
     EndIf(parked, which, answers.parked);
     EndIf(held, which, answers.held);
+    EndIf(behind_stream, which, answers.held);
     EndIf(ready, which, answers.ready);
   }
+
+  uint64_t last_turn_ = 0;
 };
 
 }  // namespace weir

@@ -84,6 +84,7 @@ Shard& ShardFixture::Create() {
   options.kernels = &BestKernels();
   options.memory_bytes = memory_bytes;
   options.weights_source = weights_source;
+  options.make_policy = make_policy;
   options.nudge = [this](absl::Duration in) { nudges.push_back(in); };
   options.on_revoke = [this] {
     if (on_revoke) on_revoke();

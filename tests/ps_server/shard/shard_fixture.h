@@ -71,6 +71,7 @@ class ShardFixture {
   v1::Install install;
   uint64_t memory_bytes = 0;
   SlabSource weights_source = AllocateSlab;
+  Shard::PolicyFactory make_policy = Shard::PolicyFromConfig;
   // A table "users" of 2 columns, SGD at rate 1 and initial values of 5.
   void AddUsers();
 
