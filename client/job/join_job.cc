@@ -54,8 +54,8 @@ class Answer {
   std::optional<absl::StatusOr<Reply>> reply_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What the coordinator says that it waits for; "": it does not answer.
-std::string WaitingFor(CoordinatorChannel& channel, const Clock& clock) {
+// What this process waits for, as the coordinator says; "": the coordinator does not answer.
+std::string WaitingFor(const v1::JoinRequest& request, CoordinatorChannel& channel, const Clock& clock) {
   if (!channel.connected()) return "";
   const auto answer = std::make_shared<Answer<v1::ClusterStatus>>();
   const auto asked =
@@ -64,7 +64,22 @@ std::string WaitingFor(CoordinatorChannel& channel, const Clock& clock) {
   std::optional<absl::StatusOr<v1::ClusterStatus>> status;
   // The call has a deadline of its own.
   while (!(status = answer->WaitFor(absl::Seconds(2), clock)).has_value()) asked->Cancel();
-  return status->ok() ? absl::StrJoin((*status)->waiting_for(), ", ") : "";
+  if (!status->ok()) return "";
+  for (const v1::TaskStatus& task : (*status)->tasks()) {
+    if (request.role() != v1::WORKER || task.task() != request.task() || task.phase() != v1::TASK_LIVE) {
+      continue;
+    }
+    return absl::StrCat(
+        "waits to join: another process is ", task.task(), " and was heard ",
+        absl::FormatDuration(absl::Trunc(absl::Seconds(task.seconds_since_heard()), absl::Milliseconds(100))),
+        " ago; is the same task index used twice? If so, end one of the two, or give this one another index. "
+        "If the other process is gone, this one takes its place once the lease of the other ends");
+  }
+  if ((*status)->waiting_for().empty()) {
+    return absl::StrCat("waits for ", channel.name(), " to let it join; the job is ",
+                        v1::JobState_Name((*status)->state()));
+  }
+  return absl::StrCat("waits for the job to start; missing: ", absl::StrJoin((*status)->waiting_for(), ", "));
 }
 
 }  // namespace
@@ -97,12 +112,8 @@ absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, const Join
     while (!(reply = answer->WaitFor(std::min(next_report - real.Now(), kLook), real)).has_value()) {
       if (channel->connected()) heard = awake.Now();
       if (real.Now() < next_report) continue;
-      waiting_for = WaitingFor(*channel, real);
-      if (!waiting_for.empty()) {
-        LogWarning("waits for the job to start; missing: ", waiting_for);
-      } else {
-        LogWarning("waits for ", name, ": ", last_error);
-      }
+      waiting_for = WaitingFor(request, *channel, real);
+      LogWarning(waiting_for.empty() ? absl::StrCat("waits for ", name, ": ", last_error) : waiting_for);
       next_report += kReportEvery;
     }
     if (reply->ok()) return **std::move(reply);
@@ -117,7 +128,7 @@ absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, const Join
     if (absl::IsDeadlineExceeded(status) && now >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat(
           name, " did not start the job", limit, ": ",
-          waiting_for.empty() ? std::string(status.message()) : absl::StrCat("missing: ", waiting_for)));
+          waiting_for.empty() ? std::string(status.message()) : absl::StrCat("it ", waiting_for)));
     }
     if (!absl::IsUnavailable(status) && !absl::IsCancelled(status)) {
       return Reworded(status, absl::StrCat(name, ": ", status.message()));

@@ -381,8 +381,11 @@ void Coordinator::TickMembers(absl::Time time) {
     // does not show that the process is alive.
     if (holder != members_.workers().end() &&
         holder->second.last_heard - std::max(it->since, holder->second.live_since) > 2 * lease()) {
-      it->done(absl::AlreadyExistsError(absl::StrCat("another live process is ", holder->second.task,
-                                                     "; is the same task index used twice?")));
+      it->done(absl::AlreadyExistsError(absl::StrCat(
+          "another live process is ", holder->second.task,
+          "; is the same task index used twice? It was heard ",
+          absl::FormatDuration(absl::Trunc(time - holder->second.last_heard, absl::Milliseconds(100))),
+          " ago: end one of the two, or give this one another index")));
       it = members_.waiting().erase(it);
     } else {
       ++it;

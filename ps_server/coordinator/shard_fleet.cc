@@ -203,9 +203,6 @@ std::optional<absl::Duration> ShardFleet::OnBack(uint32_t index) {
 // ---- announced
 
 void ShardFleet::Announce(v1::AnnounceRequest request, AnnounceDone done) {
-  if (servers_.empty()) {
-    return done(absl::UnavailableError("ps:0 does not know its servers before the first worker has joined"));
-  }
   const uint32_t index = request.shard();
   if (absl::Status fits = CheckProtocol(absl::StrCat("ps:", index), request.protocol(), "ps:0"); !fits.ok()) {
     LogWarning("refused: ", fits.message());
@@ -216,6 +213,8 @@ void ShardFleet::Announce(v1::AnnounceRequest request, AnnounceDone done) {
         "this ps:0 is of ", Describe(options_.job), ", but the server that announces itself as ps:", index,
         " is of ", Describe(request.job()), ": check the cluster spec of that server")));
   }
+  // The first worker that joins tells which servers there are. Until then this one announces itself again.
+  if (servers_.empty()) return done(MakeAnnounceReply());
   if (index == 0 || index >= servers_.size()) {
     return done(absl::FailedPreconditionError(absl::StrCat("a server announces itself as ps:", index,
                                                            "; the job has ps:0 to ps:", servers_.size() - 1,

@@ -86,6 +86,7 @@ class GrpcAnnouncer::Calls final : public std::enable_shared_from_this<Calls> {
     if (closed_) return;
     if (refused.ok()) {
       schedule_.OnTaken();
+      options_.on_answer();
     } else if (absl::IsAlreadyExists(refused) || absl::IsFailedPrecondition(refused) ||
                absl::IsInvalidArgument(refused) || absl::IsUnauthenticated(refused) ||
                absl::IsPermissionDenied(refused)) {

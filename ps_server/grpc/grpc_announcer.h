@@ -33,8 +33,8 @@ class GrpcAnnouncer {
     // PermissionDenied. The message names ps:0. Runs on the loop's thread, as the last callback. Must not
     // block.
     std::function<void(const absl::Status&)> on_refused;
-    // ps:0 did not answer. Runs on the loop's thread. Must not block.
-    std::function<void()> on_no_answer;
+    // ps:0 took the address, or did not answer. Run on the loop's thread. Must not block.
+    std::function<void()> on_answer, on_no_answer;
   };
   explicit GrpcAnnouncer(Options options);
   // Close() must be called before.

@@ -37,9 +37,14 @@ void CoordinatorWatch::Tick() {
   } else if (now >= next_complaint_) {
     next_complaint_ = now + kComplaintInterval;
     const std::string& at = options_.coordinator_address;
-    options_.complain(absl::StrCat("waits for ps:0 (coordinator)", at.empty() ? "" : " at ", at,
-                                   ", of which nothing was heard for ",
-                                   absl::FormatDuration(absl::Trunc(silent, absl::Seconds(1)))));
+    const std::string waits = absl::StrCat("waits for ps:0 (coordinator)", at.empty() ? "" : " at ", at);
+    options_.complain(
+        answered_.exchange(false)
+            ? absl::StrCat(waits,
+                           ", which answers, but has not attached yet: where the cluster spec of ps:0 has "
+                           "no other server, ps:0 learns of this one from the first worker that joins")
+            : absl::StrCat(waits, ", of which nothing was heard for ",
+                           absl::FormatDuration(absl::Trunc(silent, absl::Seconds(1)))));
   }
   // By now ps:0 would be back, unless it has ended because the job is done: its last message may have been
   // lost, or been sent before this server started. This check must not come earlier, because ps:0 may still
@@ -79,7 +84,10 @@ bool CoordinatorWatch::LooksForTheEnd(absl::Time now) {
   return true;
 }
 
+void CoordinatorWatch::OnAnswer() { answered_ = true; }
+
 void CoordinatorWatch::OnNoAnswer() {
+  answered_ = false;
   if (!probing_.exchange(true)) options_.background([this] { Probe(); });
 }
 

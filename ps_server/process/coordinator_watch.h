@@ -56,7 +56,8 @@ class CoordinatorWatch {
 
   // Must be called again and again.
   void Tick();
-  // ps:0 did not answer this server: looks for the cause. Any thread.
+  // ps:0 answered this server, or did not: then this looks for the cause. Any thread.
+  void OnAnswer();
   void OnNoAnswer();
 
  private:
@@ -73,6 +74,8 @@ class CoordinatorWatch {
   const absl::Time began_;
   // Used by Tick() only.
   absl::Time next_complaint_, next_look_;
+  // ps:0 has answered since the last complaint, and last of all.
+  std::atomic<bool> answered_ = false;
   std::atomic<Look> look_ = Look::kNone;
   // Probe() is under way; and since when it finds a cause, which only itself uses.
   std::atomic<bool> probing_ = false;

@@ -70,6 +70,7 @@ absl::Status GrpcRemoteCoordinator::Start(uint16_t port) {
   *announcer.request.mutable_protocol() = OwnProtocol();
   announcer.job = [this] { return control_.job(); };
   announcer.on_refused = options_.end;
+  announcer.on_answer = [this] { watch_.OnAnswer(); };
   announcer.on_no_answer = [this] { watch_.OnNoAnswer(); };
   announcer_ = std::make_unique<GrpcAnnouncer>(std::move(announcer));
   return absl::OkStatus();

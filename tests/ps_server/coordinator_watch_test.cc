@@ -276,6 +276,29 @@ TEST_CASE(
   CHECK_FALSE(server.end.has_value());
 }
 
+TEST_CASE("a ps:0 that answers is not called silent, although it has not attached") {
+  Watched server(/*saved=*/true);
+  server.watch->OnAnswer();
+  server.Pass(absl::Seconds(10));
+  REQUIRE(server.complaints.size() == 1);
+  CHECK_THAT(
+      server.complaints[0],
+      Contains("waits for ps:0 (coordinator) at 10.0.0.1:2222, which answers, but has not attached yet") &&
+          !Contains("nothing was heard"));
+  // It answered, and then no more.
+  server.watch->OnAnswer();
+  server.NoAnswer();
+  server.Pass(absl::Seconds(10));
+  REQUIRE(server.complaints.size() == 2);
+  CHECK_THAT(server.complaints[1], Contains("nothing was heard for 20s"));
+  // It has not answered since the last complaint.
+  server.watch->OnAnswer();
+  server.Pass(absl::Seconds(20));
+  REQUIRE(server.complaints.size() == 4);
+  CHECK_THAT(server.complaints[2], Contains("which answers"));
+  CHECK_THAT(server.complaints[3], Contains("nothing was heard for 40s"));
+}
+
 TEST_CASE("a complaint names no address that the server does not know") {
   Watched server(/*saved=*/true, /*address=*/"");
   server.Pass(absl::Seconds(10));
