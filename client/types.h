@@ -92,6 +92,9 @@ struct ClientOptions {
   // along with each heartbeat (WorkerReport.compute_seconds). Called on any thread; must not block. May be
   // null: then nobody knows the worker's utilization.
   std::function<double()> compute_seconds;
+  // If this worker leads at the job's end and nobody has evaluated the weights, Leave() reads them and
+  // reports their hash, for the summary. It takes memory for them once more.
+  bool hashes_weights = true;
 };
 
 // One gradient to compute: the mean over the examples at positions [first_example, first_example + examples)

@@ -1,11 +1,16 @@
 #include "client/job/client_impl.h"
 
 #include <algorithm>
+#include <memory>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/flat_tensors.h"
+#include "common/base/sha256.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/job_failure.h"
+#include "common/telemetry/logging.h"
 
 namespace weir {
 namespace {
@@ -302,6 +307,10 @@ void ClientImpl::SetProgress(const Progress& progress) {
 }
 
 absl::Status ClientImpl::Report(const PullResult& of, const EvaluationResult& result) {
+  if (result.final) {
+    MutexLock lock(mutex_);
+    reports_final_ = true;
+  }
   v1::ReportRequest request;
   *request.mutable_caller() = CallerNow();
   v1::Evaluation& evaluation = *request.mutable_evaluation();
@@ -316,7 +325,40 @@ absl::Status ClientImpl::Report(const PullResult& of, const EvaluationResult& re
   return coordinator_.Report(request, limits()).Get().status();
 }
 
+bool ClientImpl::OwesWeights() {
+  MutexLock lock(mutex_);
+  const bool work_done = mode_.works_on_parts ? parts_.done() && !work_end_.has_value() : ranges_done_;
+  if (left_ || (!work_done && !ExamplesDone())) return false;
+  const Steady::time_point deadline = Steady::now() + wait_;
+  while (Steady::now() < deadline) {
+    if (!Alive().ok() || evaluated_ || reports_final_ || state_ == v1::DONE || !Leads()) return false;
+    if (ExamplesDone()) return true;
+    AwaitChange(deadline);
+  }
+  return false;
+}
+
+void ClientImpl::ReportWeights() {
+  if (options_.reader || !options_.hashes_weights || !OwesWeights()) return;
+  const auto elements = static_cast<size_t>(model().elements());
+  const std::unique_ptr<float[]> weights(new (std::nothrow) float[elements]);
+  if (weights == nullptr) return LogWarning("no memory to read the final weights for the summary's hash");
+  const Future<PullResult> pull =
+      PullSnapshot(TensorsOf(model(), absl::MakeSpan(weights.get(), elements)), {});
+  EvaluationResult result;
+  absl::Status status = pull.Get().status();
+  if (status.ok()) {
+    Sha256 hash;
+    hash.Update(weights.get(), elements * sizeof(float));
+    result.weights_sha256 = hash.Hex();
+    status = Report(*pull.Get(), result);
+  }
+  // The work is done all the same.
+  if (!status.ok()) LogWarning("the summary has no hash of the final weights: ", status.message());
+}
+
 absl::Status ClientImpl::Leave(const absl::Status& failure) {
+  if (failure.ok()) ReportWeights();
   CallLimits limits = this->limits();
   // The failure may be a call that has waited for the coordinator in vain. Do not wait as long once more.
   if (!failure.ok()) limits.unreachable = LastWords().unreachable;

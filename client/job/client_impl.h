@@ -180,6 +180,11 @@ class ClientImpl final : public Client {
   std::optional<WorkResult> RangeWorkAtHand() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Asks for a range and enters it; false: there is none yet.
   absl::StatusOr<bool> TakeRange(const std::vector<uint64_t>& completed);
+  // ClientOptions::hashes_weights.
+  void ReportWeights();
+  // Whether the leading worker still has to tell the hash of the final weights, and this is that worker.
+  // Waits until it hears that the job's examples are done, at most cluster.wait_seconds.
+  bool OwesWeights();
   CallLimits LastWords() const;
   absl::Status LeaveFor(const absl::Status& failure, CallLimits limits);
 
@@ -219,8 +224,9 @@ class ClientImpl final : public Client {
   // HeartbeatReply.work_end, awaits_evaluation.
   std::optional<uint64_t> work_end_ ABSL_GUARDED_BY(mutex_);
   bool work_waits_ ABSL_GUARDED_BY(mutex_) = false;
-  // A final evaluation was reported.
+  // A final evaluation was reported, or this client is about to.
   bool evaluated_ ABSL_GUARDED_BY(mutex_) = false;
+  bool reports_final_ ABSL_GUARDED_BY(mutex_) = false;
   // The newest order, and the newest that WaitEvaluation() returned.
   EvaluationOrder order_ ABSL_GUARDED_BY(mutex_);
   uint64_t given_order_ ABSL_GUARDED_BY(mutex_) = 0;

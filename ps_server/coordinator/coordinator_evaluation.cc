@@ -26,7 +26,8 @@ void Coordinator::HandleReport(const v1::ReportRequest& request) {
   const v1::Evaluation& evaluation = request.evaluation();
   if (evaluation.order() == 0) {
     // Who reports the final evaluation may have read the weights before the job went back to a checkpoint.
-    if (evaluation.final() && state_ != v1::DRAINING) return;
+    const bool of_end = evaluation.final() || !evaluation.weights_sha256().empty();
+    if (of_end && state_ != v1::DRAINING) return;
     if (!evaluations_.OnUnasked(evaluation, size_.steps)) return;
     TellNothingLeft();
     return Changed();

@@ -49,7 +49,7 @@ void JobEvaluations::GoTo(uint64_t progress) {
 bool JobEvaluations::GoBack(bool at_end) {
   if (!at_end) {
     no_final_ = false;
-    if (final()) newest_.Clear();
+    final() ? newest_.Clear() : newest_.clear_weights_sha256();
   }
   return !std::exchange(stopped_early_, "").empty();
 }
@@ -144,7 +144,14 @@ v1::EpochEvaluation JobEvaluations::OnBestSaved(std::optional<uint64_t> step) {
 bool JobEvaluations::OnUnasked(const v1::Evaluation& evaluation, uint64_t steps) {
   // A late periodic evaluation must not hide the final one.
   if (final() && !evaluation.final()) return false;
+  if (!evaluation.final() && evaluation.examples() == 0 && !evaluation.weights_sha256().empty()) {
+    // Nobody evaluates the final weights, and this is their hash.
+    newest_.set_weights_sha256(evaluation.weights_sha256());
+    return false;
+  }
+  std::string hash = newest_.weights_sha256();
   newest_ = evaluation;
+  if (newest_.weights_sha256().empty()) newest_.set_weights_sha256(std::move(hash));
   if (final() && epochs_.has_value()) epochs_->Final(evaluation, steps);
   return final();
 }

@@ -144,6 +144,8 @@ absl::Status Member::Join(const std::vector<ConstTensor>& initial) {
     options = options_;
     local = local_;
   }
+  // Servers in this process make no summary.
+  options.hashes_weights = local == nullptr;
   options.initial_values = initial;
   WEIR_ASSIGN_OR_RETURN(std::unique_ptr<Client> joined, Client::Join(options, model_));
   std::shared_ptr<Client> client(joined.release(),

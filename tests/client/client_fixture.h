@@ -37,6 +37,8 @@ struct ClientFixture {
     options.task = "worker:" + std::to_string(cluster_options.worker);
     options.rank = cluster_options.worker;
     options.train_examples = 1000;
+    // The fake job never hears that its examples are done.
+    options.hashes_weights = false;
     for (const TensorSpec& tensor : model.tensors) {
       weights.emplace_back(tensor.elements(), -1.0f);
       gradient.emplace_back(tensor.elements());

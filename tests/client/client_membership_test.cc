@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "client/client.h"
+#include "common/base/sha256.h"
 #include "tests/client/client_fixture.h"
 
 namespace weir {
@@ -718,6 +719,52 @@ TEST_CASE("the live worker of lowest rank leads") {
   // joined under it.
   f.cluster.SetMembers({{0, 10}, {1, 7}, {2, 9}}, /*new_epoch=*/false);
   CHECK(Eventually([&] { return !client->leading(); }));
+}
+
+TEST_CASE("the leading worker leaves with the hash of the final weights, if nobody has evaluated them") {
+  ClientFixture f(ClientFixture::Small());
+  f.options.hashes_weights = true;
+  f.cluster.SetMembers({{0, 7}, {1, 8}});
+  const auto joined_at_the_end = [&] {
+    auto client = f.Join();
+    f.cluster.SetState(v1::DRAINING);
+    REQUIRE(client->WaitDraining(Soon()).ok());
+    return client;
+  };
+  SECTION("it leads") {
+    CHECK(joined_at_the_end()->Leave().ok());
+    REQUIRE(f.cluster.reports().size() == 1);
+    const v1::Evaluation evaluation = f.cluster.reports()[0].evaluation();
+    std::vector<float> weights;
+    for (int64_t element = 0; element < f.model.elements(); ++element) {
+      weights.push_back(FakeCluster::Weight(evaluation.version(), element));
+    }
+    CHECK(evaluation.weights_sha256() ==
+          Sha256Hex({reinterpret_cast<const char*>(weights.data()), weights.size() * sizeof(float)}));
+    CHECK_FALSE(evaluation.final());
+    CHECK(evaluation.examples() == 0);
+  }
+  SECTION("it has evaluated them itself") {
+    auto client = joined_at_the_end();
+    EvaluationResult result;
+    result.final = true;
+    REQUIRE(client->Report({}, result).ok());
+    CHECK(client->Leave().ok());
+    CHECK(f.cluster.reports().size() == 1);
+  }
+  SECTION("another one leads") {
+    f.cluster.SetMembers({{0, 6}, {1, 8}});
+    CHECK(joined_at_the_end()->Leave().ok());
+    CHECK(f.cluster.reports().empty());
+  }
+  SECTION("its work is not done") {
+    CHECK(f.Join()->Leave().ok());
+    CHECK(f.cluster.reports().empty());
+  }
+  SECTION("it gives up") {
+    CHECK(joined_at_the_end()->Leave(absl::CancelledError("enough")).ok());
+    CHECK(f.cluster.reports().empty());
+  }
 }
 
 TEST_CASE("an evaluation is reported under the newest version that it read") {

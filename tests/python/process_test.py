@@ -185,6 +185,34 @@ class Tls(unittest.TestCase):
             self.assertEqual(server.wait(support.LIMIT_SECONDS), 0)
 
 
+class Summary(unittest.TestCase):
+    def test_hash_of_the_final_weights(self):
+        """Nobody evaluates them, and each worker has them in the end."""
+        with support.folder() as folder:
+            job = support.write_job(os.path.join(folder, "job.json"), data={"batch_size": 4}, train={"epochs": 3},
+                                    consistency={"mode": "sync"}, server={"min_shard_kib": 0})
+            program = """
+                import hashlib, sys
+                import numpy as np
+                import weir
+                result = {"w": np.empty((7, 3), np.float32), "b": np.empty(5, np.float32)}
+                with weir.Client(sys.argv[1], {"w": (7, 3), "b": (5,)}, 64) as c:
+                    for step in c.steps(result):
+                        step.gradient.flat[:] = step.work.batch
+                        step.push()
+                print("hash", hashlib.sha256(result["w"].tobytes() + result["b"].tobytes()).hexdigest(), flush=True)
+            """
+            path = os.path.join(folder, "summary.json")
+            done = support.run(support.up(job, ["-c", textwrap.dedent(program), job], "--workers=2", "--ps=2", "--summary=" + path))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(path, encoding="utf-8") as file:
+                summary = json.load(file)
+            self.assertRegex(summary["weights_sha256"], "^[0-9a-f]{64}$")
+            self.assertIn("hash " + summary["weights_sha256"], done.stdout + done.stderr)
+            self.assertIn("sha256 " + summary["weights_sha256"], done.stdout)
+            self.assertIsNone(summary["test_loss"])
+
+
 class Ending(unittest.TestCase):
     def ends(self, text, code=0):
         begin = time.monotonic()

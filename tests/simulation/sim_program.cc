@@ -117,6 +117,8 @@ absl::Status SimProgram::RunToEnd() {
   options.task = task_;
   options.rank = index_;
   options.reader = role_ == v1::READER;
+  // The checkers know no reads but those of the programs.
+  options.hashes_weights = false;
   options.job_config = site_->plan.config.SerializeAsString();
   options.train_examples = kTrainExamples;
   const std::vector<float> initial =

@@ -147,6 +147,28 @@ TEST_CASE("The job stops early at the end of the epoch that brings patience to i
   CHECK(of.stopped_early() == why);
 }
 
+TEST_CASE("The hash of the final weights comes without an evaluation, and is no final one") {
+  const v1::JobConfig config = Config();
+  JobEvaluations of(config);
+  of.SetLength(SizeOf(config, 1, 20));
+  of.GoTo(0);
+  v1::Evaluation evaluation, hash;
+  evaluation.set_examples(100);
+  evaluation.set_test_loss(0.5);
+  hash.set_weights_sha256("ab12");
+  CHECK_FALSE(of.OnUnasked(evaluation, kSteps));
+  CHECK_FALSE(of.OnUnasked(hash, kSteps));
+  CHECK(of.newest().weights_sha256() == "ab12");
+  CHECK(of.newest().test_loss() == 0.5);
+  CHECK(of.AwaitsFinal());
+  // A late periodic evaluation does not hide it.
+  CHECK_FALSE(of.OnUnasked(evaluation, kSteps));
+  CHECK(of.newest().weights_sha256() == "ab12");
+  of.GoBack(/*at_end=*/false);
+  CHECK(of.newest().weights_sha256().empty());
+  CHECK(of.newest().test_loss() == 0.5);
+}
+
 TEST_CASE("The final evaluation stays the newest, and is valid as long as the job is at its end") {
   const v1::JobConfig config = Config();
   JobEvaluations of(config);
