@@ -162,8 +162,9 @@ int Run(const Flags& flags) {
   early.Stop();
   if (!server.ok()) {
     // Object storage that does not answer now may do so later.
-    return Fail(absl::IsUnavailable(server.status()) ? kExitPeerLost : kExitConfig,
-                server.status().message());
+    const bool may_pass = absl::IsUnavailable(server.status());
+    const bool no_room = KindOf(server.status()) == v1::FAILURE_RESOURCE;
+    return Fail(may_pass ? kExitPeerLost : no_room ? kExitStorage : kExitConfig, server.status().message());
   }
   if (open_to_all) {
     LogWarning(

@@ -102,6 +102,11 @@ int RunCheckpointList(const std::string& directory) {
       table.AddRow({name, step, "-", "-", "incomplete"});
       continue;
     }
+    if (entry.damaged) {
+      table.AddRow(
+          {name, step, "-", "-", absl::StrCat("damaged: ", Printable(WhyMarked(files, entry.folder)))});
+      continue;
+    }
     const auto found = ResolveCheckpoint(files, entry.folder);
     // That a store cannot be read now says nothing about the checkpoint.
     if (absl::IsUnavailable(found.status()) || absl::IsPermissionDenied(found.status())) {
@@ -146,9 +151,16 @@ int RunCheckpointVerify(const std::string& path) {
 
 int RunExport(const std::string& path, const std::string& out) {
   std::string folder;
-  const auto reader = OpenCheckpoint(path, &folder);
+  auto reader = OpenCheckpoint(path, &folder);
   if (!reader.ok()) return Refuse(reader.status());
-  if (const absl::Status status = reader->Export(out); !status.ok()) return Refuse(status);
+  absl::Status written = reader->Export(out);
+  if (IsDamage(written) && IsFolderOfCheckpoints(AnyStorage(), path)) {
+    std::fprintf(stderr, "warning: passed over: %s\n", Printable(written.message()).c_str());
+    reader = OpenWholeBefore(path, reader->manifest().step(), &folder);
+    if (!reader.ok()) return Refuse(reader.status());
+    written = reader->Export(out);
+  }
+  if (!written.ok()) return Refuse(written);
   const std::string tables = DescribeTables(*reader);
   Print(absl::StrCat(out, ": ", reader->manifest().model().tensors_size(), " tensors",
                      tables.empty() ? "" : " and ", tables, " of ", folder));

@@ -4,6 +4,7 @@
 
 #include "cli/report/format.h"
 #include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/whole_checkpoint.h"
 #include "common/object_store/object_file_system.h"
 #include "common/program/exit_codes.h"
 
@@ -12,17 +13,24 @@ namespace {
 
 constexpr int kExitDamaged = 1;
 
-}  // namespace
-
-absl::StatusOr<CheckpointReader> OpenCheckpoint(const std::string& path, std::string* folder) {
-  FileSystem& files = AnyStorage();
-  absl::StatusOr<FoundCheckpoint> found = ResolveCheckpoint(files, path);
+absl::StatusOr<CheckpointReader> Open(const absl::StatusOr<FoundCheckpoint>& found, std::string* folder) {
   if (!found.ok()) return found.status();
   for (const std::string& refused : found->refused) {
     std::fprintf(stderr, "warning: passed over: %s\n", Printable(refused).c_str());
   }
   *folder = found->folder;
-  return CheckpointReader::Open(files, found->folder);
+  return CheckpointReader::Open(AnyStorage(), found->folder);
+}
+
+}  // namespace
+
+absl::StatusOr<CheckpointReader> OpenCheckpoint(const std::string& path, std::string* folder) {
+  return Open(ResolveCheckpoint(AnyStorage(), path), folder);
+}
+
+absl::StatusOr<CheckpointReader> OpenWholeBefore(const std::string& path, uint64_t step,
+                                                 std::string* folder) {
+  return Open(FindWholeBefore(AnyStorage(), path, step), folder);
 }
 
 int CheckpointExitCode(const absl::Status& status) {

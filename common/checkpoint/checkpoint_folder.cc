@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -13,12 +14,15 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_chain.h"
 #include "common/checkpoint/manifest.h"
+#include "common/telemetry/logging.h"
 
 namespace weir {
 namespace {
 
 // The last part of DIR/best, a path that people may give.
 constexpr char kBest[] = "best";
+// What MarkDamaged() writes at most.
+constexpr size_t kMaxMark = 4096;
 
 bool IsTemporary(absl::string_view name) {
   return absl::StartsWith(name, ".") && absl::StrContains(name, ".tmp-");
@@ -26,7 +30,7 @@ bool IsTemporary(absl::string_view name) {
 
 // True for files that Weir writes; a user's own files stay.
 bool IsOurs(absl::string_view name) {
-  return IsTemporary(name) || name == kManifestName ||
+  return IsTemporary(name) || name == kManifestName || name == kDamagedName ||
          (absl::StartsWith(name, "shard-") && absl::EndsWith(name, ".safetensors"));
 }
 
@@ -149,6 +153,7 @@ absl::StatusOr<std::vector<CheckpointEntry>> FindCheckpoints(FileSystem& fs, con
     if (!inside.ok() && !fs.HoldsFolders(dir) && !absl::IsNotFound(inside.status())) return inside.status();
     if (!inside.ok()) continue;
     entry.has_manifest = std::count(inside->begin(), inside->end(), kManifestName) > 0;
+    entry.damaged = std::count(inside->begin(), inside->end(), kDamagedName) > 0;
     found.push_back(std::move(entry));
   }
   std::sort(found.begin(), found.end(), [](const CheckpointEntry& a, const CheckpointEntry& b) {
@@ -188,23 +193,33 @@ uint64_t CheckpointBytes(const v1::CheckpointManifest& manifest) {
   return bytes;
 }
 
-absl::StatusOr<FoundCheckpoint> LatestComplete(FileSystem& fs, const std::string& dir) {
+bool IsDamage(const absl::Status& status) { return absl::IsDataLoss(status) || absl::IsNotFound(status); }
+
+std::string WhyMarked(FileSystem& fs, const std::string& folder) {
+  const absl::StatusOr<std::string> text = fs.ReadFile(JoinPath(folder, kDamagedName), kMaxMark);
+  return absl::StrCat(folder, ": was found damaged before",
+                      text.ok() ? absl::StrCat(": ", absl::StripAsciiWhitespace(*text)) : "",
+                      " (once it is whole ", "again, remove its ", kDamagedName, ")");
+}
+
+absl::StatusOr<FoundCheckpoint> LatestComplete(FileSystem& fs, const std::string& dir, uint64_t below) {
   WEIR_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, FindCheckpoints(fs, dir));
   FoundCheckpoint found;
   for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
-    if (!entry->has_manifest) continue;
+    if (!entry->has_manifest || entry->step >= below) continue;
+    if (entry->damaged) {
+      found.refused.push_back(WhyMarked(fs, entry->folder));
+      continue;
+    }
     absl::StatusOr<v1::CheckpointManifest> manifest = ReadComplete(fs, entry->folder);
     if (manifest.ok()) {
       found.folder = entry->folder;
       found.manifest = *std::move(manifest);
       return found;
     }
-    // An older one is no substitute for a checkpoint that cannot be read now.
-    const absl::StatusCode code = manifest.status().code();
-    const bool damaged = fs.HoldsFolders(dir)
-                             ? code != absl::StatusCode::kUnimplemented
-                             : code == absl::StatusCode::kDataLoss || code == absl::StatusCode::kNotFound;
-    if (!damaged) return manifest.status();
+    // On a disk: something that is no file has the name of a file.
+    const bool no_file = fs.HoldsFolders(dir) && absl::IsFailedPrecondition(manifest.status());
+    if (!no_file && !IsDamage(manifest.status())) return manifest.status();
     found.refused.push_back(std::string(manifest.status().message()));
   }
   return absl::NotFoundError(
@@ -250,17 +265,23 @@ absl::StatusOr<std::string> CompleteFolder(FileSystem& fs, const std::string& di
   return complete.empty() ? plain : complete;
 }
 
-absl::StatusOr<FoundCheckpoint> ResolveCheckpoint(FileSystem& fs, const std::string& given) {
+absl::StatusOr<FoundCheckpoint> ResolveCheckpoint(FileSystem& fs, const std::string& given, uint64_t below) {
   // Messages name a checkpoint without the number of its attempt.
   WEIR_ASSIGN_OR_RETURN(const std::string path, WithAttempt(fs, given));
   const absl::Status manifest = fs.Open(JoinPath(path, kManifestName)).status();
   if (absl::IsNotFound(manifest)) {
-    return MeansBest(fs, path) ? BestOf(fs, ParentFolder(path)) : LatestComplete(fs, path);
+    return MeansBest(fs, path) ? BestOf(fs, ParentFolder(path)) : LatestComplete(fs, path, below);
   }
   WEIR_RETURN_IF_ERROR(manifest);
   FoundCheckpoint found{path, {}, {}};
   WEIR_ASSIGN_OR_RETURN(found.manifest, ReadComplete(fs, path));
   return found;
+}
+
+bool IsFolderOfCheckpoints(FileSystem& fs, const std::string& given) {
+  const absl::StatusOr<std::string> path = WithAttempt(fs, given);
+  return path.ok() && absl::IsNotFound(fs.Open(JoinPath(*path, kManifestName)).status()) &&
+         !MeansBest(fs, *path);
 }
 
 absl::StatusOr<std::string> FolderOfStep(FileSystem& fs, const std::string& given, uint64_t step) {
@@ -292,6 +313,7 @@ absl::Status RemoveAttempts(FileSystem& fs, const std::string& dir, uint64_t ste
   WEIR_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, FindCheckpoints(fs, dir));
   for (const CheckpointEntry& entry : entries) {
     if (entry.step != step || entry.attempt >= below) continue;
+    if (entry.damaged) LogWarning("removes ", entry.folder, ", which is damaged: its step is saved again");
     WEIR_RETURN_IF_ERROR(RemoveCheckpoint(fs, entry.folder));
   }
   return absl::OkStatus();
@@ -317,6 +339,13 @@ absl::Status DiscardCheckpoint(FileSystem& fs, const std::string& folder, const 
   return RemoveAll(fs, **held, folder);
 }
 
+absl::Status MarkDamaged(FileSystem& fs, const std::string& folder, const std::string& why) {
+  const std::string path = JoinPath(folder, kDamagedName);
+  const absl::Status marked = fs.WriteNew(path, JoinPath(folder, TemporaryName(kDamagedName, 0)),
+                                          absl::StrCat(absl::string_view(why).substr(0, kMaxMark - 1), "\n"));
+  return absl::IsAlreadyExists(marked) ? absl::OkStatus() : marked;
+}
+
 absl::Status RemoveOldCheckpoints(FileSystem& fs, const std::string& dir, uint64_t newest, int keep,
                                   std::optional<uint64_t> best) {
   WEIR_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, FindCheckpoints(fs, dir));
@@ -327,13 +356,16 @@ absl::Status RemoveOldCheckpoints(FileSystem& fs, const std::string& dir, uint64
     const bool later = entry->step > newest, of_newest = !later && whole < keep;
     if (!entry->has_manifest || !(later || of_newest || entry->step == best)) {
       if (later || whole == 0 || chains.count(entry->folder) > 0) continue;
+      if (entry->damaged) {
+        LogWarning("removes ", entry->folder, ", which is damaged: ", whole, " newer ones are whole");
+      }
       WEIR_RETURN_IF_ERROR(RemoveCheckpoint(fs, entry->folder));
       continue;
     }
     const absl::StatusOr<v1::CheckpointManifest> manifest = ReadManifest(fs, entry->folder);
     if (manifest.ok()) {
       for (const v1::CheckpointLink& link : manifest->chain()) chains.insert(JoinPath(dir, link.folder()));
-      if (of_newest && CheckComplete(fs, entry->folder, *manifest).ok()) ++whole;
+      if (of_newest && !entry->damaged && CheckComplete(fs, entry->folder, *manifest).ok()) ++whole;
     } else if (!absl::IsDataLoss(manifest.status()) && !absl::IsNotFound(manifest.status())) {
       return manifest.status();  // its chain is not known
     }

@@ -42,6 +42,9 @@ constexpr const char kManifestName[] = "manifest.json";
 std::string LogsFolder(const std::string& dir);
 // Whether some log has been begun there.
 absl::StatusOr<bool> HoldsLog(FileSystem& fs, const std::string& dir);
+// Lies in a checkpoint that was found damaged when its files were read: says which file, and what is wrong.
+// The checkpoint stays for people to look at, and no job goes on from it any more.
+constexpr const char kDamagedName[] = "damaged.txt";
 
 struct CheckpointEntry {
   uint64_t step = 0;
@@ -49,6 +52,8 @@ struct CheckpointEntry {
   std::string folder;
   // There is a manifest, valid or not.
   bool has_manifest = false;
+  // It was found damaged before (MarkDamaged).
+  bool damaged = false;
 };
 // By rising step and attempt. Empty if there is no such folder.
 absl::StatusOr<std::vector<CheckpointEntry>> FindCheckpoints(FileSystem& fs, const std::string& dir);
@@ -66,14 +71,25 @@ struct FoundCheckpoint {
 // What all files of a checkpoint take, without the manifest.
 uint64_t CheckpointBytes(const v1::CheckpointManifest& manifest);
 
-// The newest checkpoint whose manifest is undamaged and whose files are there in their full lengths; their
-// content is checked when it is loaded. NotFound: there is none; says what was refused. Unimplemented: a
-// newer program has written a checkpoint that may be the newest; an older one is no substitute for it.
-// Unavailable: object storage cannot be reached.
-absl::StatusOr<FoundCheckpoint> LatestComplete(FileSystem& fs, const std::string& dir);
+// Whether an error that came while a checkpoint was read means that its files are damaged or missing. Another
+// error (no permission, no answer, a newer format) says nothing about the checkpoint, and an older one is no
+// substitute for it.
+bool IsDamage(const absl::Status& status);
+
+// Above all steps.
+constexpr uint64_t kNoStep = ~uint64_t{0};
+// The newest checkpoint of a step below `below` whose manifest is undamaged, whose files are there in their
+// full lengths, and that was not found damaged before; the files' content is checked when it is loaded.
+// NotFound: there is none; says what was refused. Unimplemented: a newer program has written a checkpoint
+// that may be the newest. Unavailable: object storage cannot be reached.
+absl::StatusOr<FoundCheckpoint> LatestComplete(FileSystem& fs, const std::string& dir,
+                                               uint64_t below = kNoStep);
 // The same for a path that people give: a folder of checkpoints, one checkpoint, or DIR/best, which is the
 // checkpoint in DIR that the newest one names as the best (CoordinatorState.best). NotFound: it names none.
-absl::StatusOr<FoundCheckpoint> ResolveCheckpoint(FileSystem& fs, const std::string& path);
+absl::StatusOr<FoundCheckpoint> ResolveCheckpoint(FileSystem& fs, const std::string& path,
+                                                  uint64_t below = kNoStep);
+// Whether the path is a folder of checkpoints, so that ResolveCheckpoint() takes the newest one in it.
+bool IsFolderOfCheckpoints(FileSystem& fs, const std::string& path);
 // The folder of the checkpoint of this step in `dir`. Exists if that checkpoint is complete.
 absl::StatusOr<std::string> CompleteFolder(FileSystem& fs, const std::string& dir, uint64_t step);
 // The folder that ResolveCheckpoint() found, if its checkpoint was of this step. Does not depend on which
@@ -97,6 +113,11 @@ absl::Status RemoveCheckpoint(FileSystem& fs, const std::string& folder, const C
 
 // Removes what was written of a checkpoint that failed. A checkpoint with a manifest stays as it is.
 absl::Status DiscardCheckpoint(FileSystem& fs, const std::string& folder, const Confirm& confirm = nullptr);
+
+// What a marked checkpoint's mark says, for people.
+std::string WhyMarked(FileSystem& fs, const std::string& folder);
+// Marks a checkpoint as damaged. OK if it is marked already.
+absl::Status MarkDamaged(FileSystem& fs, const std::string& folder, const std::string& why);
 
 // Of the checkpoints up to step `newest`: keeps the newest `keep` >= 1 that LatestComplete would accept,
 // everything newer than the last of these, the checkpoint of step `best`, and the chains of all these

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,9 @@ namespace weir {
 namespace {
 
 absl::Status ErrnoError(absl::string_view what, absl::string_view path) {
+  // Of a network disk: not Aborted, as Abseil has it, which means that another process has the job.
+  if (errno == ESTALE)
+    return absl::UnavailableError(absl::StrCat(what, " ", path, ": ", std::strerror(errno)));
   return absl::ErrnoToStatus(errno, absl::StrCat(what, " ", path));
 }
 
@@ -73,6 +77,9 @@ class PosixReadableFile final : public ReadableFile {
     while (!out.empty()) {
       const ssize_t n =
           Retry([&] { return pread(fd_.get(), out.data(), out.size(), static_cast<off_t>(offset)); });
+      if (n < 0 && errno == EIO) {
+        return absl::DataLossError(absl::StrCat("cannot read ", path_, ": ", std::strerror(errno)));
+      }
       if (n < 0) return ErrnoError("cannot read", path_);
       if (n == 0) {
         return absl::DataLossError(absl::StrCat("cannot read ", path_, ": it ends at byte ", offset,
@@ -384,6 +391,11 @@ absl::StatusOr<std::string> FileSystem::ReadFile(const std::string& path, uint64
   std::string content(file->size(), '\0');
   WEIR_RETURN_IF_ERROR(file->Read(0, absl::MakeSpan(&content[0], content.size())));
   return content;
+}
+
+bool MayPass(const absl::Status& status) {
+  // Unknown: EIO, for which Abseil has no code.
+  return absl::IsResourceExhausted(status) || absl::IsUnknown(status);
 }
 
 std::string JoinPath(absl::string_view folder, absl::string_view name) {

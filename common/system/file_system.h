@@ -121,6 +121,11 @@ class FileSystem {
                         const std::function<absl::Status()>& confirm = nullptr);
 };
 
+// Whether a write that has failed so may succeed later, as it is: a full disk, a quota that is used up, an
+// I/O error. One that is refused (no permission, a disk that is mounted read-only) would be refused again;
+// object storage has tried again before it says Unavailable.
+bool MayPass(const absl::Status& status);
+
 // "a/b" for "a" and "b".
 std::string JoinPath(absl::string_view folder, absl::string_view name);
 // "a" for "a/b", "/" for "/b", "." for "b".

@@ -206,6 +206,25 @@ void Checkpoints::OnCommitted(const v1::CheckpointManifest& manifest, const absl
   End(reply);
 }
 
+void Checkpoints::PassOver(const std::string& why, std::function<void(const absl::Status&)> done) {
+  options_.store->PassOver(
+      newest_->step(), why,
+      [this, post = options_.post, done = std::move(done)](absl::StatusOr<v1::CheckpointManifest> found) {
+        post([this, done, found = std::move(found)] {
+          if (absl::IsAborted(found.status()))
+            return options_.replaced(std::string(found.status().message()));
+          if (found.ok()) SetNewest(*found);
+          done(found.status());
+        });
+      });
+}
+
+void Checkpoints::SetNewest(v1::CheckpointManifest manifest) {
+  newest_ = std::move(manifest);
+  chain_ = static_cast<uint32_t>(newest_->chain_size());
+  newest_since_ = options_.clock->Now();
+}
+
 void Checkpoints::Abandon(const std::string& why, uint32_t lost, bool goes_back) {
   if (remains_.has_value()) EndRemains(lost);
   if (current_.has_value() && current_->phase != Phase::kCommitting) {

@@ -72,6 +72,9 @@ class Checkpoints {
   // for the next one is answered at once: the job may go back, and the next one would be of another state.
   // `goes_back`: the other shards do, and then report nothing of what they still write.
   void Abandon(const std::string& why, uint32_t lost, bool goes_back);
+  // The newest checkpoint's files are damaged or missing, as a shard says (`why`): JobStore::PassOver(). OK:
+  // there is another newest checkpoint. Call it while no checkpoint is under way.
+  void PassOver(const std::string& why, std::function<void(const absl::Status&)> done);
   // The job goes back to the newest checkpoint, of this many steps, or to its beginning.
   void Rewound(uint64_t steps) { schedule_.Rewound(options_.clock->Now(), steps); }
 
@@ -136,6 +139,7 @@ class Checkpoints {
   // The tables' files may have what has changed since the newest checkpoint alone.
   bool MayFollow(const Snapshot& of) const;
   void OnBegun(const absl::Status& status);
+  void SetNewest(v1::CheckpointManifest manifest);
   void OnCommitted(const v1::CheckpointManifest& manifest, const absl::Status& status);
   // This shard writes nothing any more of the checkpoint that has failed.
   void EndRemains(uint32_t shard);

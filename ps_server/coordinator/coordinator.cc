@@ -26,6 +26,7 @@ Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
       mode_(TraitsOf(options_.config)),
       created_(options_.clock->Now()),
       last_tick_(created_),
+      init_from_(options_.init_from),
       shards_(options_.shard_addresses, FleetOptions(store.get())),
       steps_(options_.config.consistency().backup_workers()),
       losses_(options_.config.train().divergence()),
@@ -314,6 +315,8 @@ void Coordinator::HandleTick() {
     if (upload_.SaveDue(time) && !checkpoints_->busy()) SaveInitialValues();
     // Numbers are reserved well ahead, so that a disk that is full or slow for a while stops nothing.
     if (numbers_.Due(kReserveAhead, time)) AskForNumbers(kReserveAhead);
+    if (numbers_trouble_.has_value() && time >= numbers_trouble_->next)
+      AskForNumbers(numbers_trouble_->count);
   }
   if (left_untold_) TellMembership();
   MaybeFinish();

@@ -82,6 +82,10 @@ class Coordinator {
     // A job without a checkpoint of its own begins with the weights of the checkpoint in
     // checkpoint.init_from, which has this step. Absent: the job begins with version 0.
     std::optional<uint64_t> init_from;
+    // A shard has found the files of the checkpoint of this step in checkpoint.init_from damaged or missing:
+    // finds the step of the newest one before it that is whole, and calls `found`, on any thread. Errors: as
+    // JobStore::PassOver(). Null: there is no other than that one.
+    std::function<void(uint64_t step, std::function<void(absl::StatusOr<uint64_t>)> found)> init_from_before;
     // The memory that a server on this machine may use; 0: no limit is known. A model that cannot fit is
     // refused.
     uint64_t memory_bytes = 0;
@@ -198,6 +202,13 @@ class Coordinator {
   bool AllKnowAddress(const ShardFleet::Shard& shard) const;
   void HandleShardBroken(uint32_t shard, const absl::Status& status);
   void HandleInstalled(uint32_t shard, const v1::Installed& installed);
+  // The files of the checkpoint that the shard was told to install are damaged or missing: ps:0 looks for the
+  // one before it that is whole.
+  void HandleDamaged(uint32_t shard, const std::string& why);
+  // `what`: the checkpoint that was passed over, for messages. OK: another one has taken its place.
+  void OnPassedOver(const std::string& what, const std::string& why, const absl::Status& found);
+  // Installs the shards from the checkpoint that was found.
+  void InstallFound();
   // A server that holds no shard is gone.
   void DropStandby(uint32_t index, absl::string_view why);
   void LoseShard(uint32_t shard, const std::string& why);
@@ -296,6 +307,8 @@ class Coordinator {
   // that needs them goes on when they are there.
   bool HasNumbers(uint64_t count);
   void AskForNumbers(uint64_t count);
+  // The store has no room to reserve them: tries again, for checkpoint.save_wait_seconds.
+  void AskAgain(uint64_t count, const std::string& why);
   // The end.
   void StartDraining();
   void SaveLast();
@@ -382,6 +395,14 @@ class Coordinator {
   // settled() it is only what the waiting processes declare, and is forgotten when they go.
   std::optional<ModelSpec> model_;
   JobSize size_;
+  // As Options::init_from, unless that one is damaged.
+  std::optional<uint64_t> init_from_;
+  // For a whole checkpoint, since the one to install is damaged. No shard is told to install meanwhile; those
+  // that were told before answer first.
+  enum class Search { kNone, kUnderWay, kFound };
+  Search search_ = Search::kNone;
+  // A shard has called a checkpoint damaged that ps:0 finds whole, and tries again.
+  bool doubted_ = false;
 
   ShardFleet shards_;
   MemberTable members_;
@@ -404,6 +425,13 @@ class Coordinator {
   // nullptr: the job has no store.
   std::unique_ptr<Checkpoints> checkpoints_;
   JobNumbers numbers_;
+  // The store has no room to reserve so many numbers, for which something waits: since when, and when it is
+  // tried again.
+  struct NumbersTrouble {
+    absl::Time since, next;
+    uint64_t count = 0;
+  };
+  std::optional<NumbersTrouble> numbers_trouble_;
   // A change of the membership waits for numbers.
   bool broadcast_due_ = false;
 

@@ -6,11 +6,15 @@
 #include "absl/strings/str_cat.h"
 #include "common/model/wire_model.h"
 #include "common/protocol/job_failure.h"
+#include "common/system/file_system.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/coordinator/coordinator.h"
 
 namespace weir {
 namespace {
+
+// When there was no room for numbers that are needed.
+constexpr absl::Duration kAskAgain = absl::Seconds(1);
 
 // What a checkpoint says of the job beside the shards' state and the job's progress.
 std::string ResultsIn(const v1::CoordinatorState& job) {
@@ -114,20 +118,38 @@ bool Coordinator::HasNumbers(uint64_t count) {
 }
 
 void Coordinator::AskForNumbers(uint64_t count) {
-  numbers_.Ask(count, [this](const absl::Status& status, bool needed) {
+  numbers_.Ask(count, [this, count](const absl::Status& status, bool needed) {
     if (over()) return;
     if (absl::IsAborted(status)) return StepAside(std::string(status.message()));
     if (!status.ok()) {
       const std::string why =
           absl::StrCat("cannot reserve membership epochs, which must never be used again: ",
                        std::string(status.message()));
+      if (needed && MayPass(status)) return AskAgain(count, why);
       if (needed) return FailJob(LostPeer(why));
       numbers_.AskLater(now() + kComplaintInterval);
       return LogWarning(why);
     }
+    numbers_trouble_.reset();
     if (std::exchange(broadcast_due_, false)) BroadcastMembership();
     if (needed) MaybeAdmit();
   });
+}
+
+void Coordinator::AskAgain(uint64_t count, const std::string& why) {
+  const double limit = options_.config.checkpoint().save_wait_seconds();
+  if (!numbers_trouble_.has_value()) {
+    numbers_trouble_.emplace().since = now();
+    LogWarning(why, "; it is tried again for ", limit,
+               " s (checkpoint.save_wait_seconds), make room meanwhile");
+  }
+  if (now() - numbers_trouble_->since >= absl::Seconds(limit)) {
+    return FailJob(StorageFailure(
+        absl::StrCat(why, "; there was no room within checkpoint.save_wait_seconds = ", limit)));
+  }
+  numbers_trouble_->next = now() + kAskAgain;
+  numbers_trouble_->count = count;
+  numbers_.Need(count);  // it goes on waiting
 }
 
 }  // namespace weir

@@ -7,7 +7,7 @@
 namespace weir {
 
 bool Coordinator::NeedsUpload() const {
-  return model_->uploaded() && !options_.init_from.has_value() && !has_checkpoint();
+  return model_->uploaded() && !init_from_.has_value() && !has_checkpoint();
 }
 
 bool Coordinator::NeedsFirstSave() const {

@@ -84,6 +84,9 @@ bool Coordinator::GoesOn() const {
 void Coordinator::MaybeInstall() {
   if (over() || end_.ends_again() || shards_.empty() || end_.drained()) return;
   if (recoverable() && checkpoints_->unsettled()) return;  // the newest checkpoint may change
+  if (search_ != Search::kNone) {
+    return search_ == Search::kFound && !shards_.AnyInstalling() ? InstallFound() : void();
+  }
   if (state_ == v1::STARTING || state_ == v1::RECOVERING) {
     if (size_.batches == 0 || !shards_.AllAttached()) return;
     // A server that stands by is awaited as well, once: it could not hear of the end of a job that had ended
@@ -122,8 +125,8 @@ void Coordinator::SendInstall(uint32_t index) {
   install.set_coordinator(incarnation());
   if (has_checkpoint()) {
     install.mutable_restore()->set_step(checkpoints_->newest()->step());
-  } else if (options_.init_from.has_value()) {
-    install.mutable_restore()->set_step(*options_.init_from);
+  } else if (init_from_.has_value()) {
+    install.mutable_restore()->set_step(*init_from_);
     install.mutable_restore()->set_init_from(true);
     install.mutable_restore()->set_weights_only(true);
   }
@@ -132,12 +135,73 @@ void Coordinator::SendInstall(uint32_t index) {
 
 void Coordinator::HandleInstalled(uint32_t index, const v1::Installed& installed) {
   if (!shards_[index].installing) return;
+  if (installed.damaged() && (has_checkpoint() || init_from_.has_value())) {
+    return HandleDamaged(index, installed.error());
+  }
   if (!installed.error().empty()) {
     const std::string why = absl::StrCat(shards_.name(index), " cannot take part: ", installed.error());
     return FailUnlessReplaced(installed.permanent() ? Misfit(why) : LostPeer(why));
   }
   shards_.OnInstalled(index, installed);
+  if (search_ != Search::kNone) return MaybeInstall();
   if (shards_.AllInstalled()) OnAllInstalled();
+}
+
+// ---- installing from a damaged checkpoint
+
+void Coordinator::HandleDamaged(uint32_t index, const std::string& why) {
+  shards_.OnRefused(index);
+  if (search_ != Search::kNone) return MaybeInstall();  // it has found what another shard has found
+  const bool own = has_checkpoint();
+  const std::string what = own ? checkpoints_->newest_folder()
+                               : absl::StrCat("checkpoint ", *init_from_, " of checkpoint.init_from");
+  LogError(shards_.name(index), " cannot load ", what, ": ", why,
+           "; ps:0 reads that checkpoint, and looks for a whole one before it");
+  const auto found = [this, what, why = absl::StrCat(shards_.name(index), ": ", why)](
+                         const absl::Status& status) { OnPassedOver(what, why, status); };
+  search_ = Search::kUnderWay;
+  if (own) return checkpoints_->PassOver(why, found);
+  if (!options_.init_from_before) return found(absl::DataLossError("there is no other one"));
+  options_.init_from_before(*init_from_, [this, found](const absl::StatusOr<uint64_t>& step) {
+    queue_.Post([this, found, step] {
+      if (step.ok()) init_from_ = *step;
+      found(step.status());
+    });
+  });
+}
+
+void Coordinator::OnPassedOver(const std::string& what, const std::string& why, const absl::Status& found) {
+  if (over()) return;
+  search_ = Search::kNone;
+  if (absl::IsFailedPrecondition(found) && !std::exchange(doubted_, true)) {
+    LogWarning(found.message(), "; it is loaded again");
+    return MaybeInstall();
+  }
+  if (absl::IsFailedPrecondition(found)) {
+    return FailUnlessReplaced(
+        Misfit(absl::StrCat(why, "; but ", found.message(), ": that server sees other files than ps:0, ",
+                            "or its disk or memory is at fault")));
+  }
+  if (absl::IsUnavailable(found)) return FailUnlessReplaced(LostPeer(found.message()));
+  if (!found.ok()) {
+    return FailUnlessReplaced(
+        Misfit(absl::StrCat("no whole checkpoint is there to go on from: ", why, "; ", found.message())));
+  }
+  search_ = Search::kFound;
+  LogWarning("passed over ", what, ", which is damaged (", why, "): the job ",
+             has_checkpoint() ? absl::StrCat("goes on from ", checkpoints_->newest_folder(),
+                                             "; what came after it is done again, or is lost")
+                              : absl::StrCat("starts with the weights of checkpoint ", *init_from_));
+  MaybeInstall();
+}
+
+void Coordinator::InstallFound() {
+  search_ = Search::kNone;
+  doubted_ = untouched_ = false;
+  if (recoverable() && mode_.commits_steps) return RollBack("the newest checkpoint is damaged");
+  // Weights to begin with are the same on all shards. A shard of bounded and async is restored alone.
+  if (state_ == v1::STARTING && !has_checkpoint()) shards_.GoBack();
+  MaybeInstall();
 }
 
 void Coordinator::OnAllInstalled() {

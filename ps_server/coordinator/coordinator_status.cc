@@ -317,6 +317,9 @@ std::vector<std::string> Coordinator::WaitingFor() const {
   if (checkpoints_ != nullptr && !over()) {
     if (std::string waiting = checkpoints_->WaitingFor(); !waiting.empty())
       names.push_back(std::move(waiting));
+    if (search_ == Search::kUnderWay) {
+      names.push_back(absl::StrCat("ps:0 to find a whole checkpoint before ", checkpoints_->newest_folder()));
+    }
     if (numbers_.needed()) names.push_back("membership epochs to be reserved in checkpoint.directory");
   }
   return names;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "proto/checkpoint.pb.h"
 
 namespace weir {
@@ -52,6 +53,12 @@ class JobStore {
   // model, job and files; the checkpoint is durable once it is done, and then old checkpoints are removed.
   virtual void Begin(uint64_t step, Done done) = 0;
   virtual void Commit(v1::CheckpointManifest manifest, Done done) = 0;
+  // The newest checkpoint is of this step, and a shard has found its files damaged or missing (`why`). Reads
+  // it whole. If it is damaged, marks it, and finds the newest one before it that is whole, which becomes the
+  // newest. FailedPrecondition: it is whole, as far as can be seen from here. DataLoss: none is left that is
+  // whole; says what was found in each. Aborted: as Reserve().
+  using Found = std::function<void(absl::StatusOr<v1::CheckpointManifest>)>;
+  virtual void PassOver(uint64_t step, const std::string& why, Found done) = 0;
   // A checkpoint that was begun has failed: removes its files as far as possible, before a later Begin of the
   // same step. A complete checkpoint stays.
   virtual void Discard(uint64_t step) = 0;

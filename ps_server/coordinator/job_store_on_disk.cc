@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <deque>
+#include <iterator>
+#include <map>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -10,6 +12,7 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_writer.h"
+#include "common/checkpoint/whole_checkpoint.h"
 #include "common/sync/mutex.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/coordinator/folder_claim.h"
@@ -21,6 +24,12 @@ namespace {
 constexpr uint64_t kBlock = 1000;
 // How many names are tried, since a reservation is sent only once.
 constexpr int kReservations = 4;
+
+absl::Status NothingWhole(absl::string_view seen) {
+  return absl::DataLossError(absl::StrCat(seen, ". Put a whole checkpoint back from a copy (and remove its ",
+                                          kDamagedName,
+                                          ", if it has one), or start the job anew in another folder"));
+}
 
 // Runs functions in order, on a thread of its own.
 class WorkThread {
@@ -118,6 +127,7 @@ class DiskStore final : public JobStore {
       const bool committed = status.ok();
       done(std::move(status));
       if (!committed) return;
+      Mark();
       std::optional<uint64_t> best;
       if (manifest.job().has_best()) best = manifest.job().best().checkpoint();
       if (const absl::Status removed =
@@ -126,6 +136,10 @@ class DiskStore final : public JobStore {
         LogWarning("cannot remove old checkpoints: ", std::string(removed.message()));
       }
     });
+  }
+
+  void PassOver(uint64_t step, const std::string& why, Found done) override {
+    Run([this, step, why, done = std::move(done)] { done(WholeBefore(step, why)); });
   }
 
   void Discard(uint64_t step) override {
@@ -208,6 +222,7 @@ class DiskStore final : public JobStore {
     if (!absl::IsAlreadyExists(begun)) return begun;
     // A damaged checkpoint that was passed over, or one whose commit failed at the very end. The job does not
     // count on it, and has come to the same step again.
+    LogWarning("removes ", FolderOf(step), ", which the job does not count on: its step is saved again");
     WEIR_RETURN_IF_ERROR(RemoveCheckpoint(fs_, FolderOf(step), confirm));
     return BeginCheckpoint(fs_, options_.directory, step, confirm);
   }
@@ -243,11 +258,13 @@ class DiskStore final : public JobStore {
                             FindCheckpoints(fs_, options_.directory));
       const bool damaged = std::any_of(entries.begin(), entries.end(),
                                        [](const CheckpointEntry& entry) { return entry.has_manifest; });
-      return damaged ? absl::DataLossError(found.status().message()) : absl::OkStatus();
+      return damaged ? NothingWhole(found.status().message()) : absl::OkStatus();
     }
     WEIR_RETURN_IF_ERROR(found.status());
-    for (const std::string& refused : found->refused)
-      LogWarning("passed over a damaged checkpoint: ", refused);
+    for (const std::string& refused : found->refused) {
+      LogWarning("passed over a damaged checkpoint: ", refused, "; the job goes on from ", found->folder,
+                 " instead");
+    }
     // Copied checkpoints come without records, so their own numbers count.
     const v1::CoordinatorState& job = found->manifest.job();
     if (job.identity().id() != 0) opened_.job = job.identity();
@@ -257,6 +274,41 @@ class DiskStore final : public JobStore {
         std::max(opened_.coordinator_incarnation, found->manifest.incarnation() + 1);
     opened_.newest = std::move(found->manifest);
     return absl::OkStatus();
+  }
+
+  // PassOver().
+  absl::StatusOr<v1::CheckpointManifest> WholeBefore(uint64_t step, const std::string& why) {
+    WEIR_RETURN_IF_ERROR(StillOurs());
+    WEIR_ASSIGN_OR_RETURN(const std::string folder, CompleteFolder(fs_, options_.directory, step));
+    const absl::Status here = ReadWhole(fs_, folder);
+    if (here.ok()) {
+      return absl::FailedPreconditionError(absl::StrCat("ps:0 has read ", folder, ", and it is whole"));
+    }
+    if (!IsDamage(here)) return here;
+    OnDamaged(folder, why);
+    absl::StatusOr<FoundCheckpoint> before = FindWholeBefore(
+        fs_, options_.directory, step, [this](const std::string& other, const std::string& what) {
+          LogWarning("passed over, too: ", what);
+          OnDamaged(other, what);
+        });
+    if (absl::IsDataLoss(before.status())) return NothingWhole(before.status().message());
+    WEIR_RETURN_IF_ERROR(before.status());
+    return std::move(before->manifest);
+  }
+
+  // At once, so that a start that ends before a whole checkpoint is found need not read this one again.
+  void OnDamaged(const std::string& folder, const std::string& why) {
+    damaged_[folder] = why;
+    Mark();
+  }
+
+  // Marks what was found damaged. The disk may be full now: then after a later checkpoint.
+  void Mark() {
+    for (auto it = damaged_.begin(); it != damaged_.end();) {
+      const absl::Status marked = MarkDamaged(fs_, it->first, it->second);
+      if (!marked.ok()) LogInfo("cannot mark ", it->first, " as damaged yet: ", marked.message());
+      it = marked.ok() ? damaged_.erase(it) : std::next(it);
+    }
   }
 
   // Records the step of the checkpoint whose folder does not count yet; nullopt: none. Aborted: another
@@ -285,6 +337,8 @@ class DiskStore final : public JobStore {
   Opened opened_;
   // The checkpoint that the record names.
   std::optional<uint64_t> begun_;
+  // By folder: what was found damaged in it, which is to be marked.
+  std::map<std::string, std::string> damaged_;
   // Last, so that the thread ends first.
   std::unique_ptr<WorkThread> thread_;
 };

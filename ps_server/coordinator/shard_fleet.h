@@ -179,6 +179,12 @@ class ShardFleet {
   void Install(uint32_t shard, v1::ControlMessage message);
   // The shard has done so.
   void OnInstalled(uint32_t shard, const v1::Installed& installed);
+  // The shard cannot load the checkpoint that it was told to install.
+  void OnRefused(uint32_t shard) { servers_[shard].installing = false; }
+  // Some shard was told to install, and has not answered yet.
+  bool AnyInstalling() const {
+    return std::any_of(begin(), end(), [](const Shard& shard) { return shard.installing; });
+  }
   // All shards are to be installed again. A shard that is installing goes on with that.
   void GoBack();
   // All shards are installed. How long this one was lost; nullopt: it was not.

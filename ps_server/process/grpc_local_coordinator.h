@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -61,12 +62,17 @@ class GrpcLocalCoordinator {
   // As in GrpcShardLinks.
   void CloseLinks();
   // The shard reports no more.
-  void Destroy() { coordinator_.reset(); }
+  void Destroy() {
+    if (search_.valid()) search_.wait();
+    coordinator_.reset();
+  }
 
  private:
   const Options options_;
   CoordinatorService service_;
-  std::unique_ptr<GrpcShardLinks> links_;     // from Start() on
+  std::unique_ptr<GrpcShardLinks> links_;  // from Start() on
+  // For a whole checkpoint in checkpoint.init_from: calls the coordinator at its end.
+  std::future<void> search_;
   std::unique_ptr<Coordinator> coordinator_;  // last: its links are of links_
 };
 

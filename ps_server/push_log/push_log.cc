@@ -425,6 +425,7 @@ absl::StatusOr<LogEnd> ReadPushLog(
     segments.push_back(std::move(segment));
   }
 
+  end.segments = segments.size();
   for (size_t i = 0; i < segments.size(); ++i) {
     const Segment& segment = segments[i];
     const uint64_t size = segment.file->size();

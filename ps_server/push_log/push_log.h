@@ -141,6 +141,8 @@ struct LogEnd {
   uint64_t previous_bytes = 0;
   // Bytes of the incomplete record after the last complete one.
   uint64_t dropped_bytes = 0;
+  // The segments that were read.
+  uint64_t segments = 0;
 };
 
 // Reads all segments from `from_segment` on, record by record. An error of `record` ends the reading.

@@ -65,6 +65,22 @@ absl::Status CheckOthers(FileSystem& files, const std::string& directory, const 
   return absl::OkStatus();
 }
 
+// Fails if a newer checkpoint was passed over, and the log does not reach back to the one from which the
+// shard was restored: then the pushes in between are nowhere.
+absl::Status CheckReaches(FileSystem& files, const std::string& directory, const std::string& folder,
+                          const LogPosition& position, const LogEnd& end) {
+  const bool no_log = position.segment == 0 && end.next_segment == 1;
+  if (position.checkpoint == 0 || end.segments > 0 || no_log) return absl::OkStatus();
+  WEIR_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, FindCheckpoints(files, directory));
+  const auto newer = std::find_if(entries.begin(), entries.end(), [&](const CheckpointEntry& entry) {
+    return entry.has_manifest && entry.step >= position.checkpoint;
+  });
+  if (newer == entries.end()) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(folder, ": the log does not reach back to checkpoint ",
+                                          position.checkpoint - 1, ", which is the newest whole one, since ",
+                                          newer->folder, " is damaged"));
+}
+
 }  // namespace
 
 absl::Status CheckNoLog(FileSystem& files, const std::string& directory, const v1::JobIdentity& job,
@@ -163,6 +179,7 @@ absl::StatusOr<Replayed> ReplayLog(FileSystem& files, const std::string& directo
   // From version 0 on, no segment may be missing.
   const uint64_t from = position.checkpoint == 0 ? 1 : position.segment;
   WEIR_ASSIGN_OR_RETURN(replayed.end, ReadPushLog(files, folder, of, from, take, begin));
+  WEIR_RETURN_IF_ERROR(CheckReaches(files, directory, folder, position, replayed.end));
   return replayed;
 }
 

@@ -193,6 +193,11 @@ class Shard {
   void Handle(const v1::ControlMessage& message);
   void HandleHello(const v1::Hello& hello);
   void HandleInstall(const v1::Install& install);
+  void Load(const v1::Install& install, BlockStore::Options store);
+  // The disk has no room for the log of this Install: loads again for checkpoint.save_wait_seconds, and then
+  // fails.
+  void LoadLater(const v1::Install& install, const absl::Status& why);
+  void TickLateLoad();
   absl::StatusOr<BlockStore::Options> CheckInstall(const v1::Install& install) const;
   void Drop(const std::string& reason);
   void FinishInstall(const v1::Install& install, ShardLoader::Loaded loaded);
@@ -421,6 +426,12 @@ class Shard {
   // The workers whose clocks have changed since the last round, and ConsistencyPolicy::JoinClock() then.
   std::vector<uint32_t> moved_;
   uint64_t resumed_at_ = 0;
+  // The disk had no room for the log of this Install, which is loaded again.
+  struct LateLoad {
+    v1::Install install;
+    absl::Time since, next;
+  };
+  std::optional<LateLoad> late_load_;
 
   // The last member, so that its destructor runs first: no turn is running when the state is destroyed.
   SerialQueue queue_;

@@ -8,14 +8,22 @@
 #include "common/config/job_config.h"
 #include "common/config/server_memory.h"
 #include "common/model/wire_model.h"
+#include "common/protocol/job_failure.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/shard/shard.h"
 
 namespace weir {
+namespace {
+
+// A load for which the disk had no room is tried again so often.
+constexpr absl::Duration kLoadAgain = absl::Seconds(1);
+
+}  // namespace
 
 void Shard::HandleHello(const v1::Hello& hello) {
   if (job_.id() == 0) job_ = hello.job();
   loader_.Abandon();
+  late_load_.reset();
   ForgetCheckpoint();
   if (failed_) ReportFailed();
   v1::ShardReport report;
@@ -37,11 +45,40 @@ void Shard::HandleInstall(const v1::Install& install) {
   absl::StatusOr<BlockStore::Options> store = CheckInstall(install);
   if (!store.ok()) return ReportInstalled(store.status());
   Drop(install.has_restore() ? "this shard goes back to a checkpoint" : "this shard starts anew");
-  loader_.Load(install, job_, *std::move(store), [this, install](absl::StatusOr<ShardLoader::Loaded> loaded) {
+  Load(install, *std::move(store));
+}
+
+void Shard::Load(const v1::Install& install, BlockStore::Options store) {
+  loader_.Load(install, job_, std::move(store), [this, install](absl::StatusOr<ShardLoader::Loaded> loaded) {
     if (over_) return;
+    if (KindOf(loaded.status()) == v1::FAILURE_RESOURCE) return LoadLater(install, loaded.status());
+    late_load_.reset();
     if (loaded.ok()) FinishInstall(install, *std::move(loaded));
     ReportInstalled(loaded.status());
   });
+}
+
+void Shard::LoadLater(const v1::Install& install, const absl::Status& why) {
+  const absl::Time now = options_.clock->Now();
+  const double limit = options_.config.checkpoint().save_wait_seconds();
+  if (!late_load_.has_value()) {
+    late_load_ = LateLoad{install, now, now};
+    LogWarning("shard ", install.shard(), " cannot begin its log yet: ", why.message(),
+               "; it is tried again for ", limit, " s (checkpoint.save_wait_seconds), make room meanwhile");
+  }
+  late_load_->next = now + kLoadAgain;
+  if (now - late_load_->since < absl::Seconds(limit)) return;
+  install_ = install;
+  FailLog(absl::ResourceExhaustedError(
+      absl::StrCat("there was no room within checkpoint.save_wait_seconds = ", limit, ": ", why.message())));
+}
+
+void Shard::TickLateLoad() {
+  if (!late_load_.has_value() || over_ || loader_.under_way() || options_.clock->Now() < late_load_->next)
+    return;
+  if (absl::StatusOr<BlockStore::Options> store = CheckInstall(late_load_->install); store.ok()) {
+    Load(late_load_->install, *std::move(store));
+  }
 }
 
 absl::StatusOr<BlockStore::Options> Shard::CheckInstall(const v1::Install& install) const {
@@ -87,6 +124,7 @@ absl::StatusOr<BlockStore::Options> Shard::CheckInstall(const v1::Install& insta
 
 void Shard::Drop(const std::string& reason) {
   loader_.Abandon();
+  late_load_.reset();
   ForgetCheckpoint();
   if (store_ == nullptr) return;
   LogInfo("incarnation ", incarnation_, " of the shard ends at version ", store_->count(), ": ", reason);
@@ -163,8 +201,9 @@ void Shard::RestoreState(const v1::ShardState& state) {
 void Shard::ReportInstalled(const absl::Status& status) {
   v1::ShardReport report;
   report.mutable_installed()->set_error(std::string(status.message()));
-  report.mutable_installed()->set_permanent(absl::IsInvalidArgument(status) ||
-                                            absl::IsFailedPrecondition(status));
+  report.mutable_installed()->set_permanent(
+      absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status) || absl::IsUnimplemented(status));
+  report.mutable_installed()->set_damaged(absl::IsDataLoss(status));
   report.mutable_installed()->set_incarnation(incarnation_);
   *report.mutable_installed()->mutable_batches() = tally_.batches.ToProto();
   Report(std::move(report));

@@ -7,10 +7,21 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/protocol/job_failure.h"
 #include "common/protocol/mode_traits.h"
 #include "ps_server/shard/table_files.h"
 
 namespace weir {
+
+namespace {
+
+// Tells a full disk from a lack of memory.
+absl::Status OfDisk(const absl::Status& status) {
+  return MayPass(status) ? JobFailure(v1::FAILURE_RESOURCE, status.message()) : status;
+}
+
+}  // namespace
 
 ShardLoader::ShardLoader(Options options) : options_(std::move(options)) {}
 
@@ -67,13 +78,17 @@ absl::StatusOr<ShardLoader::Loaded> ShardLoader::MakeParts(const Task& task, uin
   Loaded loaded;
   WEIR_ASSIGN_OR_RETURN(loaded.tables, NewTables(*options_.config, task.store, install.parts()));
   LogPosition position;
-  const auto restore = [&](const BlockStore& store, ShardVersion& version) {
+  const auto read = [&](const BlockStore& store, ShardVersion& version) -> absl::Status {
     WEIR_ASSIGN_OR_RETURN(const CheckpointReader reader,
                           OpenRestored(*options_.files, checkpoint, install.restore()));
     const bool weights_only = install.restore().weights_only();
     WEIR_RETURN_IF_ERROR(LoadCheckpoint(reader, weights_only, install.shard(), install.num_shards(), store,
                                         version, &loaded.state, &position));
     return LoadTables(reader, weights_only, install.shard(), install.num_shards(), loaded.tables.get());
+  };
+  const auto restore = [&](const BlockStore& store, ShardVersion& version) {
+    const absl::Status status = read(store, version);
+    return IsDamage(status) ? absl::DataLossError(status.message()) : status;
   };
   WEIR_ASSIGN_OR_RETURN(
       loaded.store,
@@ -121,17 +136,25 @@ absl::Status ShardLoader::OpenLog(const Task& task, const LogPosition& position,
   };
   WEIR_RETURN_IF_ERROR(still_wanted());
   if (logs()) {
-    WEIR_RETURN_IF_ERROR(options_.files->MakeFolder(ParentFolder(options.folder)));
-    WEIR_RETURN_IF_ERROR(options_.files->SyncFolder(directory));
+    WEIR_RETURN_IF_ERROR(OfDisk(options_.files->MakeFolder(ParentFolder(options.folder))));
+    WEIR_RETURN_IF_ERROR(OfDisk(options_.files->SyncFolder(directory)));
   }
   // An earlier incarnation may have kept a log although this one keeps none, and may still run.
   if (logs() || options_.files->List(options.folder).ok()) {
-    WEIR_RETURN_IF_ERROR(ClaimPushLog(*options_.files, options.folder, options.description));
+    WEIR_RETURN_IF_ERROR(OfDisk(ClaimPushLog(*options_.files, options.folder, options.description)));
   }
-  WEIR_ASSIGN_OR_RETURN(Replayed replayed,
-                        ReplayLog(*options_.files, directory, task.job, install.shard(), install.num_shards(),
-                                  position, *loaded->store, loaded->tables.get()));
-  loaded->records = std::move(replayed.records);
+  absl::StatusOr<Replayed> replayed =
+      ReplayLog(*options_.files, directory, task.job, install.shard(), install.num_shards(), position,
+                *loaded->store, loaded->tables.get());
+  if (absl::IsDataLoss(replayed.status())) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        replayed.status().message(),
+        ". Pushes that were acknowledged would be lost. Put the file back from a ",
+        "copy; or, to go on from the newest whole checkpoint without what the log of any server has, move ",
+        ParentFolder(options.folder), " and newer checkpoints away"));
+  }
+  WEIR_RETURN_IF_ERROR(replayed.status());
+  loaded->records = std::move(replayed->records);
   if (loaded->tables == nullptr &&
       std::any_of(loaded->records.begin(), loaded->records.end(),
                   [](const v1::LoggedPush& record) { return record.push().rows_size() > 0; })) {
@@ -141,10 +164,12 @@ absl::Status ShardLoader::OpenLog(const Task& task, const LogPosition& position,
                      "folder, or the config that the job began with"));
   }
   if (!logs()) return absl::OkStatus();
-  options.segment = replayed.end.next_segment;
-  options.description.set_previous_bytes(replayed.end.previous_bytes);
+  options.segment = replayed->end.next_segment;
+  options.description.set_previous_bytes(replayed->end.previous_bytes);
   WEIR_RETURN_IF_ERROR(still_wanted());
-  WEIR_ASSIGN_OR_RETURN(loaded->log, PushLog::Begin(std::move(options)));
+  absl::StatusOr<std::shared_ptr<PushLog>> log = PushLog::Begin(std::move(options));
+  WEIR_RETURN_IF_ERROR(OfDisk(log.status()));
+  loaded->log = *std::move(log);
   return absl::OkStatus();
 }
 

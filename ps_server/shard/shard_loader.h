@@ -51,7 +51,9 @@ class ShardLoader {
   };
   using Done = std::function<void(absl::StatusOr<Loaded>)>;
   // `done` gets the result in the queue, unless Abandon() is called before. ResourceExhausted: there is not
-  // enough memory.
+  // enough memory. DataLoss: files of the checkpoint are damaged or missing. A damaged log is
+  // FailedPrecondition: no other checkpoint helps. FAILURE_RESOURCE
+  // (job_failure.h): the log cannot be begun as long as its disk is as it is.
   void Load(v1::Install install, v1::JobIdentity job, BlockStore::Options store, Done done);
 
   // All background work that was begun for the shard has no effect any more, be it a load or not: the shard

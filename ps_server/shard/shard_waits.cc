@@ -237,6 +237,7 @@ void Shard::HandleEnd(Session session) {
 }
 
 void Shard::HandleTick() {
+  TickLateLoad();
   const absl::Time now = options_.clock->Now();
   const absl::Time limit = now - wait_limit();
   const auto waited = [now](absl::Time since) { return absl::FormatDuration(now - since); };

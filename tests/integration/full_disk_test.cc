@@ -101,6 +101,27 @@ TEST_CASE("a disk that stays full at the job's end: every task exits 74, what is
   CHECK_THAT(job["ps:0"].log(), Contains(middle));
 }
 
+TEST_CASE("a disk that is full when the job starts: ps:0 waits for room, and then exits 74") {
+  const Disk disk;
+  if (!disk.there()) return;
+  REQUIRE(SmallDisk::Fill(disk.path(), 0).ok());
+  {
+    TestJob job(Digits(disk, "2"));
+    job.StartAll();
+    job.ExpectExit("ps:0", kExitStorage);
+    CHECK_THAT(
+        job["ps:0"].log(),
+        Contains("ps:0 cannot start yet: checkpoint.directory: ") &&
+            Contains("storage failed: ps:0 could not write there within checkpoint.save_wait_seconds = 2") &&
+            Contains("No space left on device"));
+  }
+  TestJob job(Digits(disk, "60"));
+  job.StartAll();
+  job["ps:0"].WaitForLog("ps:0 cannot start yet: ");
+  SmallDisk::Free(disk.path());
+  job.ExpectAllExit(0);
+}
+
 TEST_CASE("room that comes free in time lets the job end well") {
   const Disk disk;
   if (!disk.there()) return;

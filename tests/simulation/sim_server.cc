@@ -50,6 +50,9 @@ class WatchedStore final : public JobStore {
                      done(std::move(status));
                    });
   }
+  void PassOver(uint64_t step, const std::string& why, Found done) override {
+    inner_->PassOver(step, why, std::move(done));
+  }
   void Discard(uint64_t step) override { inner_->Discard(step); }
 
  private:

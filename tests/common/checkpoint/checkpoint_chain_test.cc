@@ -22,6 +22,7 @@
 #include "common/checkpoint/checkpoint_writer.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/table_writer.h"
+#include "common/checkpoint/whole_checkpoint.h"
 #include "common/model/key_bucket.h"
 #include "tests/common/checkpoint/checkpoint_fixture.h"
 #include "tests/common/faulty_file_system.h"
@@ -314,6 +315,20 @@ TEST_CASE("Damage within a link's file is found when it is read, and named") {
     CHECK(absl::IsDataLoss(reader->Verify()));
     CHECK(Says(reader->Verify(), path + ": tensor '"));
     CHECK(Says(job.CheckLoaded(Folder(40), 3), path));
+    // What builds on it is passed over, too.
+    std::vector<std::string> damaged;
+    const auto whole = FindWholeBefore(
+        fs, kDir, 50, [&](const std::string& folder, const std::string&) { damaged.push_back(folder); });
+    if (table == ".table-000") {
+      CHECK(absl::IsDataLoss(whole.status()));
+      CHECK(Says(whole.status(), path + ": tensor '"));
+      CHECK(damaged == std::vector<std::string>{Folder(40), Folder(30), Folder(20), Folder(10)});
+    } else {
+      REQUIRE(whole.ok());
+      CHECK(whole->folder == Folder(20));
+      CHECK(damaged == std::vector<std::string>{Folder(40), Folder(30)});
+    }
+    CHECK(Says(FindWholeBefore(fs, Folder(40), 50).status(), "names one checkpoint"));
   }
 }
 

@@ -56,6 +56,11 @@ void FakeShard::Handle(const v1::ControlMessage& message) {
 void FakeShard::Installed() {
   v1::ShardReport report;
   report.mutable_installed()->set_error(install_error);
+  if (const v1::Install install = LastInstall();
+      install.has_restore() && finds_damaged == install.restore().step()) {
+    report.mutable_installed()->set_error("a tensor is damaged");
+    report.mutable_installed()->set_damaged(true);
+  }
   report.mutable_installed()->set_permanent(install_error_permanent);
   report.mutable_installed()->set_incarnation(incarnation);
   *report.mutable_installed()->mutable_batches() = holds.batches();
@@ -172,6 +177,11 @@ void CoordinatorFixture::Start() {
   options.job = job;
   options.shard_addresses = known_addresses.value_or(addresses);
   options.init_from = init_from;
+  if (init_from_before.has_value()) {
+    options.init_from_before = [this](uint64_t, const std::function<void(absl::StatusOr<uint64_t>)>& found) {
+      found(*init_from_before);
+    };
+  }
   options.memory_bytes = memory_bytes;
   options.clock = &clock;
   options.open_link = [this](uint32_t index, const std::string& address,

@@ -27,6 +27,8 @@ struct FakeShard {
   // As its parts of checkpoints have it.
   uint32_t num_shards = 0;
   bool install_error_permanent = false;
+  // The step of the checkpoint that the shard calls damaged.
+  std::optional<uint64_t> finds_damaged;
   // The instance of its process, as it attaches and announces itself.
   uint64_t instance = 0;
   // The incarnation of its first Install; each further one has a higher one.
@@ -93,7 +95,8 @@ class CoordinatorFixture {
 
   // If set, the job has this store. It outlives the coordinator.
   std::shared_ptr<FakeDisk> disk;
-  std::optional<uint64_t> init_from;
+  // init_from_before: the one before it in its folder that is whole.
+  std::optional<uint64_t> init_from, init_from_before;
   // If set, workers speak this version of the protocol, and send their instance, this + their rank, in each
   // call.
   std::optional<uint64_t> own_protocol_from;

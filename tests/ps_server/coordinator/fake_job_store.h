@@ -25,6 +25,9 @@ struct FakeDisk : std::enable_shared_from_this<FakeDisk> {
 
   // Injected errors.
   absl::Status begin_status, commit_status, reserve_status;
+  // What PassOver() finds: this checkpoint, or this error.
+  absl::StatusOr<v1::CheckpointManifest> before = absl::DataLossError("none is whole");
+  std::vector<uint64_t> passed_over;
   // If set, operations answer only in Answer().
   bool holds = false;
   std::vector<std::function<void()>> held;
@@ -69,6 +72,13 @@ struct FakeDisk : std::enable_shared_from_this<FakeDisk> {
             ++disk->commits;
           }
           done(disk->commit_status);
+        });
+      }
+      void PassOver(uint64_t step, const std::string&, Found done) override {
+        Do([disk = disk_, step, done = std::move(done)] {
+          disk->passed_over.push_back(step);
+          if (disk->before.ok()) disk->newest = *disk->before;
+          done(disk->before);
         });
       }
       void Discard(uint64_t step) override { disk_->discarded.push_back(step); }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "catch2/catch.hpp"
@@ -496,6 +497,109 @@ TEST_CASE("Damage is refused, never read as something else") {
   // All checkpoints are damaged: the open fails instead of starting anew in silence.
   fs.SetContents("/runs/7/step-00000003/manifest.json", "{}");
   CHECK(Open(fs).status().code() == absl::StatusCode::kDataLoss);
+}
+
+// A bit flips in the data of this step's checkpoint.
+void Flip(FaultyFileSystem& fs, uint64_t step) {
+  const std::string path = JoinPath(CheckpointFolder("/runs/7", step), ShardFileName(0, 1));
+  std::string bad = fs.Contents(path);
+  bad[bad.size() - 3] ^= 1;
+  fs.SetContents(path, bad);
+}
+
+absl::StatusOr<v1::CheckpointManifest> PassOver(JobStore& store, uint64_t step) {
+  absl::StatusOr<v1::CheckpointManifest> result = absl::UnknownError("no answer");
+  store.PassOver(step, "shard-00000-of-00001.safetensors: tensor 'w' is damaged",
+                 [&](absl::StatusOr<v1::CheckpointManifest> found) { result = std::move(found); });
+  return result;
+}
+
+TEST_CASE("A damaged newest checkpoint is marked, and the newest whole one before it is the job's") {
+  FaultyFileSystem fs(1);
+  auto store = Open(fs, 2);
+  for (uint64_t step : {3, 4, 5, 6}) REQUIRE(Save(**store, fs, step, static_cast<float>(step)).ok());
+  for (uint64_t step : {7, 8}) REQUIRE(Save(**Open(fs, 9), fs, step).ok());
+  store = Open(fs, 2);
+  for (uint64_t step : {7, 8}) Flip(fs, step);
+  const auto found = PassOver(**store, 8);
+  REQUIRE(found.status() == absl::OkStatus());
+  CHECK(found->step() == 6);
+  CHECK_THAT(fs.Contents("/runs/7/step-00000008/damaged.txt"), Contains("tensor 'w' is damaged"));
+  CHECK_THAT(fs.Contents("/runs/7/step-00000007/damaged.txt"), Contains("is damaged: its checksum is"));
+  // The next start need not read the damaged ones again, and uses no number of theirs again.
+  store = Open(fs, 2);
+  REQUIRE((*store)->opened().newest.has_value());
+  CHECK((*store)->opened().newest->step() == 6);
+  // The damaged ones stay, and do not count: two whole ones are kept.
+  REQUIRE(Save(**store, fs, 9).ok());
+  const auto left = FindCheckpoints(fs, "/runs/7");
+  std::vector<uint64_t> steps;
+  for (const CheckpointEntry& entry : *left) steps.push_back(entry.step);
+  CHECK(steps == std::vector<uint64_t>{6, 7, 8, 9});
+  CHECK(ValueOf(fs, 6) == 6);
+  // Until there are enough newer ones, as with any other.
+  REQUIRE(Save(**store, fs, 10).ok());
+  CHECK(FindCheckpoints(fs, "/runs/7")->size() == 2);
+}
+
+TEST_CASE("A job that comes to the step of a damaged checkpoint again saves it again") {
+  FaultyFileSystem fs(1);
+  auto store = Open(fs);
+  for (uint64_t step : {3, 4}) REQUIRE(Save(**store, fs, step).ok());
+  Flip(fs, 4);
+  REQUIRE(PassOver(**store, 4)->step() == 3);
+  REQUIRE(Save(**store, fs, 4, 2.5f).ok());
+  CHECK(ValueOf(fs, 4) == 2.5f);
+  CHECK(Open(fs).value()->opened().newest->step() == 4);
+}
+
+TEST_CASE("Without a whole checkpoint there is none to go on from, now and at each later start") {
+  FaultyFileSystem fs(1);
+  auto store = Open(fs);
+  for (uint64_t step : {3, 4}) {
+    REQUIRE(Save(**store, fs, step).ok());
+    Flip(fs, step);
+  }
+  for (const absl::Status& status : {PassOver(**store, 4).status(), Open(fs).status()}) {
+    CHECK(status.code() == absl::StatusCode::kDataLoss);
+    CHECK_THAT(std::string(status.message()),
+               Contains("/runs/7/step-00000003") && Contains("is damaged") && Contains("from a copy"));
+  }
+  // Put back from a copy.
+  Flip(fs, 3);
+  REQUIRE(fs.Remove("/runs/7/step-00000003/damaged.txt").ok());
+  CHECK(Open(fs).value()->opened().newest->step() == 3);
+}
+
+TEST_CASE("A checkpoint that is whole here is not marked, and neither is one by a store that was replaced") {
+  FaultyFileSystem fs(1);
+  auto old = Open(fs);
+  for (uint64_t step : {3, 4}) REQUIRE(Save(**old, fs, step).ok());
+  CHECK(PassOver(**old, 4).status().code() == absl::StatusCode::kFailedPrecondition);
+  auto now = Open(fs);
+  Flip(fs, 4);
+  CHECK(PassOver(**old, 4).status().code() == absl::StatusCode::kAborted);
+  CHECK(fs.Contents("/runs/7/step-00000004/damaged.txt").empty());
+  CHECK(now.value()->opened().newest->step() == 4);
+}
+
+TEST_CASE("A disk without room for the mark is no hindrance; the mark comes with the next checkpoint") {
+  FaultyFileSystem fs(1);
+  auto store = Open(fs, 1);
+  for (uint64_t step : {3, 4}) REQUIRE(Save(**store, fs, step).ok());
+  REQUIRE(Save(**Open(fs, 9), fs, 5).ok());
+  store = Open(fs, 1);
+  Flip(fs, 5);
+  fs.SetFault([](const FaultyFileSystem::Operation& operation) {
+    return operation.kind == Kind::kAppend && absl::StrContains(operation.path, "damaged.txt")
+               ? absl::ResourceExhaustedError("no space left")
+               : absl::OkStatus();
+  });
+  REQUIRE(PassOver(**store, 5)->step() == 4);
+  CHECK(fs.Contents("/runs/7/step-00000005/damaged.txt").empty());
+  fs.SetFault(nullptr);
+  REQUIRE(Save(**store, fs, 6).ok());
+  CHECK(FindCheckpoints(fs, "/runs/7")->size() == 1);
 }
 
 TEST_CASE("A full disk leaves the last checkpoint, and the store goes on when there is room") {

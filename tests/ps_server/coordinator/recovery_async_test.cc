@@ -110,6 +110,27 @@ TEST_CASE("Without a checkpoint a lost shard starts at version 0 again") {
   CHECK(f.Status().state() == v1::RUNNING);
 }
 
+TEST_CASE("A shard whose part of the newest checkpoint is damaged loads the one before, alone") {
+  Recovery f;
+  f.StartJob();
+  f.Checkpoint()->reply();
+  f.disk->before = *f.disk->newest;
+  f.Run(absl::Seconds(1), f.members);
+  const uint64_t newest = f.Checkpoint()->reply().step();
+  REQUIRE(newest > 0);
+  f.shards[1]->finds_damaged = newest;
+  f.shards[1]->Kill();
+  f.Run(absl::Seconds(1), f.members);
+  CHECK(f.disk->passed_over == std::vector<uint64_t>{newest});
+  CHECK(f.shards[0]->Sent(v1::ControlMessage::kInstall).size() == 1);
+  CHECK(f.shards[1]->Sent(v1::ControlMessage::kInstall).size() == 3);
+  CHECK(f.shards[1]->LastInstall().restore().step() == 0);
+  CHECK(f.Status().state() == v1::RUNNING);
+  CHECK(f.Status().membership().members_size() == 2);
+  // The next one has another name than the damaged one.
+  CHECK(f.Checkpoint()->reply().step() > newest);
+}
+
 TEST_CASE("It dies again while it is restored; then it does not come back at all") {
   Recovery f;
   f.StartJob();

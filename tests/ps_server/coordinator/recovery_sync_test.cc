@@ -286,6 +286,133 @@ TEST_CASE("A server that another coordinator has, or whose part of the checkpoin
   CHECK_THAT(g.failure, Contains("ps:1 at 10.0.0.1:2222") && Contains("is damaged"));
 }
 
+// A job with checkpoints of steps 3 and 5, of which the shards call the newer one damaged.
+struct Damaged : Recovery {
+  Damaged() {
+    StartJob();
+    Steps(3);
+    Checkpoint()->reply();
+    disk->before = *disk->newest;
+    Steps(2);
+    Checkpoint()->reply();
+    for (const auto& shard : shards) shard->finds_damaged = 5;
+  }
+  // ps:1 comes back, and all workers.
+  std::vector<AnswerPtr<v1::JoinReply>> GoOn() {
+    shards[1]->Kill();
+    Run(absl::Seconds(1));
+    return JoinAgain();
+  }
+};
+
+TEST_CASE("A newest checkpoint that is damaged is passed over: all shards load the one before") {
+  Damaged f;
+  const bool one = GENERATE(false, true);  // one shard's part is damaged, or every one's
+  if (one) f.shards[0]->finds_damaged.reset();
+  f.disk->holds = true;
+  const auto joins = f.GoOn();
+  for (const auto& shard : f.shards) CHECK(shard->LastInstall().restore().step() == 5);
+  CHECK(f.Status().state() == v1::RECOVERING);
+  CHECK_THAT(f.Status().waiting_for(f.Status().waiting_for_size() - 1),
+             Contains("ps:0 to find a whole checkpoint before /runs/7/step-5"));
+  f.Run(absl::Seconds(1));
+  f.disk->holds = false;
+  f.disk->Answer();
+  CHECK(f.disk->passed_over == std::vector<uint64_t>{5});
+  for (const auto& shard : f.shards) {
+    CHECK(shard->Sent(v1::ControlMessage::kInstall).size() == 3);
+    CHECK(shard->LastInstall().restore().step() == 3);
+  }
+  CHECK(f.Status().state() == v1::RUNNING);
+  CHECK(f.Status().step() == 3);
+  CHECK(f.Status().checkpoint() == "/runs/7/step-3");
+  for (const auto& join : joins) CHECK(join->there());
+  f.open_step = 3;
+  f.Steps(3);
+  CHECK(f.Checkpoint()->reply().step() == 6);
+  CHECK(f.ends == 0);
+}
+
+TEST_CASE("A shard that still loads the damaged checkpoint answers before it is told to load another one") {
+  Damaged f;
+  f.shards[0]->installs = false;
+  f.GoOn();
+  CHECK(f.disk->passed_over == std::vector<uint64_t>{5});
+  f.Run(absl::Seconds(1));
+  for (const auto& shard : f.shards) CHECK(shard->LastInstall().restore().step() == 5);
+  f.shards[0]->installs = true;
+  f.shards[0]->finds_damaged.reset();  // its own part is whole
+  f.shards[0]->Installed();
+  for (const auto& shard : f.shards) CHECK(shard->LastInstall().restore().step() == 3);
+  CHECK(f.Status().step() == 3);
+  CHECK(f.Status().state() == v1::RUNNING);
+}
+
+TEST_CASE("A job whose newest checkpoint is damaged starts from the one before") {
+  Damaged f;
+  f.Restart();
+  f.Run(absl::Seconds(1));
+  f.JoinAgain();
+  f.Run(absl::Seconds(1));
+  for (const auto& shard : f.shards) CHECK(shard->LastInstall().restore().step() == 3);
+  CHECK(f.Status().state() == v1::RUNNING);
+  CHECK(f.Status().step() == 3);
+}
+
+TEST_CASE("Where no checkpoint is whole, the job ends for good, and says what was seen") {
+  Damaged f;
+  f.disk->before = absl::DataLossError("/runs/7/step-3: is damaged, too");
+  f.GoOn();
+  CHECK(f.ends == 1);
+  CHECK(f.failure_kind == v1::FAILURE_CONFIG);
+  CHECK_THAT(f.failure, Contains("no whole checkpoint is there to go on from: ps:") &&
+                            Contains("a tensor is damaged") && Contains("/runs/7/step-3: is damaged, too"));
+}
+
+TEST_CASE(
+    "A store that cannot be read now ends the job for another try; one that was taken ends it for good") {
+  Damaged f;
+  f.disk->before = absl::UnavailableError("no answer from the store");
+  f.GoOn();
+  CHECK(f.failure_kind == v1::FAILURE_LOST_PEER);
+  Damaged g;
+  g.disk->before = absl::AbortedError("/runs/7 belongs to another ps:0 now");
+  g.GoOn();
+  CHECK(g.failure_kind == v1::FAILURE_FENCED);
+}
+
+TEST_CASE("A checkpoint that ps:0 finds whole is loaded once more before the job ends for that server") {
+  Damaged f;
+  f.disk->before = absl::FailedPreconditionError("ps:0 has read /runs/7/step-5, and it is whole");
+  f.shards[0]->finds_damaged.reset();
+  f.GoOn();
+  CHECK(f.disk->passed_over == std::vector<uint64_t>{5, 5});
+  CHECK(f.failure_kind == v1::FAILURE_CONFIG);
+  CHECK_THAT(f.failure, Contains("ps:1 at 10.0.0.1:2222: a tensor is damaged; but ps:0 has read") &&
+                            Contains("sees other files than ps:0"));
+}
+
+TEST_CASE("Weights to begin with that are damaged end the job, unless an older checkpoint there is whole") {
+  Recovery f;
+  f.init_from = 7;
+  for (const auto& shard : f.shards) shard->finds_damaged = 7;
+  SECTION("none") {
+    f.Start();
+    for (uint32_t rank = 0; rank < 2; ++rank) f.Join(rank);
+    CHECK(f.failure_kind == v1::FAILURE_CONFIG);
+    CHECK_THAT(f.failure, Contains("a tensor is damaged"));
+  }
+  SECTION("one") {
+    f.init_from_before = 4;
+    f.StartJob();
+    for (const auto& shard : f.shards) {
+      CHECK(shard->LastInstall().restore().init_from());
+      CHECK(shard->LastInstall().restore().step() == 4);
+    }
+    CHECK(f.Status().state() == v1::RUNNING);
+  }
+}
+
 TEST_CASE("A server that is lost before the job has started is waited for, and is given its part anew") {
   Recovery f;
   f.Start();

@@ -86,8 +86,29 @@ TEST_CASE("Numbers are reserved in blocks, ahead; a disk that is full for a whil
     f.Run(absl::Seconds(0.5), {member});
   }
   // No epoch beyond the durable ones is used.
-  CHECK_THAT(f.failure, Contains("epochs") && Contains("no space left"));
+  CHECK_THAT(f.failure, Contains("epochs") && Contains("no space left") &&
+                            Contains("within checkpoint.save_wait_seconds = 60"));
+  CHECK(f.failure_kind == v1::FAILURE_RESOURCE);
   CHECK(f.Status().membership().epoch() == f.disk->limits.epoch);
+}
+
+TEST_CASE("Who needs numbers for which the disk has no room waits for it, and goes on when it is there") {
+  Restarted f(kSync);
+  f.StartJob();
+  f.disk->reserve_status = absl::ResourceExhaustedError("no space left");
+  AnswerPtr<v1::JoinReply> joined;
+  for (uint64_t reader = 0; reader < 2000; ++reader) {
+    joined = f.JoinReader(9000 + reader);
+    if (!joined->there()) break;
+    f.Leave(joined->reply());
+  }
+  REQUIRE_FALSE(joined->there());
+  f.Run(absl::Seconds(30), f.members);
+  CHECK_FALSE(joined->there());
+  CHECK(f.ends == 0);
+  f.disk->reserve_status = absl::OkStatus();
+  f.Run(absl::Seconds(2), f.members);
+  CHECK(joined->there());
 }
 
 TEST_CASE("A disk that hangs while numbers are set aside holds up who needs them, and nobody else") {

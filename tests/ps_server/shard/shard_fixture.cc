@@ -133,6 +133,7 @@ std::string ShardFixture::Install(const v1::Restore* restore) {
   Control(message);
   const auto installed = Reports(v1::ShardReport::kInstalled);
   REQUIRE(installed.size() == 1);
+  last_installed = installed[0].installed();
   if (installed[0].installed().error().empty()) {
     REQUIRE(installed[0].installed().incarnation() == incarnation());
   }

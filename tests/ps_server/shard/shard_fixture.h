@@ -81,6 +81,8 @@ class ShardFixture {
   void Start();
   // Without members. Returns the report's error.
   std::string Install(const v1::Restore* restore = nullptr);
+  // What the shard reported of it.
+  v1::Installed last_installed;
   void Control(const v1::ControlMessage& message);
   // All that was asked of the shard is done.
   void Settle();

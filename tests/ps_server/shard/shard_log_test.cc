@@ -295,6 +295,87 @@ TEST_CASE("A log follows its checkpoints, and what is older goes when the next o
   CHECK_THAT(Incarnation(i->files)->Install(&restore), Contains("is missing"));
 }
 
+void Flip(FaultyFileSystem& files, const std::string& path, size_t at) {
+  std::string bad = files.Contents(path);
+  REQUIRE(at < bad.size());
+  bad[at] ^= 1;
+  files.SetContents(path, bad);
+}
+
+// A shard with checkpoints 3 and 5, and pushes before, between and after them; the newer checkpoint is
+// damaged.
+struct DamagedNewest {
+  DamagedNewest() {
+    f->Start();
+    f->Push({0, 0});
+    f->TakeCheckpoint(3);
+    older = ShardFixture::Complete(3, {f.get()});
+    f->Push({0, 1});
+    f->TakeCheckpoint(5);
+    newest = ShardFixture::Complete(5, {f.get()});
+    f->Push({0, 2});
+    const std::string path = JoinPath(CheckpointFolder(ShardFixture::kCheckpoints, 5), ShardFileName(0, 1));
+    Flip(*f->files, path, f->files->Contents(path).size() - 3);
+  }
+  std::string Log(const std::string& segment) const {
+    return JoinPath(LogFolder(ShardFixture::kCheckpoints, 0, 1), segment);
+  }
+  std::unique_ptr<ShardFixture> f = Incarnation();
+  v1::Restore older, newest;
+};
+
+TEST_CASE("A shard says that its checkpoint is damaged, and loads the one before with all that the log has") {
+  DamagedNewest of;
+  auto g = Incarnation(of.f->files);
+  CHECK_THAT(g->Install(&of.newest), Contains("shard-00000-of-00001.safetensors: tensor '"));
+  CHECK(g->last_installed.damaged());
+  CHECK_FALSE(g->last_installed.permanent());
+  CHECK(g->Install(&of.older) == "");
+  CHECK_FALSE(g->last_installed.damaged());
+  CHECK(g->Weights() == All(3));
+  // A file that is missing is the same.
+  REQUIRE(of.f->files->Remove(JoinPath(CheckpointFolder(ShardFixture::kCheckpoints, 5), ShardFileName(0, 1)))
+              .ok());
+  CHECK_THAT(g->Install(&of.newest), Contains("shard-00000-of-00001.safetensors"));
+  CHECK(g->last_installed.damaged());
+}
+
+TEST_CASE("Where the log does not reach back to the checkpoint before, that one is refused for good") {
+  DamagedNewest of;
+  const std::vector<std::string> segments = Segments(*of.f);
+  REQUIRE(segments.size() == 3);
+  std::string expected;
+  SECTION("a segment is gone") {
+    for (size_t i = 0; i < 2; ++i) REQUIRE(of.f->files->Remove(of.Log(segments[i])).ok());
+    expected = segments[1] + " is missing";
+  }
+  SECTION("the log is gone") {
+    for (const std::string& segment : segments) REQUIRE(of.f->files->Remove(of.Log(segment)).ok());
+    expected =
+        "the log does not reach back to checkpoint 3, which is the newest whole one, since "
+        "/checkpoints/step-00000005 is damaged";
+  }
+  auto g = Incarnation(of.f->files);
+  CHECK_THAT(g->Install(&of.older), Contains(expected) && Contains("would be lost"));
+  CHECK(g->last_installed.permanent());
+  CHECK_FALSE(g->last_installed.damaged());
+  // Without the damaged checkpoint and the log it is what the user wants.
+  for (const std::string& segment : Segments(*g)) REQUIRE(of.f->files->Remove(of.Log(segment)).ok());
+  REQUIRE(RemoveCheckpoint(*of.f->files, CheckpointFolder(ShardFixture::kCheckpoints, 5)).ok());
+  CHECK(g->Install(&of.older) == "");
+  CHECK(g->Weights() == All(1));
+}
+
+TEST_CASE("A damaged record in the middle of the log is refused for good, with its file and place") {
+  DamagedNewest of;
+  const std::string path = of.Log(Segments(*of.f)[1]);
+  Flip(*of.f->files, path, of.f->files->Contents(path).size() - 3);
+  auto g = Incarnation(of.f->files);
+  CHECK_THAT(g->Install(&of.older), Contains(path + ": the record at byte ") && Contains("is damaged"));
+  CHECK(g->last_installed.permanent());
+  CHECK_FALSE(g->last_installed.damaged());
+}
+
 TEST_CASE("An incarnation without the log takes up what one with it has left") {
   auto f = Incarnation();
   f->Start();
@@ -308,6 +389,45 @@ TEST_CASE("An incarnation without the log takes up what one with it has left") {
   auto two = Incarnation(f->files);
   two->install.set_num_shards(2);
   CHECK_THAT(two->Install(), Contains("of a job with 1 shards; this one has 2"));
+}
+
+TEST_CASE("A shard whose log finds no room when it starts waits for it, and then says that it cannot go on") {
+  auto f = Incarnation();
+  const uint64_t used = f->files->bytes_used();
+  f->files->SetCapacity(used);
+  *f->install.mutable_model() = ToProto(f->model);
+  f->install.set_job_config(f->config.SerializeAsString());
+  v1::ControlMessage message;
+  *message.mutable_install() = f->install;
+  f->Control(message);
+  const auto wait = [&](absl::Duration time) {
+    for (absl::Duration passed; passed < time; passed += absl::Seconds(1)) {
+      f->clock.Advance(absl::Seconds(1));
+      f->shard->Tick();
+    }
+  };
+  wait(absl::Seconds(50));
+  CHECK(f->Reports(v1::ShardReport::kInstalled).empty());
+  CHECK(f->Reports(v1::ShardReport::kFailed).empty());
+  SECTION("there is room") {
+    f->files->SetCapacity(1 << 20);
+    wait(absl::Seconds(2));
+    const auto installed = f->Reports(v1::ShardReport::kInstalled);
+    REQUIRE(installed.size() == 1);
+    CHECK(installed[0].installed().error() == "");
+    f->Members(1, {{0}, {1}});
+    f->Push({0, 0});
+    CHECK(f->Weights() == All(1));
+  }
+  SECTION("there is none") {
+    wait(absl::Seconds(15));
+    const auto failed = f->Reports(v1::ShardReport::kFailed);
+    REQUIRE(failed.size() == 1);
+    CHECK_THAT(failed[0].failed().error(),
+               Contains("storage failed: shard 0 cannot write its log: there was no room within "
+                        "checkpoint.save_wait_seconds = 60: "));
+    CHECK_FALSE(failed[0].failed().replaced());
+  }
 }
 
 TEST_CASE("A durable push waits for memory that readers hold") {
