@@ -229,10 +229,9 @@ int RunPsServer(int argc, char** argv) {
                  "Cluster spec (a file), or dns:JOB=NAME:COUNT[:PORT],... for pods; instead of TF_CONFIG's");
   app.add_option("--task", flags.task,
                  "This task, ps:INDEX, or pod: what the pod's name says; instead of TF_CONFIG's");
-  app.add_option("--token_file", flags.token_file,
-                 "The job's token, which every caller of this server must have")
-      ->envname("WEIR_TOKEN_FILE")
-      ->type_name("FILE");
+  FileOrVariable(app.add_option("--token_file", flags.token_file,
+                                "The job's token, which every caller of this server must have"),
+                 "WEIR_TOKEN_FILE");
   app.add_option("--bind", flags.bind, "The address to listen on")->capture_default_str();
   app.add_flag("--insecure_plaintext", flags.insecure_plaintext,
                "Allow --bind to something else than loopback without TLS, and with TLS show all pages of "
@@ -244,12 +243,12 @@ int RunPsServer(int argc, char** argv) {
   app.add_option("--http_port", flags.http_port,
                  "Port of /metrics, /healthz, /readyz and the dashboard; 0: any free one")
       ->check(CLI::Range(0, 65535));
-  app.add_option("--http_token_file", flags.http_token_file,
-                 "A token, in a file as --token_file, that pages of --http_port but health demand, unless "
-                 "the client has a "
-                 "certificate of the job")
-      ->envname("WEIR_HTTP_TOKEN_FILE")
-      ->type_name("FILE");
+  FileOrVariable(
+      app.add_option(
+          "--http_token_file", flags.http_token_file,
+          "A token, in a file as --token_file, that pages of --http_port but health demand, unless "
+          "the client has a certificate of the job"),
+      "WEIR_HTTP_TOKEN_FILE");
   app.add_option(
          "--health_port", flags.health_port,
          "Port of health alone, in the clear: /healthz and /readyz, and grpc.health.v1; 0: any free one")

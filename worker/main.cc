@@ -259,9 +259,9 @@ int main(int argc, char** argv) {
       "--task", flags.task,
       "This task, worker:INDEX, chief:0 or evaluator:0, or pod: what the pod's name says; instead of "
       "TF_CONFIG's");
-  app.add_option("--token_file", flags.token_file, "The job's token, if its servers have one")
-      ->envname("WEIR_TOKEN_FILE")
-      ->type_name("FILE");
+  weir::FileOrVariable(
+      app.add_option("--token_file", flags.token_file, "The job's token, if its servers have one"),
+      "WEIR_TOKEN_FILE");
   weir::AddTlsFlags(&app, &flags.tls);
   app.add_option("--device", flags.device,
                  "Where to compute: auto (a GPU if there is one), cpu, cuda:N; cuda:0,cuda:1 for replicas")

@@ -1,6 +1,7 @@
 #include "cli/command_line/shared_options.h"
 
 #include "common/config/compute_devices.h"
+#include "common/program/command_line.h"
 #include "common/rpc/tls_flags.h"
 
 namespace weir {
@@ -34,9 +35,9 @@ std::vector<CLI::Option*> AddCluster(CLI::App* command, ClusterFlags* flags) {
   CLI::Option* address = command->add_option("--address", flags->address, "Address of ps:0")
                              ->type_name("HOST:PORT")
                              ->excludes(cluster);
-  command->add_option("--token_file", flags->token_file, "The job's token, if its servers have one")
-      ->envname("WEIR_TOKEN_FILE")
-      ->type_name("FILE");
+  FileOrVariable(
+      command->add_option("--token_file", flags->token_file, "The job's token, if its servers have one"),
+      "WEIR_TOKEN_FILE");
   AddTlsFlags(command, &flags->tls);
   return {cluster, address};
 }

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/config/json_document.h"
+#include "common/system/environment.h"
 
 namespace weir {
 namespace {
@@ -68,8 +69,8 @@ const PodOfTask* NeighbourOf(absl::string_view name, const std::vector<PodOfTask
 
 Pod Pod::Current() {
   Pod pod;
-  if (const char* name = std::getenv("POD_NAME"); name != nullptr && *name != '\0') {
-    pod.name = name;
+  if (std::string name = EnvironmentValue("POD_NAME"); !name.empty()) {
+    pod.name = std::move(name);
     pod.source = "POD_NAME";
   } else {
     char host[HOST_NAME_MAX + 1] = "";
@@ -79,7 +80,7 @@ Pod Pod::Current() {
     pod.source = "the host name";
   }
   pod.name = absl::AsciiStrToLower(pod.name);
-  if (const char* index = std::getenv("JOB_COMPLETION_INDEX")) pod.completion_index = index;
+  pod.completion_index = EnvironmentValue("JOB_COMPLETION_INDEX");
   return pod;
 }
 

@@ -6,8 +6,9 @@
 #include <pugixml.hpp>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/system/environment.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {
@@ -23,12 +24,13 @@ constexpr uint64_t kMaxAnswer = 1 << 20;
 absl::StatusOr<std::string> ReadToken(const std::string& path) {
   std::ifstream file(path);
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  const absl::string_view token = absl::StripAsciiWhitespace(text);
+  std::string token = ValueIn(text);
   if (!file.is_open() || token.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("AWS_WEB_IDENTITY_TOKEN_FILE: ", path, " cannot be read, or is empty"));
   }
-  return std::string(token);
+  WEIR_RETURN_IF_ERROR(CheckOneWord(absl::StrCat("AWS_WEB_IDENTITY_TOKEN_FILE: ", path), token));
+  return token;
 }
 
 }  // namespace

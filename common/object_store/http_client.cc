@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 
 namespace weir {
@@ -94,6 +95,24 @@ bool IsMistake(CURLcode code) {
   }
 }
 
+// What to do about a certificate that is not trusted: "; ...". Empty: that is not the trouble.
+std::string AboutCas(CURLcode code, const CaBundle& ca) {
+  if (code == CURLE_SSL_CACERT_BADFILE) {
+    return absl::StrCat("; ", ca.variable.empty() ? "the system's CAs" : ca.variable, ": ", ca.file,
+                        " cannot be read, or holds no certificates in PEM");
+  }
+  if (code != CURLE_PEER_FAILED_VERIFICATION) return "";
+  const std::string now = absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone());
+  return absl::StrCat(
+      "; the server's certificate is checked with ",
+      ca.file.empty()
+          ? "the CAs of this system: if it comes from another CA, set AWS_CA_BUNDLE to a file with "
+            "that CA's certificate, in PEM"
+          : absl::StrCat("the CAs in ", ca.file, " (", ca.variable,
+                         "), which must have the CA that it comes from"),
+      "; this machine's clock says ", now);
+}
+
 }  // namespace
 
 std::string HttpAnswer::header(const std::string& name) const {
@@ -127,7 +146,8 @@ class HttpClient::Handle {
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
-  absl::StatusOr<HttpAnswer> Send(const HttpClient& client, const HttpRequest& request) {
+  absl::StatusOr<HttpAnswer> Send(const HttpClient& client, const HttpRequest& request,
+                                  absl::Duration ahead) {
     const Options& options = client.options_;
     Transfer transfer(request, client);
     char error[CURL_ERROR_SIZE] = "";
@@ -142,6 +162,11 @@ class HttpClient::Handle {
     if (request.keys != nullptr && !request.keys->session_token.empty()) {
       headers = curl_slist_append(
           headers, absl::StrCat("x-amz-security-token: ", request.keys->session_token).c_str());
+    }
+    if (request.keys != nullptr && ahead != absl::ZeroDuration()) {
+      // libcurl signs with this time instead of its own.
+      const std::string time = absl::FormatTime("%Y%m%dT%H%M%SZ", absl::Now() + ahead, absl::UTCTimeZone());
+      headers = curl_slist_append(headers, absl::StrCat("x-amz-date: ", time).c_str());
     }
     const std::string provider = absl::StrCat("aws:amz:", options.region, ":", options.service);
 
@@ -162,6 +187,7 @@ class HttpClient::Handle {
     set(CURLOPT_TCP_KEEPALIVE, 1L);
     set(CURLOPT_TCP_KEEPIDLE, 15L);
     set(CURLOPT_TCP_KEEPINTVL, 5L);
+    if (!options.ca.file.empty()) set(CURLOPT_CAINFO, options.ca.file.c_str());
     set(CURLOPT_NOPROGRESS, 0L);
     set(CURLOPT_XFERINFOFUNCTION, &WatchTransfer);
     set(CURLOPT_XFERINFODATA, &transfer);
@@ -189,7 +215,8 @@ class HttpClient::Handle {
     if (!transfer.failure.empty()) return absl::UnavailableError(transfer.failure);
     if (code != CURLE_OK) {
       const std::string why = error[0] != '\0' ? error : curl_easy_strerror(code);
-      return IsMistake(code) ? absl::FailedPreconditionError(why) : absl::UnavailableError(why);
+      if (!IsMistake(code)) return absl::UnavailableError(why);
+      return absl::FailedPreconditionError(absl::StrCat(why, AboutCas(code, options.ca)));
     }
     long status = 0;
     curl_easy_getinfo(easy.get(), CURLINFO_RESPONSE_CODE, &status);
@@ -224,18 +251,30 @@ HttpClient::~HttpClient() = default;
 
 absl::StatusOr<HttpAnswer> HttpClient::Send(const HttpRequest& request) {
   std::unique_ptr<Handle> handle;
+  absl::Duration ahead;
   {
     MutexLock lock(mutex_);
+    ahead = ahead_;
     if (!idle_.empty()) {
       handle = std::move(idle_.back());
       idle_.pop_back();
     }
   }
   if (handle == nullptr) handle = std::make_unique<Handle>();
-  absl::StatusOr<HttpAnswer> answer = handle->Send(*this, request);
+  absl::StatusOr<HttpAnswer> answer = handle->Send(*this, request, ahead);
   MutexLock lock(mutex_);
   idle_.push_back(std::move(handle));
   return answer;
+}
+
+void HttpClient::SetClock(absl::Duration ahead) {
+  MutexLock lock(mutex_);
+  ahead_ = ahead;
+}
+
+absl::Time HttpClient::Now() const {
+  MutexLock lock(mutex_);
+  return absl::Now() + ahead_;
 }
 
 void HttpClient::EndWithin(absl::Duration time) {

@@ -20,6 +20,12 @@ struct SigningKeys {
   std::string session_token;  // of temporary keys; else empty
 };
 
+// The certificates of the CAs that servers' certificates may come from, a file in PEM. Empty: the system's.
+struct CaBundle {
+  std::string file;
+  std::string variable;  // that names the file, for messages
+};
+
 struct HttpRequest {
   std::string method;
   std::string url;
@@ -56,6 +62,7 @@ class HttpClient {
     // What signatures are made for.
     std::string region, service;
     absl::Duration connect_timeout = absl::Seconds(5);
+    CaBundle ca = {};
   };
   explicit HttpClient(Options options);
   ~HttpClient();
@@ -64,8 +71,15 @@ class HttpClient {
 
   // Any answer that has come whole is OK, whatever its status. Unavailable: no connection, or it was cut, or
   // took too long; the server may have done what the request asks for, or may still do so.
-  // FailedPrecondition: the URL or the server's certificate is wrong.
+  // FailedPrecondition: the URL or the server's certificate is wrong; says which CAs are trusted.
   absl::StatusOr<HttpAnswer> Send(const HttpRequest& request);
+
+  // How far a server's clock is ahead of this machine's: signatures bear the server's time from now on.
+  void SetClock(absl::Duration ahead);
+  // The time that signatures bear.
+  absl::Time Now() const;
+  // Below this a server accepts the signature of a wrong clock.
+  static constexpr absl::Duration kSkewThatMatters = absl::Minutes(5);
 
   // From so much later on all requests fail, those under way within a second.
   void EndWithin(absl::Duration time);
@@ -81,6 +95,8 @@ class HttpClient {
   CondVar changed_;
   std::chrono::steady_clock::time_point end_ ABSL_GUARDED_BY(mutex_) =
       std::chrono::steady_clock::time_point::max();
+  // As SetClock(). Zero: libcurl takes the machine's time.
+  absl::Duration ahead_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
   // Those that no call uses now.
   std::vector<std::unique_ptr<Handle>> idle_ ABSL_GUARDED_BY(mutex_);
 };

@@ -15,6 +15,7 @@
 #include "common/base/crc32c.h"
 #include "common/base/sha256.h"
 #include "common/base/status_macros.h"
+#include "common/object_store/s3_errors.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {
@@ -58,69 +59,6 @@ std::string Base64Crc32c(absl::string_view data) {
 pugi::xml_node ParseXml(const HttpAnswer& answer, const char* root, pugi::xml_document* xml) {
   const bool whole = xml->load_buffer(answer.body.data(), answer.body.size());
   return whole ? xml->child(root) : pugi::xml_node();
-}
-
-// What an answer that is no success says.
-struct Complaint {
-  std::string code;  // "NoSuchKey"; empty: the answer has none
-  std::string text;
-};
-
-Complaint ComplaintIn(const HttpAnswer& answer) {
-  pugi::xml_document xml;
-  const pugi::xml_node error = ParseXml(answer, "Error", &xml);
-  return {error.child_value("Code"), error.child_value("Message")};
-}
-
-// The status that an error has which came after a head that said 200.
-int StatusOf(const Complaint& complaint) {
-  const std::pair<const char*, int> statuses[] = {
-      {"PreconditionFailed", 412}, {"ConditionalRequestConflict", 409},
-      {"NoSuchUpload", 404},       {"NoSuchBucket", 404},
-      {"AccessDenied", 403},       {"InternalError", 500},
-      {"ServiceUnavailable", 503}, {"SlowDown", 503}};
-  for (const auto& [code, status] : statuses) {
-    if (complaint.code == code) return status;
-  }
-  return 400;
-}
-
-bool MayPass(const HttpAnswer& answer, const Complaint& complaint) {
-  // 409: another put of this key was under way (ConditionalRequestConflict). BadDigest and
-  // XAmzContentSHA256Mismatch: the data was damaged on its way.
-  if (answer.status == 501) return false;  // the store cannot do this at all
-  return answer.status >= 500 || answer.status == 408 || answer.status == 409 || answer.status == 429 ||
-         complaint.code == "RequestTimeout" || complaint.code == "BadDigest" ||
-         complaint.code == "XAmzContentSHA256Mismatch" || complaint.code == "InternalError" ||
-         complaint.code == "SlowDown";
-}
-
-std::string Describe(const HttpAnswer& answer, const Complaint& complaint) {
-  return absl::StrCat("HTTP ", answer.status, complaint.code.empty() ? "" : " ", complaint.code,
-                      complaint.text.empty() ? "" : ": ", complaint.text);
-}
-
-// What an answer means that would come again, and what to do: "; ...", or nothing.
-absl::Status Refusal(const HttpAnswer& answer, const Complaint& complaint, const S3Settings& settings,
-                     const std::string& bucket) {
-  if (complaint.code == "NoSuchBucket") {
-    return absl::FailedPreconditionError(
-        absl::StrCat("; make bucket '", bucket, "' first, or correct its name"));
-  }
-  if (answer.status == 404) return absl::NotFoundError("");
-  if (answer.status == 412) return absl::AbortedError("");
-  if (answer.status == 401 || answer.status == 403) {
-    return absl::PermissionDeniedError(
-        settings.web_identity.has_value()
-            ? "; check what role AWS_ROLE_ARN may do"
-            : "; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what these keys may do");
-  }
-  if (answer.status / 100 == 3 || complaint.code == "AuthorizationHeaderMalformed") {
-    const std::string region = answer.header("x-amz-bucket-region");
-    return absl::FailedPreconditionError(
-        absl::StrCat("; set AWS_REGION to the bucket's region", region.empty() ? "" : ", ", region));
-  }
-  return absl::FailedPreconditionError("");
 }
 
 // Whether a list goes on that is truncated after so many pages. `moves`: it says where it goes on, and that
@@ -173,7 +111,7 @@ struct ObjectStore::Call {
 
 ObjectStore::ObjectStore(Options options)
     : options_(std::move(options)),
-      http_({options_.settings.region, "s3", options_.connect_timeout}),
+      http_({options_.settings.region, "s3", options_.connect_timeout, options_.settings.ca}),
       credentials_(options_.settings, &http_) {}
 
 absl::StatusOr<HttpAnswer> ObjectStore::Try(const Call& call, HttpRequest& request, bool* renewed) {
@@ -185,10 +123,8 @@ absl::StatusOr<HttpAnswer> ObjectStore::Try(const Call& call, HttpRequest& reque
                         absl::StrCat("no answer from ", options_.settings.BucketUrl(call.bucket), ": ",
                                      answer.status().message()));
   }
-  const bool success = answer->status / 100 == 2;
-  // The end of an upload may fail after the head of its answer has said 200.
-  const Complaint complaint = success && call.method != "POST" ? Complaint{} : ComplaintIn(*answer);
-  if (success && complaint.code.empty()) {
+  const S3Error error = ErrorIn(*answer, call.method, http_.Now(), options_.settings, call.bucket);
+  if (answer->status / 100 == 2 && error.code.empty()) {
     pugi::xml_document xml;
     if (call.data_bytes > 0 && answer->body.size() != call.data_bytes) {
       return absl::UnavailableError(absl::StrCat("got ", answer->body.size(), " bytes of ", call.data_bytes));
@@ -198,14 +134,21 @@ absl::StatusOr<HttpAnswer> ObjectStore::Try(const Call& call, HttpRequest& reque
     }
     return answer;
   }
-  const std::string why = Describe(*answer, complaint);
-  if (success) answer->status = StatusOf(complaint);
-  // The answer to a HEAD has no code.
-  const bool expired = complaint.code == "ExpiredToken" || (call.method == "HEAD" && answer->status == 400);
-  const bool renews = expired && !std::exchange(*renewed, true) && credentials_.OnExpired(keys);
-  if (renews || MayPass(*answer, complaint)) return absl::UnavailableError(why);
-  const absl::Status refusal = Refusal(*answer, complaint, options_.settings, call.bucket);
-  return absl::Status(refusal.code(), absl::StrCat(why, refusal.message()));
+  if (error.skewed) return absl::UnavailableError(absl::StrCat(error.text, SetClock(*answer)));
+  const bool renews = error.expired && !std::exchange(*renewed, true) && credentials_.OnExpired(keys);
+  if (renews || error.may_pass) return absl::UnavailableError(error.text);
+  return absl::Status(error.refusal.code(), absl::StrCat(error.text, error.refusal.message()));
+}
+
+std::string ObjectStore::SetClock(const HttpAnswer& answer) {
+  const absl::Time theirs = TimeOf(answer), here = absl::Now();
+  if (theirs == absl::InfinitePast()) return "; this machine's clock is wrong, and the answer has no time";
+  http_.SetClock(theirs - here);
+  const auto text = [](absl::Time time) {
+    return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", time, absl::UTCTimeZone());
+  };
+  return absl::StrCat("; this machine's clock says ", text(here), ", the store's ", text(theirs),
+                      ": requests bear the store's time from now on, but set the clock (NTP)");
 }
 
 absl::StatusOr<HttpAnswer> ObjectStore::Exchange(const Call& call) {

@@ -21,9 +21,9 @@ namespace weir {
 // all else rests on, are put only if a condition holds. Thread-safe; calls block.
 //
 // A request that fails in a way that may pass (no connection, a cut or stalled one, 500, 503 SlowDown and
-// their like) is sent again, after waits that grow and vary, up to Options::limit. A conditional put whose
-// answer was lost would then find its own object in its way: each put bears a random token, which tells that
-// object apart from any other.
+// their like; s3_errors.cc has a table of them) is sent again, after waits that grow and vary, up to
+// Options::limit. A conditional put whose answer was lost would then find its own object in its way: each put
+// bears a random token, which tells that object apart from any other.
 //
 // Errors name the object, the server's reason and, where there is something to do, what. NotFound: no such
 // object. AlreadyExists, Aborted: the condition did not hold. PermissionDenied. FailedPrecondition: no such
@@ -108,6 +108,9 @@ class ObjectStore {
   // Sends a request once. Unavailable: the next try may be better. `renewed`: other keys were asked for
   // already, since the store called those of an earlier try expired.
   absl::StatusOr<HttpAnswer> Try(const Call& call, HttpRequest& request, bool* renewed);
+  // The store calls this machine's clock wrong: later requests bear the store's time. Returns both times, ";
+  // ...".
+  std::string SetClock(const HttpAnswer& answer);
   // What came of a conditional put that was sent with this token and ended with `sent`: an earlier try, or
   // one without an answer, may have taken effect.
   absl::Status Settle(const ObjectName& name, const std::string& token, const Condition& condition,

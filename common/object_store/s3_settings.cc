@@ -1,12 +1,14 @@
 #include "common/object_store/s3_settings.h"
 
 #include <cstdlib>
+#include <fstream>
 #include <initializer_list>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/system/environment.h"
 
 namespace weir {
 namespace {
@@ -19,7 +21,7 @@ absl::Status Refuse(absl::string_view what) {
 std::string First(const S3Settings::Variable& variable, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     const std::optional<std::string> value = variable(name);
-    if (value.has_value() && !value->empty()) return *value;
+    if (value.has_value() && !ValueIn(*value).empty()) return ValueIn(*value);
   }
   return "";
 }
@@ -35,11 +37,36 @@ absl::StatusOr<std::string> EndpointOf(const S3Settings::Variable& variable, con
   return Refuse(absl::StrCat(name, " must begin with http:// or https://, got '", endpoint, "'"));
 }
 
+// A path may have blanks in it; all else is one word.
+absl::Status CheckWords(const S3Settings::Variable& variable) {
+  for (const char* name : {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION",
+                           "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3",
+                           "AWS_ENDPOINT_URL_STS", "AWS_ROLE_ARN", "AWS_ROLE_SESSION_NAME"}) {
+    if (const absl::Status word = CheckOneWord(name, First(variable, {name})); !word.ok()) {
+      return Refuse(word.message());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CaBundle> CaOf(const S3Settings::Variable& variable) {
+  for (const char* name : {"AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"}) {
+    const std::string file = First(variable, {name});
+    if (file.empty()) continue;
+    if (std::ifstream(file).peek() != std::ifstream::traits_type::eof()) return CaBundle{file, name};
+    return Refuse(absl::StrCat(name, ": ", file, " cannot be read, or is empty; it must be a file with the ",
+                               "certificates of CAs, in PEM"));
+  }
+  return CaBundle();
+}
+
 }  // namespace
 
 absl::StatusOr<S3Settings> S3Settings::FromEnvironment(const Variable& variable) {
+  WEIR_RETURN_IF_ERROR(CheckWords(variable));
   const auto first = [&](std::initializer_list<const char*> names) { return First(variable, names); };
   S3Settings settings;
+  WEIR_ASSIGN_OR_RETURN(settings.ca, CaOf(variable));
   settings.keys = {first({"AWS_ACCESS_KEY_ID"}), first({"AWS_SECRET_ACCESS_KEY"}),
                    first({"AWS_SESSION_TOKEN"})};
   settings.region = first({"AWS_REGION", "AWS_DEFAULT_REGION"});

@@ -12,6 +12,7 @@
 #include "common/program/exit_codes.h"
 #include "common/program/help_formatter.h"
 #include "common/program/version.h"
+#include "common/system/environment.h"
 
 namespace weir {
 namespace {
@@ -30,6 +31,14 @@ void SetFormatter(CLI::App& app, const std::shared_ptr<CLI::FormatterBase>& form
 }
 
 }  // namespace
+
+CLI::Option* FileOrVariable(CLI::Option* option, const char* variable) {
+  const auto trim = [](std::string& path) {
+    path = ValueIn(path);
+    return std::string();
+  };
+  return option->envname(variable)->type_name("FILE")->transform(CLI::Validator(trim, ""));
+}
 
 int BadCommandLine(const CLI::App& app, const std::string& message) {
   const CLI::App* command = &app;

@@ -11,6 +11,10 @@ namespace weir {
 // standard error says what is wrong with it, what is allowed there, and what was probably meant.
 std::optional<int> ReadCommandLine(CLI::App& app, int argc, char** argv);
 
+// The option takes a file, which an environment variable may name, too. Blanks and line ends around the name
+// are no part of it (environment.h).
+CLI::Option* FileOrVariable(CLI::Option* option, const char* variable);
+
 // Reports that the command that `app` has read so far is bad. Returns kExitUsage.
 int BadCommandLine(const CLI::App& app, const std::string& message);
 

@@ -17,6 +17,7 @@
 #include "common/base/status_macros.h"
 #include "common/rpc/openssl_types.h"
 #include "common/rpc/private_file.h"
+#include "common/system/environment.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {
@@ -140,11 +141,8 @@ absl::Time EndOfCertificate(const std::string& pem) {
 }
 
 TlsFiles TlsFilesOfEnvironment() {
-  const auto path = [](const char* variable) {
-    const char* value = std::getenv(variable);
-    return std::string(value == nullptr ? "" : value);
-  };
-  return {path(kTlsCaVariable), path(kTlsCertificateVariable), path(kTlsKeyVariable)};
+  return {EnvironmentValue(kTlsCaVariable), EnvironmentValue(kTlsCertificateVariable),
+          EnvironmentValue(kTlsKeyVariable)};
 }
 
 TlsFiles TlsFilesIn(const std::string& directory, const Identity& identity) {

@@ -14,6 +14,7 @@
 #include "common/protocol/mode_traits.h"
 #include "common/rpc/job_token.h"
 #include "common/rpc/tls.h"
+#include "common/system/environment.h"
 #include "common/telemetry/grpc_process.h"
 #include "common/telemetry/logging.h"
 #include "local/saved_rows.h"
@@ -85,7 +86,7 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
   }
   WEIR_RETURN_IF_ERROR(PrepareProcess(options.log_level, environment.has_value() ? client.task : ""));
   const std::string token =
-      Text(options.token_file != nullptr ? options.token_file : std::getenv("WEIR_TOKEN_FILE"));
+      options.token_file != nullptr ? Text(options.token_file) : EnvironmentValue("WEIR_TOKEN_FILE");
   WEIR_ASSIGN_OR_RETURN(client.token, JobToken::ReadIfGiven(token));
   WEIR_ASSIGN_OR_RETURN(client.tls, Tls::ReadIfGiven(TlsFilesOfEnvironment()));
   if (client.tls != nullptr) {

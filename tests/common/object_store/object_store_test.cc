@@ -1,12 +1,15 @@
 // The client of object storage against a real S3 server, with faults in between.
 #include "common/object_store/object_store.h"
 
+#include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
@@ -283,7 +286,7 @@ TEST_CASE("What will not pass is told at once, with what to do") {
   CHECK(secret.code() == Code::kPermissionDenied);
   CHECK_THAT(std::string(secret.message()), Contains("cannot list s3://weir-test/x/: HTTP 403"));
   CHECK_THAT(std::string(secret.message()), Contains("SignatureDoesNotMatch"));
-  CHECK_THAT(std::string(secret.message()), Contains("check AWS_ACCESS_KEY_ID"));
+  CHECK_THAT(std::string(secret.message()), Contains("check AWS_SECRET_ACCESS_KEY"));
   const absl::Status bucket = fails([](auto&) {}, {"no-such-bucket", "x/"});
   CHECK(bucket.code() == Code::kFailedPrecondition);
   CHECK_THAT(std::string(bucket.message()), Contains("make bucket 'no-such-bucket' first"));
@@ -299,14 +302,106 @@ TEST_CASE("What will not pass is told at once, with what to do") {
   CHECK_THAT(std::string(nobody.message()), Contains("no answer from http://127.0.0.1:1/weir-test"));
 }
 
-TEST_CASE("The environment says how object storage is reached") {
-  std::map<std::string, std::string> environment;
-  const auto read = [&] {
-    return S3Settings::FromEnvironment([&](const char* name) -> std::optional<std::string> {
-      const auto found = environment.find(name);
-      return found == environment.end() ? std::nullopt : std::optional<std::string>(found->second);
-    });
+TEST_CASE("Where this machine's clock is wrong, requests bear the store's time after the first one") {
+  const auto ahead = [](const char* seconds) {
+    Server().SetFaults(absl::StrCat("ahead=", seconds));
+    return absl::MakeCleanup([] { Server().SetFaults(""); });
   };
+  for (const char* seconds : {"7200", "-7200"}) {
+    INFO(seconds);
+    const auto wrong = ahead(seconds);
+    ObjectStore store(Server().options());
+    // The answer to a HEAD has no code, but the store's time.
+    CHECK(store.Look(Key("clock/none")).status().code() == Code::kNotFound);
+    CHECK_THAT(Server().Counts(), Contains("\"skewed\": 1"));
+    CHECK(store.Put(Key("clock/a"), "a", kAnything) == absl::OkStatus());
+    CHECK(ReadAll(store, Key("clock/a")) == "a");
+    CHECK_THAT(Server().Counts(), Contains("\"skewed\": 1"));
+  }
+  {
+    const auto wrong = ahead("7200");
+    ObjectStore store(Server().options());
+    CHECK(store.List(S3Server::kBucket, "clock/").status() == absl::OkStatus());
+    CHECK_THAT(Server().Counts(), Contains("\"skewed\": 1"));
+    // A refusal is one all the same.
+    ObjectStore::Options options = Server().options();
+    options.settings.keys.secret_key = "wrong";
+    ObjectStore refused(options);
+    CHECK(refused.List(S3Server::kBucket, "clock/").status().code() == Code::kPermissionDenied);
+    CHECK(refused.Look(Key("clock/a")).status().code() == Code::kPermissionDenied);
+  }
+  // A store whose clock is always another one.
+  const auto wrong = ahead("7200&drifts=1");
+  ObjectStore::Options options = Server().options();
+  options.limit = absl::Milliseconds(100);
+  const absl::Status status = ObjectStore(options).List(S3Server::kBucket, "clock/").status();
+  CHECK(status.code() == Code::kUnavailable);
+  CHECK_THAT(std::string(status.message()),
+             Contains("RequestTimeTooSkewed: the clocks differ; this machine's "
+                      "clock says 20") &&
+                 Contains(", the store's 20") && Contains("set the clock"));
+}
+
+using Environment = std::map<std::string, std::string>;
+
+absl::StatusOr<S3Settings> SettingsOf(const Environment& environment) {
+  return S3Settings::FromEnvironment([&](const char* name) -> std::optional<std::string> {
+    const auto found = environment.find(name);
+    return found == environment.end() ? std::nullopt : std::optional<std::string>(found->second);
+  });
+}
+
+TEST_CASE(
+    "Blanks and line ends around a variable's value are no part of it, and others are refused by its name") {
+  const Environment clean = {{"AWS_ACCESS_KEY_ID", "id"},
+                             {"AWS_SECRET_ACCESS_KEY", "sec/ret+="},
+                             {"AWS_SESSION_TOKEN", "token"},
+                             {"AWS_REGION", "eu-west-1"},
+                             {"AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9000"}};
+  for (const std::string behind : {"\n", "\r\n", " ", "\t", " \n\n"}) {
+    Environment environment = clean;
+    for (auto& [name, value] : environment) value = behind + value + behind;
+    const auto settings = SettingsOf(environment);
+    REQUIRE(settings.status() == absl::OkStatus());
+    CHECK(settings->keys.key_id == "id");
+    CHECK(settings->keys.secret_key == "sec/ret+=");
+    CHECK(settings->keys.session_token == "token");
+    CHECK(settings->region == "eu-west-1");
+    CHECK(settings->endpoint == "http://127.0.0.1:9000");
+  }
+  for (const auto& [name, value] : clean) {
+    for (const std::string bad : {"a b", "a\nb", std::string("a\0b", 3), std::string("\xef\xbb\xbf") + "a"}) {
+      Environment environment = clean;
+      environment[name] = bad;
+      const std::string message(SettingsOf(environment).status().message());
+      CHECK_THAT(message, Contains(name + ": its character ") && Contains("which cannot be in it"));
+      CHECK_THAT(message, !Contains(bad));
+    }
+  }
+  Environment empty = clean;
+  empty["AWS_ACCESS_KEY_ID"] = "\n";
+  CHECK_THAT(std::string(SettingsOf(empty).status().message()), Contains("has no AWS_ACCESS_KEY_ID"));
+}
+
+TEST_CASE("The CAs that are trusted are those of the first variable that names a file") {
+  Environment environment = {{"AWS_ACCESS_KEY_ID", "id"}, {"AWS_SECRET_ACCESS_KEY", "secret"}};
+  CHECK(SettingsOf(environment)->ca.file.empty());
+  const std::string file = std::string(std::getenv("TEST_TMPDIR")) + "/ca.pem";
+  std::ofstream(file) << "-----BEGIN CERTIFICATE-----\n";
+  for (const char* variable : {"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "AWS_CA_BUNDLE"}) {
+    environment[variable] = file + "\n";
+    REQUIRE(SettingsOf(environment).status() == absl::OkStatus());
+    CHECK(SettingsOf(environment)->ca.file == file);
+    CHECK(SettingsOf(environment)->ca.variable == variable);
+  }
+  environment["AWS_CA_BUNDLE"] = "/nowhere/ca.pem";
+  CHECK_THAT(std::string(SettingsOf(environment).status().message()),
+             Contains("AWS_CA_BUNDLE: /nowhere/ca.pem cannot be read"));
+}
+
+TEST_CASE("The environment says how object storage is reached") {
+  Environment environment;
+  const auto read = [&] { return SettingsOf(environment); };
   CHECK_THAT(std::string(read().status().message()), Contains("the environment has no AWS_ACCESS_KEY_ID"));
   environment["AWS_ACCESS_KEY_ID"] = "id";
   CHECK_THAT(std::string(read().status().message()),

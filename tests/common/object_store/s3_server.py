@@ -14,6 +14,8 @@ Faults are set by POST /-/faults?..., and hold until the next such call:
     seed=N&rate=R[&kinds=FAULT,...]   each request has a fault with probability R, as the seed decides
     keys_seconds=N            temporary keys that are given from now on say that they expire after so many seconds
     expire=1                  the store refuses all temporary keys that there are, as expired
+    ahead=N&drifts=1          the store's clock is so many seconds ahead of this machine's; and is so again, from where it
+                              was, after each request that it refuses for that
 
 `500`, `503`, `409`, `damaged` (400 BadDigest): the answer, and nothing is done. `cut`: the connection is cut, and
 nothing is done. `lost`, `lost500`: all is done, and the connection is cut, or the answer is 500. `truncated`: the
@@ -111,6 +113,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.faults = Faults()
         self.late = []  # [requests to go, request]
         self.keys_seconds = 3600.0
+        self.ahead, self.drift = 0.0, 0.0
         # By id: secret, session token or None, whether they have expired.
         self.keys = {KEY_ID: [SECRET_KEY, None, False]}
         # moto is called in this process: a second server behind this one would take most of a test's time.
@@ -126,6 +129,9 @@ class Server(http.server.ThreadingHTTPServer):
         environ = EnvironBuilder(path=path, query_string=query, method=method, headers=headers, data=body).get_environ()
         content, status, answered = run_wsgi_app(app or self.s3, environ)
         return int(status.split()[0]), list(answered), b"".join(content)
+
+    def now(self):
+        return datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=self.ahead)
 
     def release(self, all_of_them):
         for entry in list(self.late):
@@ -150,6 +156,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 query = urllib.parse.parse_qs(url.query)
                 self.server.faults.set(query)
                 self.server.faults.counts.clear()
+                self.server.ahead = float(query.get("ahead", ["0"])[0])
+                self.server.drift = self.server.ahead if "drifts" in query else 0.0
                 self.server.keys_seconds = float(query.get("keys_seconds", ["3600"])[0])
                 for keys in self.server.keys.values():
                     keys[2] = keys[2] or ("expire" in query and keys[1] is not None)
@@ -160,6 +168,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         for name, value in headers:
             if name.lower() not in ("connection", "transfer-encoding", "content-length", "date"):
                 self.send_header(name, value)
+        self.send_header("Date", self.server.now().strftime("%a, %d %b %Y %H:%M:%S GMT"))
         length = [value for name, value in headers if name.lower() == "content-length"]
         bare = self.command == "HEAD"
         self.send_header("Content-Length", length[0] if bare and length else str(len(body)))
@@ -228,9 +237,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 return 403, "AccessDenied", f"{name} is not signed"
         # botocore wants the query's parameters apart.
         request.context["timestamp"] = self.headers["x-amz-date"]
-        now = datetime.datetime.now(datetime.timezone.utc)
+        now = self.server.now()
         then = datetime.datetime.strptime(self.headers["x-amz-date"] + "+0000", "%Y%m%dT%H%M%SZ%z")
         if abs((now - then).total_seconds()) > 900:
+            self.server.faults.counts["skewed"] += 1
             return 403, "RequestTimeTooSkewed", "the clocks differ"
         auth = S3SigV4Auth(Credentials(key_id, secret, token), service, region)
         canonical = auth.canonical_request(request)
@@ -254,7 +264,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             sts = body.startswith(b"Action=AssumeRoleWithWebIdentity&")
             refused = None if sts else self.why_refused(body)
             if refused is not None:
-                return self.complain(*refused)
+                self.complain(*refused)
+                self.server.ahead += self.server.drift if refused[1] == "RequestTimeTooSkewed" else 0
+                return None
             fault = self.server.faults.next("STS" if sts else self.command, self.path)
             if fault in ("409", "damaged") and self.command not in ("PUT", "POST"):
                 fault = None  # S3 says this of data alone
