@@ -236,6 +236,11 @@ absl::Status PushLog::BeginSegment(uint64_t number, uint64_t previous_bytes, uin
 }
 
 absl::Status PushLog::WriteRecord(const std::string& head, absl::Span<const absl::string_view> gradient) {
+  // No reader would take it.
+  if (head.size() > kMaxHeadBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a record describes a push with ", head.size(),
+                                                   " bytes; at most ", kMaxHeadBytes, " are possible"));
+  }
   Frame frame;
   frame.head_bytes = static_cast<uint32_t>(head.size());
   for (const absl::string_view bytes : gradient) {
@@ -277,6 +282,34 @@ absl::Status ClaimPushLog(FileSystem& files, const std::string& folder, const v1
 
 namespace {
 
+// The checksums of any parts of a text, each in about the same short time.
+class PrefixCrcs {
+ public:
+  explicit PrefixCrcs(absl::string_view text) : text_(text) {
+    uint32_t crc = 0;
+    for (size_t at = 0; at < text.size(); at += kStride) {
+      marks_.push_back(crc);
+      crc = ExtendCrc32c(crc, text.data() + at, std::min(kStride, text.size() - at));
+    }
+    marks_.push_back(crc);
+  }
+  // Of the bytes from `begin` up to `end`.
+  uint32_t Of(size_t begin, size_t end) const {
+    // The checksum of a concatenation is that of its second part, XOR what the first one's becomes.
+    return Before(end) ^ ConcatCrc32c(Before(begin), 0, end - begin);
+  }
+
+ private:
+  static constexpr size_t kStride = 64;
+  uint32_t Before(size_t at) const {
+    const size_t mark = at / kStride;
+    return ExtendCrc32c(marks_[mark], text_.data() + mark * kStride, at % kStride);
+  }
+
+  const absl::string_view text_;
+  std::vector<uint32_t> marks_;
+};
+
 // Reads one segment, record by record.
 class SegmentReader {
  public:
@@ -300,21 +333,18 @@ class SegmentReader {
     return true;
   }
 
-  // Whether a later record was written when the record at this place was already durable.
-  absl::StatusOr<bool> LaterRecordKnewItDurable() {
+  // Whether a later record was written when the record at this place was already durable. A gradient may hold
+  // anything, such as the magic number at each of its bytes: the time is bounded by the bytes that are
+  // searched.
+  absl::StatusOr<bool> LaterRecordKnewItDurable() const {
     constexpr uint64_t kWindow = 1 << 20;
     std::string window;
     for (uint64_t begin = at_ + 1; begin + sizeof(Frame) <= end_; begin += kWindow) {
-      // The windows overlap, so that no magic number is cut in two.
-      window.resize(std::min(kWindow + sizeof(kMagic) - 1, end_ - begin));
+      // The windows overlap, so that each has the whole head of every record that begins in its first kWindow
+      // bytes.
+      window.resize(std::min(kWindow + sizeof(Frame) + kMaxHeadBytes, end_ - begin));
       WEIR_RETURN_IF_ERROR(file_.Read(begin, absl::MakeSpan(&window[0], window.size())));
-      const absl::string_view magic(reinterpret_cast<const char*>(&kMagic), sizeof(kMagic));
-      for (size_t i = window.find(magic.data(), 0, magic.size()); i != std::string::npos;
-           i = window.find(magic.data(), i + 1, magic.size())) {
-        Frame frame;
-        WEIR_ASSIGN_OR_RETURN(const bool head, ReadHead(begin + i, &frame));
-        if (head && frame.synced_bytes > at_) return true;
-      }
+      if (FindLater(window, begin, std::min<uint64_t>(kWindow, window.size()))) return true;
     }
     return false;
   }
@@ -324,13 +354,38 @@ class SegmentReader {
   absl::StatusOr<bool> ReadHead(uint64_t at, Frame* frame) {
     if (at > end_ || end_ - at < sizeof(*frame)) return false;
     WEIR_RETURN_IF_ERROR(file_.Read(at, {reinterpret_cast<char*>(frame), sizeof(*frame)}));
-    const uint64_t rest = end_ - at - sizeof(*frame);
     // Sizes are checked before memory is allocated.
-    if (frame->magic != kMagic || frame->head_bytes > kMaxHeadBytes || frame->head_bytes > rest) return false;
+    if (!Fits(*frame, at)) return false;
     head_.resize(frame->head_bytes);
     WEIR_RETURN_IF_ERROR(file_.Read(at + sizeof(*frame), absl::MakeSpan(&head_[0], head_.size())));
-    return ChecksumOf(*frame, head_) == frame->checksum &&
-           frame->gradient_bytes <= rest - frame->head_bytes && frame->gradient_bytes % sizeof(float) == 0;
+    return ChecksumOf(*frame, head_) == frame->checksum;
+  }
+
+  // Whether a record with this frame may begin here, as far as its sizes say.
+  bool Fits(const Frame& frame, uint64_t at) const {
+    const uint64_t rest = end_ - at - sizeof(frame);
+    return frame.magic == kMagic && frame.head_bytes <= kMaxHeadBytes && frame.head_bytes <= rest &&
+           frame.gradient_bytes <= rest - frame.head_bytes && frame.gradient_bytes % sizeof(float) == 0;
+  }
+
+  // As LaterRecordKnewItDurable(), among the records that begin in the first bytes of the window, which
+  // begins at this place of the file.
+  bool FindLater(const std::string& window, uint64_t begin, uint64_t first) const {
+    const absl::string_view magic(reinterpret_cast<const char*>(&kMagic), sizeof(kMagic));
+    std::optional<PrefixCrcs> crcs;
+    for (size_t i = window.find(magic.data(), 0, magic.size());
+         i < first && window.size() - i >= sizeof(Frame);
+         i = window.find(magic.data(), i + 1, magic.size())) {
+      Frame frame;
+      std::memcpy(&frame, &window[i], sizeof(frame));
+      if (frame.synced_bytes <= at_ || !Fits(frame, begin + i)) continue;
+      if (!crcs.has_value()) crcs.emplace(window);
+      // As ChecksumOf(): the rest of the frame and the head follow each other.
+      if (crcs->Of(i + offsetof(Frame, head_bytes), i + sizeof(frame) + frame.head_bytes) == frame.checksum) {
+        return true;
+      }
+    }
+    return false;
   }
 
   const ReadableFile& file_;

@@ -461,6 +461,74 @@ TEST_CASE("PushLog: damage to what was on the disk is found, and named") {
   CHECK(cut > 0);
 }
 
+TEST_CASE("PushLog: a record that no reader would take is not written, and not acknowledged") {
+  constexpr size_t kMost = 1 << 20;
+  for (const bool fits : {true, false}) {
+    Fixture f;
+    REQUIRE(f.Begin().ok());
+    v1::LoggedPush push;
+    push.set_version(1);
+    push.set_outcome(v1::REFUSED);
+    // Its tag and length take 4 bytes.
+    push.set_reason(std::string(kMost - push.ByteSizeLong() - 4 + (fits ? 0 : 1), 'x'));
+    REQUIRE(push.ByteSizeLong() == kMost + (fits ? 0 : 1));
+    absl::Status written = absl::UnknownError("no answer");
+    f.log->Append(push, nullptr, 0, [&](absl::Status status) { written = std::move(status); });
+    f.Run();
+    CHECK(written.ok() == fits);
+    int read = 0;
+    const absl::StatusOr<LogEnd> end = ReadPushLog(
+        f.files, kFolder, Description(), 1, [&](const v1::LoggedPush& record, absl::Span<const float>) {
+          CHECK(record.reason() == push.reason());
+          ++read;
+          return absl::OkStatus();
+        });
+    CHECK(end.ok());
+    CHECK(read == (fits ? 1 : 0));
+  }
+}
+
+TEST_CASE(
+    "PushLog: whatever a gradient holds, the search for a record behind it reads each byte about twice") {
+  Fixture f;
+  REQUIRE(f.Begin().ok());
+  f.Append(1);
+  f.Run();
+  // Each four bytes are the beginning of a record with a long head, as far as the sizes say.
+  constexpr uint32_t kMagic = 0x474f4c57;
+  const size_t elements = 1 << 20;
+  const auto values = std::make_shared<std::vector<float>>(elements);
+  for (float& value : *values) std::memcpy(&value, &kMagic, sizeof(value));
+  const uint32_t bytes = 1 << 19, zero = 0;
+  for (size_t i = 0; i + 8 <= elements; i += 8) {
+    std::memcpy(&(*values)[i + 2], &bytes, sizeof(bytes));
+    for (const size_t at : {4, 5, 7}) std::memcpy(&(*values)[i + at], &zero, sizeof(zero));
+  }
+  v1::LoggedPush push;
+  push.set_version(2);
+  push.set_outcome(v1::OK);
+  f.log->Append(push, {values, values->data()}, elements, nullptr);
+  f.Run();
+  const std::string path = JoinPath(kFolder, "00000001.log");
+  std::string whole = f.files.Contents(path);
+  // Cut: a crash may have done that. The record before it stays.
+  f.files.SetContents(path, whole.substr(0, whole.size() - 1));
+  const uint64_t before = f.files.operations();
+  uint64_t last = 0;
+  const absl::StatusOr<LogEnd> end = f.Read(&last);
+  REQUIRE(end.ok());
+  CHECK(last == 1);
+  CHECK(f.files.operations() - before < 30);
+  // A record behind it shows that it was on the disk.
+  f.files.SetContents(path, whole);
+  f.Append(3);
+  f.Run();
+  whole = f.files.Contents(path);
+  whole[whole.size() / 2] ^= 1;
+  f.files.SetContents(path, whole);
+  CHECK(absl::IsDataLoss(f.Read(&last).status()));
+}
+
 TEST_CASE("PushLog: another shard's log is refused, and after an error nothing is acknowledged") {
   Fixture f;
   REQUIRE(f.Begin().ok());
