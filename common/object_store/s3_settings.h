@@ -21,7 +21,7 @@ struct S3Settings {
     std::string token_file, role_arn, session_name, endpoint;
   };
   std::optional<WebIdentity> web_identity;
-  CaBundle ca;
+  CaBundle ca = {};
 
   // AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; or, without these keys,
   // AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN, AWS_ROLE_SESSION_NAME (weir), AWS_ENDPOINT_URL_STS.

@@ -60,7 +60,7 @@ void Checker::CheckRestored() {
     }
     for (const CheckpointSaved& saved : log_.saved) {
       // The restoring coordinator may not know yet of a checkpoint that was complete just before.
-      if (saved.at + absl::Milliseconds(500) > restored.at ||
+      if (saved.damaged || saved.at + absl::Milliseconds(500) > restored.at ||
           saved.versions[restored.shard].count() <= restored.version)
         continue;
       Violate(Invariant::kRestored, "ps:", restored.shard, " starts at ", At(restored.at), " with version ",

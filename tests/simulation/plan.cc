@@ -218,6 +218,24 @@ void PlanDisk(Dice& dice, Plan* plan) {
   }
 }
 
+// Of a stream of chance of its own, too. With a log the one before may not be enough: a later checkpoint that
+// failed may have dropped what follows on it.
+void PlanDecay(Dice& dice, Plan* plan) {
+  if (!plan->recoverable() || plan->logs() || !dice.Chance(0.25)) return;
+  for (uint32_t i = dice.From(1, 2); i > 0; --i) {
+    FaultPlan fault;
+    fault.kind = FaultPlan::Kind::kBitFlips;
+    fault.at = dice.Time(absl::Milliseconds(200), absl::Milliseconds(2000));
+    fault.first = dice.Below(plan->shards());
+    plan->faults.push_back(fault);
+    // A server comes back soon after it, and reads the checkpoint.
+    fault.kind = FaultPlan::Kind::kServerCrash;
+    fault.at += dice.Time(absl::Milliseconds(1), absl::Milliseconds(100));
+    fault.duration = dice.Time(absl::Milliseconds(10), absl::Milliseconds(500));
+    plan->faults.push_back(fault);
+  }
+}
+
 // Of a stream of chance of its own, too.
 void PlanTraining(Dice& dice, Plan* plan) {
   plan->config.mutable_cluster()->set_workers(static_cast<uint32_t>(plan->workers.size()));
@@ -436,6 +454,8 @@ const char* Name(FaultPlan::Kind kind) {
       return "disk hangs within";
     case FaultPlan::Kind::kReplaced:
       return "coordinator to be replaced";
+    case FaultPlan::Kind::kBitFlips:
+      return "a bit of the newest checkpoint flips";
   }
   return "";
 }
@@ -475,6 +495,8 @@ Plan MakePlan(uint64_t seed, bool with_table) {
   PlanFaults(dice, &plan);
   Dice disk(seed, "plan: disk");
   PlanDisk(disk, &plan);
+  Dice decay(seed, "plan: decay");
+  PlanDecay(decay, &plan);
   Dice training(seed, "plan: training");
   PlanTraining(training, &plan);
   Dice chunks(seed, "plan: chunks");

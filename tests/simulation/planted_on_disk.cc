@@ -1,5 +1,6 @@
 // Bugs of what outlives a server: files, and the coordinator's store.
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -97,6 +98,9 @@ class ForgetfulStore final : public JobStore {
   void Commit(v1::CheckpointManifest manifest, Done done) override {
     inner_->Commit(std::move(manifest), std::move(done));
   }
+  void PassOver(uint64_t step, const std::string& why, Found done) override {
+    inner_->PassOver(step, why, std::move(done));
+  }
   void Discard(uint64_t step) override { inner_->Discard(step); }
 
  private:
@@ -124,6 +128,9 @@ class HastyStore final : public JobStore {
     done(absl::OkStatus());
     inner_->Commit(std::move(manifest), [](const absl::Status&) {});
   }
+  void PassOver(uint64_t step, const std::string& why, Found done) override {
+    inner_->PassOver(step, why, std::move(done));
+  }
   void Discard(uint64_t step) override { inner_->Discard(step); }
 
  private:
@@ -146,6 +153,9 @@ class NeverReplaced final : public JobStore {
     inner_->Commit(std::move(manifest),
                    [done = std::move(done)](absl::Status status) { done(Deny(std::move(status))); });
   }
+  void PassOver(uint64_t step, const std::string& why, Found done) override {
+    inner_->PassOver(step, why, std::move(done));
+  }
   void Discard(uint64_t step) override { inner_->Discard(step); }
 
  private:
@@ -153,6 +163,27 @@ class NeverReplaced final : public JobStore {
     return absl::IsAborted(status) ? absl::OkStatus() : status;
   }
   const std::unique_ptr<JobStore> inner_;
+};
+
+// The checkpoint before a damaged one is not taken: the damaged one is, again and again.
+class DamagedAgain final : public JobStore {
+ public:
+  explicit DamagedAgain(std::unique_ptr<JobStore> inner)
+      : inner_(std::move(inner)), newest_(inner_->opened().newest) {}
+  const Opened& opened() const override { return inner_->opened(); }
+  void Reserve(const Numbers& up_to, Done done) override { inner_->Reserve(up_to, std::move(done)); }
+  std::string FolderOf(uint64_t step) const override { return inner_->FolderOf(step); }
+  void Begin(uint64_t step, Done done) override { inner_->Begin(step, std::move(done)); }
+  void Commit(v1::CheckpointManifest manifest, Done done) override {
+    newest_ = manifest;
+    inner_->Commit(std::move(manifest), std::move(done));
+  }
+  void PassOver(uint64_t step, const std::string& why, Found done) override { done(*newest_); }
+  void Discard(uint64_t step) override { inner_->Discard(step); }
+
+ private:
+  const std::unique_ptr<JobStore> inner_;
+  std::optional<v1::CheckpointManifest> newest_;
 };
 
 template <typename Store>
@@ -187,6 +218,10 @@ std::vector<PlantedBug> PlantedOnDisk() {
        "a store that another coordinator has taken says that all is well",
        {Invariant::kReplaced},
        WrapStore<NeverReplaced>},
+      {"damaged checkpoint again",
+       "where the newest checkpoint is damaged, it is loaded again instead of the one before",
+       {Invariant::kProgress},
+       WrapStore<DamagedAgain>},
       {"logged before durable",
        "the log counts a push as on the disk when it is written, not when it is synced",
        {Invariant::kAcknowledged},

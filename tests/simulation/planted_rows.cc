@@ -136,6 +136,9 @@ class PartsForgotten final : public JobStore {
       });
     });
   }
+  void PassOver(uint64_t step, const std::string& why, Found done) override {
+    inner_->PassOver(step, why, std::move(done));
+  }
   void Discard(uint64_t step) override { inner_->Discard(step); }
 
  private:

@@ -191,6 +191,9 @@ class ChangedTables : public JobStore {
     }
     inner_->Commit(std::move(manifest), std::move(done));
   }
+  void PassOver(uint64_t step, const std::string& why, Found done) override {
+    inner_->PassOver(step, why, std::move(done));
+  }
   void Discard(uint64_t step) override { inner_->Discard(step); }
 
  protected:

@@ -153,6 +153,8 @@ struct CheckpointSaved {
   absl::Duration at;
   uint64_t step = 0;
   std::vector<v1::Version> versions;  // by shard
+  // A bit of it has flipped since.
+  bool damaged = false;
   // The incarnation of the coordinator that saved it.
   uint64_t coordinator = 0;
 };

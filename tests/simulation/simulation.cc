@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/whole_checkpoint.h"
 #include "common/program/exit_codes.h"
 #include "tests/simulation/sim_program.h"
 #include "tests/simulation/sim_server.h"
@@ -243,6 +245,8 @@ class Simulation {
   void Strike(const FaultPlan& fault);
   // The job goes on if the worker of this fault stays away.
   bool CanDoWithout(const FaultPlan& fault) const;
+  // In the newest checkpoint's file of this shard, if the one before is whole.
+  void FlipBit(uint32_t shard);
   void Partition(World::Node from, World::Node to, bool both, absl::Duration duration);
 
   const Plan& plan_;
@@ -260,6 +264,23 @@ void Simulation::Partition(World::Node from, World::Node to, bool both, absl::Du
   };
   block(true);
   site_.world.After(duration, [block] { block(false); });
+}
+
+void Simulation::FlipBit(uint32_t shard) {
+  const std::string& dir = plan_.config.checkpoint().directory();
+  const auto newest = LatestComplete(site_.disk, dir);
+  if (!newest.ok() || newest->manifest.job().done() || !ReadWhole(site_.disk, newest->folder).ok()) return;
+  const uint64_t step = newest->manifest.step();
+  if (!FindWholeBefore(site_.disk, dir, step).ok()) return;
+  const std::string path = JoinPath(
+      newest->folder, newest->manifest.files(static_cast<int>(shard) % newest->manifest.files_size()).name());
+  std::string bytes = site_.disk.Contents(path);
+  bytes[site_.world.Below(static_cast<uint32_t>(bytes.size()))] ^=
+      static_cast<char>(1 << site_.world.Below(8));
+  site_.disk.SetContents(path, bytes);
+  ++site_.faults["a bit of the newest checkpoint flipped"];
+  site_.world.Trace("bit flips", {step});
+  for (CheckpointSaved& saved : site_.log.saved) saved.damaged |= saved.step == step;
 }
 
 bool Simulation::CanDoWithout(const FaultPlan& fault) const {
@@ -365,6 +386,8 @@ void Simulation::Strike(const FaultPlan& fault) {
                          [this, old, pid = world.pid(server)] { Replace(old, pid); });
            }});
     }
+    case Kind::kBitFlips:
+      return FlipBit(fault.first);
     case Kind::kServerPartition:
       return Partition(site_.servers[0]->node(), server, /*both=*/true, fault.duration);
   }

@@ -370,7 +370,11 @@ TEST_CASE(
     CHECK(settings->endpoint == "http://127.0.0.1:9000");
   }
   for (const auto& [name, value] : clean) {
-    for (const std::string bad : {"a b", "a\nb", std::string("a\0b", 3), std::string("\xef\xbb\xbf") + "a"}) {
+    for (const std::string& bad : std::vector<std::string>{"a b",
+                                                           "a\nb",
+                                                           {"a\0b", 3},
+                                                           "\xef\xbb\xbf"
+                                                           "a"}) {
       Environment environment = clean;
       environment[name] = bad;
       const std::string message(SettingsOf(environment).status().message());
