@@ -95,7 +95,10 @@ absl::StatusOr<ShardLoader::Loaded> ShardLoader::MakeParts(const Task& task, uin
       BlockStore::Create(task.store, install.has_restore() ? BlockStore::Restore(restore) : nullptr));
   if (!checkpoint.has_directory()) return loaded;
   if (!TraitsOf(*options_.config).applies_alone) {
-    WEIR_RETURN_IF_ERROR(CheckNoLog(*options_.files, checkpoint.directory(), task.job, position));
+    const absl::Status none = CheckNoLog(*options_.files, checkpoint.directory(), task.job, position);
+    // Not DataLoss: another checkpoint would not help.
+    if (absl::IsDataLoss(none)) return absl::FailedPreconditionError(none.message());
+    WEIR_RETURN_IF_ERROR(none);
     return loaded;
   }
   // The log of an earlier incarnation counts, whether or not this incarnation keeps one.
