@@ -55,6 +55,13 @@ struct RowsToRead {
   absl::Span<float> values;  // keys.size() x dim
 };
 
+// Something that must be the same for every worker of the job, as "the training set's examples" and their
+// hash.
+struct Fingerprint {
+  std::string name;   // for messages; 1 to 64 bytes
+  std::string value;  // at most 128 bytes
+};
+
 struct ClientOptions {
   // Addresses of ps:0, ps:1, ...: "host:port" or "unix:/path".
   std::vector<std::string> servers;
@@ -75,6 +82,10 @@ struct ClientOptions {
   std::string job_config;
   // Size of the training set; the same for every worker. 0 for a reader.
   uint64_t train_examples = 0;
+  // What this worker and the others must agree on, at most 16, each with a name of its own. ps:0 refuses a
+  // worker whose value of a name differs from that of the first worker that gave this name. A reader gives
+  // none.
+  std::vector<Fingerprint> fingerprints;
   // The initial values of all tensors, for a worker whose model is uploaded() (ModelSpec). If the job has no
   // values yet and names this worker, Join() uploads them. Read until Join() returns.
   std::vector<ConstTensor> initial_values;

@@ -93,6 +93,11 @@ absl::StatusOr<std::unique_ptr<ClientImpl>> ClientImpl::Enter(const ClientOption
   request.set_model(ToProto(model).SerializeAsString());
   request.set_job_config(options.job_config);
   request.set_train_examples(options.train_examples);
+  for (const Fingerprint& fingerprint : options.fingerprints) {
+    v1::Fingerprint& declared = *request.add_fingerprints();
+    declared.set_name(fingerprint.name);
+    declared.set_value(fingerprint.value);
+  }
   request.set_evaluates(options.evaluates);
   *request.mutable_protocol() = OwnProtocol();
   if (job != 0) request.mutable_job()->set_id(job);
