@@ -122,7 +122,13 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
   LogInfo("computing on ", absl::StrJoin(devices.names, ", "),
           devices.reason.empty() ? "" : absl::StrCat(" (", devices.reason, ")"));
   options.evaluates = EvaluatesEpochs(config, data);
-  options.train_examples = options.reader ? 0 : static_cast<uint64_t>(data.train.size());
+  if (!options.reader) {
+    options.train_examples = static_cast<uint64_t>(data.train.size());
+    options.fingerprints.push_back({"the training set's examples", data.train.Fingerprint()});
+    if (data.test.has_value()) {
+      options.fingerprints.push_back({"the test set's examples", data.test->Fingerprint()});
+    }
+  }
 
   std::unique_ptr<InProcessCluster> local;
   if (!environment.has_value()) {

@@ -22,6 +22,7 @@
 #include "ps_server/coordinator/departures.h"
 #include "ps_server/coordinator/divergence_watch.h"
 #include "ps_server/coordinator/farewell.h"
+#include "ps_server/coordinator/fingerprints.h"
 #include "ps_server/coordinator/initial_upload.h"
 #include "ps_server/coordinator/job_end.h"
 #include "ps_server/coordinator/job_evaluations.h"
@@ -171,8 +172,8 @@ class Coordinator {
   std::string DeclaredBy(bool worker) const;
   // The job's model and length are fixed.
   bool settled() const { return shards_.begun() || has_checkpoint(); }
-  // Before the job is settled(): forgets the model or the length if no waiting process declares it any more,
-  // so that the next process may declare another.
+  // Forgets the model, the length or the fingerprints if no waiting process declares them any more, so that
+  // the next process may declare others: before the job is settled(), or (fingerprints) has had a worker.
   void ForgetUndeclared();
   // Whether the next process that joins says where the servers are: the cluster spec of ps:0 does not say it,
   // and no process waits that has said it.
@@ -395,6 +396,7 @@ class Coordinator {
   // settled() it is only what the waiting processes declare, and is forgotten when they go.
   std::optional<ModelSpec> model_;
   JobSize size_;
+  Fingerprints fingerprints_;
   // As Options::init_from, unless that one is damaged.
   std::optional<uint64_t> init_from_;
   // For a whole checkpoint, since the one to install is damaged. No shard is told to install meanwhile; those

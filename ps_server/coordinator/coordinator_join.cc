@@ -85,6 +85,7 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, 
   request.clear_model();
   request.clear_job_config();
   request.clear_ps_addresses();
+  request.clear_fingerprints();
   members_.waiting().push_back({std::move(request), std::move(done), call, now()});
   if (worker) ReplaceIfGone(rank);
   MaybeInstall();
@@ -150,11 +151,15 @@ absl::Status Coordinator::CheckJoin(const v1::JoinRequest& request) {
   const uint32_t shards = ShardsOf(model, static_cast<uint32_t>(request.ps_addresses_size()));
   WEIR_RETURN_IF_ERROR(
       CheckServerMemory(options_.config, options_.workers, model.elements(), shards, options_.memory_bytes));
-  if (worker) WEIR_RETURN_IF_ERROR(CheckLength(request));
+  if (worker) {
+    WEIR_RETURN_IF_ERROR(CheckLength(request));
+    WEIR_RETURN_IF_ERROR(fingerprints_.Check(request));
+  }
 
   if (AddressesOpen()) shards_.Readdress({request.ps_addresses().begin(), request.ps_addresses().end()});
   if (worker || !model_.has_value()) SetModel(std::move(model));
   if (worker && size_.batches == 0) SetLength(request.train_examples());
+  if (worker) fingerprints_.Declare(request);
   return absl::OkStatus();
 }
 
@@ -220,6 +225,7 @@ std::string Coordinator::DeclaredBy(bool worker) const {
 }
 
 void Coordinator::ForgetUndeclared() {
+  if (!members_.AnyWorkerWaits()) fingerprints_.Forget();
   if (settled()) return;
   if (members_.waiting().empty()) model_.reset();
   if (members_.AnyWorkerWaits()) return;

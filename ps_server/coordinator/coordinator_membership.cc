@@ -50,6 +50,7 @@ void Coordinator::MaybeAdmit() {
       continue;
     }
     farewell_.OnMember(rank);
+    fingerprints_.Settle();
     members_.Admit(std::move(*it), numbers_.NextIncarnation(), now(), now() + lease());
     it = members_.waiting().erase(it);
     changed = true;

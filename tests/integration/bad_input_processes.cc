@@ -5,9 +5,9 @@
 namespace weir {
 namespace {
 
-std::string Csv(int lines) {
+std::string Csv(int lines, int first = 0) {
   std::string text;
-  for (int i = 0; i < lines; ++i) {
+  for (int i = first; i < first + lines; ++i) {
     const int label = i % 2;
     text += std::to_string(label + 0.25 * (i % 3)) + "," + std::to_string(0.1 * (i % 7)) + "," +
             std::to_string(1 - label) + "," + std::to_string(label) + "\n";
@@ -57,6 +57,7 @@ BadInputFiles::BadInputFiles() {
   folder.Write("train.csv", Csv(kBadInputExamples));
   folder.Write("test.csv", Csv(50));
   folder.Write("short.csv", Csv(300));
+  folder.Write("order.csv", Csv(kBadInputExamples, /*first=*/1));
   folder.Write("word.csv", Csv(4) + "0.5,many,0,1\n" + Csv(4));
   folder.Write("columns.csv", Csv(2) + "0.5,0,1\n");
   folder.Write("empty.csv", "");
@@ -219,6 +220,9 @@ std::vector<BadProcess> BadProcesses() {
               "optimizer.learning_rate: expected 0.01, got 0.5"}),
       in_job("other data set size", {"--set", "data.train.path=short.csv"},
              {"the training set of worker:1 has 300 examples; that of the job has 400"}),
+      in_job("other examples, as many", {"--set", "data.train.path=order.csv"},
+             {"the workers differ in the training set's examples: worker:1 has features ",
+              ", and worker:0, which joined before, has features "}),
       in_job("a history that cannot be written", {"--history=/nowhere/h"}, {"/nowhere/h"}),
   };
 }

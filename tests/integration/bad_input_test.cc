@@ -15,6 +15,7 @@
 #include "tests/integration/grpc_raw_caller.h"
 #include "tests/integration/processes.h"
 #include "worker/compute/compute_backend.h"
+#include "worker/data/load_data.h"
 #include "worker/model/model.h"
 
 namespace weir {
@@ -31,6 +32,8 @@ struct Program {
     options.servers = job.ps_addresses();
     options.job_config = config.SerializeAsString();
     options.train_examples = kBadInputExamples;
+    const auto data = LoadData(config.data(), "", config.model().loss());
+    options.fingerprints = {{"the training set's examples", data->train.Fingerprint()}};
     weights.resize(model.elements());
     gradient.resize(model.elements(), 0.01f);
   }
@@ -62,6 +65,10 @@ void CheckBadJoins(const Program& good) {
   CheckError(Client::Join(bad.options, good.model).status(), absl::StatusCode::kFailedPrecondition,
              {"the training set of worker:1 has 399 examples; that of the job has 400"});
   bad.options.train_examples = kBadInputExamples;
+  bad.options.fingerprints[0].value = "others";
+  CheckError(Client::Join(bad.options, good.model).status(), absl::StatusCode::kFailedPrecondition,
+             {"the training set's examples: worker:1 has others, and worker:0"});
+  bad.options.fingerprints = good.options.fingerprints;
   bad.options.rank = 7;
   CheckError(Client::Join(bad.options, good.model).status(), absl::StatusCode::kInvalidArgument,
              {"worker:1 has rank 7; the job has 2 workers"});

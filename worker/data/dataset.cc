@@ -5,7 +5,18 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/crc32c.h"
+
 namespace weir {
+namespace {
+
+template <typename T>
+uint32_t Extend(uint32_t crc, const std::vector<T>& values) {
+  return ExtendCrc32c(crc, values.data(), values.size() * sizeof(T));
+}
+
+}  // namespace
 
 void KeyColumn::DropNeedlessOffsets() {
   for (size_t i = 0; i < offsets.size(); ++i) {
@@ -29,6 +40,17 @@ Dataset::Dataset(std::vector<int64_t> shape, Values values, float scale, std::ve
       values_(std::move(values)),
       scale_(scale),
       targets_(std::move(targets)) {}
+
+std::string Dataset::Fingerprint() const {
+  uint32_t features = Extend(ExtendCrc32c(0, &scale_, sizeof(scale_)), shape_);
+  std::visit([&features](const auto& values) { features = Extend(features, values); }, values_);
+  std::string text = absl::StrCat("features ", absl::Hex(features, absl::kZeroPad8), ", labels ",
+                                  absl::Hex(Extend(Extend(0, labels_), targets_), absl::kZeroPad8));
+  if (keys_.empty()) return text;
+  uint32_t keys = 0;
+  for (const KeyColumn& column : keys_) keys = Extend(Extend(keys, column.keys), column.offsets);
+  return absl::StrCat(text, ", keys ", absl::Hex(keys, absl::kZeroPad8));
+}
 
 int64_t Dataset::bytes_of_example() const {
   int64_t keys = 0;

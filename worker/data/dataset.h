@@ -62,6 +62,9 @@ class Dataset {
   // The size of the last layer of a model for this data: a logit per class, or one prediction.
   int64_t outputs() const { return classes_ == 0 ? 1 : classes_; }
 
+  // Checksums of all examples in their order: "features 8a3b12ff, labels 5e6f7a8b".
+  std::string Fingerprint() const;
+
   // Of the features and keys of one gathered example, on average.
   int64_t bytes_of_example() const;
 

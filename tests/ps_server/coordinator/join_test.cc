@@ -347,6 +347,99 @@ TEST_CASE("What others who wait have declared too is kept when one of them goes"
   CHECK(f.Status().total_examples() == 128);
 }
 
+void AddFingerprint(v1::JoinRequest* request, const std::string& name, const std::string& value) {
+  v1::Fingerprint& fingerprint = *request->add_fingerprints();
+  fingerprint.set_name(name);
+  fingerprint.set_value(value);
+}
+
+v1::JoinRequest JoinWith(const CoordinatorFixture& f, uint32_t rank, const std::string& examples,
+                         uint64_t instance = 0) {
+  v1::JoinRequest request = f.JoinRequest(rank, instance);
+  AddFingerprint(&request, "the training set's examples", examples);
+  return request;
+}
+
+TEST_CASE("Workers with different fingerprints are refused, with both tasks and both values") {
+  CoordinatorFixture f(kBounded);
+  f.Start();
+  f.Join(JoinWith(f, 0, "abc"));
+  const auto other = f.Join(JoinWith(f, 1, "xyz"));
+  CHECK(other->status().code() == absl::StatusCode::kFailedPrecondition);
+  CHECK_THAT(
+      std::string(other->status().message()),
+      Contains("the training set's examples: worker:1 has xyz, and worker:0, which joined before, has abc"));
+  // A name that one of the two does not give is not compared.
+  v1::JoinRequest more = f.JoinRequest(1);
+  AddFingerprint(&more, "the program", "v2");
+  f.Join(more);
+  CHECK(f.Status().state() == v1::RUNNING);
+  // Also after the worker that gave the value is gone.
+  f.Run(absl::Seconds(30));
+  const auto late = f.Join(JoinWith(f, 0, "xyz", 7000));
+  CHECK_THAT(std::string(late->status().message()), Contains("worker:0 has xyz"));
+  v1::JoinRequest program = f.JoinRequest(0, 7001);
+  AddFingerprint(&program, "the program", "v1");
+  CHECK_THAT(std::string(f.Join(program)->status().message()), Contains("v1") && Contains("v2"));
+  f.Join(JoinWith(f, 0, "abc", 7002));
+  f.Join(JoinWith(f, 1, "abc", 7003));
+  CHECK(f.Status().membership().members_size() == 2);
+}
+
+TEST_CASE("Fingerprints are forgotten while no worker has trained and none waits") {
+  CoordinatorFixture f(kBounded);
+  f.Start();
+  f.Join(JoinWith(f, 0, "abc"), 1);
+  f.coordinator->OnJoinCancelled(1000, 1);
+  for (uint32_t rank : {0, 1}) f.Join(JoinWith(f, rank, "xyz"));
+  CHECK(f.Status().state() == v1::RUNNING);
+}
+
+TEST_CASE("Fingerprints of a job that goes on from a checkpoint are forgotten, too, until it has a worker") {
+  CoordinatorFixture f(kSync);
+  f.disk = std::make_shared<FakeDisk>();
+  f.train_examples = 8 * 2 * 10;
+  f.StartJob();
+  f.Steps(1);
+  REQUIRE(f.Checkpoint()->there());
+  for (auto& shard : f.shards) shard->attaches = false;
+  f.Restart();
+  CHECK_FALSE(f.Join(JoinWith(f, 0, "abc", 5000), 1)->there());
+  f.coordinator->OnJoinCancelled(5000, 1);
+  const auto fixed = f.Join(JoinWith(f, 0, "xyz", 5001));
+  CHECK_FALSE(fixed->there());
+}
+
+TEST_CASE("A Join gives few fingerprints, short and printable, each name once") {
+  CoordinatorFixture f(kBounded);
+  f.Start();
+  const auto refusal = [&](const std::function<void(v1::JoinRequest*)>& change) {
+    v1::JoinRequest request = f.JoinRequest(0);
+    change(&request);
+    const auto answer = f.Join(request);
+    CHECK(answer->status().code() == absl::StatusCode::kInvalidArgument);
+    return std::string(answer->status().message());
+  };
+  CHECK_THAT(refusal([](v1::JoinRequest* request) {
+               for (int i = 0; i < 17; ++i) AddFingerprint(request, "name" + std::to_string(i), "x");
+             }),
+             Contains("fingerprints: 17; at most 16"));
+  CHECK_THAT(refusal([](v1::JoinRequest* request) { AddFingerprint(request, "", "x"); }),
+             Contains("fingerprints[0].name") && Contains("0 bytes"));
+  CHECK_THAT(refusal([](v1::JoinRequest* request) { AddFingerprint(request, std::string(65, 'x'), "x"); }),
+             Contains("1 to 64") && Contains("65 bytes"));
+  CHECK_THAT(refusal([](v1::JoinRequest* request) { AddFingerprint(request, "x", std::string(129, 'x')); }),
+             Contains("fingerprints[0].value") && Contains("1 to 128"));
+  CHECK_THAT(refusal([](v1::JoinRequest* request) { AddFingerprint(request, "x", "a\nb"); }),
+             Contains("printable"));
+  CHECK_THAT(refusal([](v1::JoinRequest* request) {
+               for (int i = 0; i < 2; ++i) AddFingerprint(request, "same", "x");
+             }),
+             Contains("fingerprints[1].name") && Contains("twice"));
+  for (uint32_t rank : {0, 1}) f.Join(rank);
+  CHECK(f.Status().state() == v1::RUNNING);
+}
+
 TEST_CASE("A Join declares no more than a job may have, and the message says what it may") {
   CoordinatorFixture f(kBounded);
   f.known_addresses = {"localhost:1"};

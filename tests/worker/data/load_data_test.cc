@@ -291,6 +291,38 @@ TEST_CASE("CSV files are read as classes or as targets") {
   }
 }
 
+TEST_CASE("A fingerprint is of all examples in their order, however the file holds them") {
+  const auto of = [](const std::string& text, bool columns = false) {
+    DataConfig config = CsvConfig("fingerprint.csv");
+    if (columns) {
+      REQUIRE(google::protobuf::TextFormat::MergeFromString(
+          "columns { name: 'x' } columns { name: 'c' type: COLUMN_CATEGORICAL vocabulary: 'c' } "
+          "columns { name: 'y' type: COLUMN_LABEL }",
+          &config));
+    }
+    Write("fingerprint.csv", text);
+    const auto data = LoadData(config, Folder(), kCrossEntropy);
+    INFO(data.status());
+    REQUIRE(data.ok());
+    return data->train.Fingerprint();
+  };
+  const std::string text = "1,2,0\n3,4,1\n5,6,0\n", fingerprint = of(text);
+  CHECK(of("1.0, 2,0\r\n3,4e0,1\r\n\r\n5,6,0") == fingerprint);
+  CHECK(of(Gzip(text)) == fingerprint);
+  CHECK(of("3,4,1\n1,2,0\n5,6,0\n") != fingerprint);
+  CHECK(of("1,2,0\n3,4,1\n5,6,0\n5,6,0\n") != fingerprint);
+  // It shows what differs.
+  const std::string features = fingerprint.substr(0, fingerprint.find(','));
+  CHECK(features.size() == std::string("features 01234567").size());
+  const std::string other_label = of("1,2,0\n3,4,1\n5,6,1\n");
+  CHECK(absl::StartsWith(other_label, features));
+  CHECK(other_label != fingerprint);
+  CHECK_FALSE(absl::StartsWith(of("1,2,0\n3,4,1\n5,7,0\n"), features));
+  const std::string keys = of("1,a,0\n2,b,1\n", true), other_key = of("1,a,0\n2,c,1\n", true);
+  CHECK(keys.substr(0, keys.find(", keys")) == other_key.substr(0, other_key.find(", keys")));
+  CHECK(keys != other_key);
+}
+
 DataConfig ColumnsConfig() {
   DataConfig config;
   REQUIRE(google::protobuf::TextFormat::ParseFromString(
