@@ -174,11 +174,13 @@ void CheckWhoseWork(const v1::JobConfig& config, ConfigProblems* problems) {
   const v1::DataConfig& data = config.data();
   std::vector<const FieldDescriptor*> fields;
   data.GetReflection()->ListFields(data, &fields);
-  const auto describes = [](const FieldDescriptor* field) { return field->name() != "batch_size"; };
+  const auto describes = [](const FieldDescriptor* field) {
+    return field->name() != "batch_size" && field->name() != "drop_last";
+  };
   const auto first = std::find_if(fields.begin(), fields.end(), describes);
   const absl::string_view hint =
       ". (A program that brings its own model and data leaves out model, and of data all "
-      "but batch_size)";
+      "but batch_size and drop_last)";
   if (first != fields.end() && !config.has_model()) {
     problems->Add("model",
                   absl::StrCat("is missing and must be given with ", FieldPath("data", (*first)->name()),

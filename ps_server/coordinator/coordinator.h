@@ -182,6 +182,8 @@ class Coordinator {
   uint32_t ShardsOf(const ModelSpec& model, uint32_t servers) const;
   // The model becomes the job's.
   void SetModel(ModelSpec model);
+  // The job's length with a training set of this size.
+  JobSize SizeWith(uint64_t train_examples) const;
   // Sets the job's length from the size of its training set.
   void SetLength(uint64_t train_examples);
   // Shortens the job, because it is stopped early.

@@ -206,7 +206,7 @@ absl::Status Coordinator::CheckLength(const v1::JoinRequest& request) const {
                                                       examples, " examples; ", DeclaredBy(/*worker=*/true),
                                                       " has ", size_.train_examples));
   }
-  return absl::OkStatus();
+  return CheckSize(options_.config, SizeWith(examples));
 }
 
 bool Coordinator::AddressesOpen() const {
@@ -244,11 +244,15 @@ void Coordinator::SetModel(ModelSpec model) {
   model_ = std::move(model);
 }
 
-void Coordinator::SetLength(uint64_t train_examples) {
+JobSize Coordinator::SizeWith(uint64_t train_examples) const {
   // A step has the same parts as before, even if the number of workers has changed.
   const bool goes_on = has_checkpoint();
   const uint32_t parts = goes_on ? std::max(1u, checkpoints_->newest()->job().parts()) : 0;
-  size_ = SizeOf(options_.config, options_.workers, train_examples, parts);
+  return SizeOf(options_.config, options_.workers, train_examples, parts);
+}
+
+void Coordinator::SetLength(uint64_t train_examples) {
+  size_ = SizeWith(train_examples);
   meter_.SetTrainExamples(train_examples);
   evaluations_.SetLength(size_);
 }

@@ -103,7 +103,8 @@ void Coordinator::OnAllAcked() {
                 ? absl::StrCat(" (of ", shards_.servers().size(), " servers, since the model is small: ",
                                "server.min_shard_kib = ", options_.config.server().min_shard_kib(), ")")
                 : "",
-            ": step ", steps_done(), " of ", size_.steps, ", ", size_.examples, " examples");
+            ": step ", steps_done(), " of ", size_.steps, ", ", size_.examples, " examples",
+            size_.dropped > 0 ? absl::StrCat("; data.drop_last leaves out ", size_.dropped) : "");
     state_ = v1::RUNNING;
     TrainingStarts();
   }

@@ -24,7 +24,8 @@ v1::EpochEvaluation ResultOf(const v1::Evaluation& evaluation, uint64_t step) {
 uint64_t EpochEvaluations::EndOf(uint64_t epoch) const {
   const uint64_t examples = epoch * options_.train_examples;
   const uint64_t batches = examples / options_.batch_size + (examples % options_.batch_size != 0);
-  return StepsFor(batches, options_.batches_a_unit);
+  const uint64_t end = StepsFor(batches, options_.batches_a_unit);
+  return InJob(epoch) ? std::min(end, options_.total) : end;
 }
 
 std::optional<uint64_t> EpochEvaluations::work_end() const {

@@ -39,7 +39,8 @@ class EpochEvaluations {
     uint64_t train_examples = 1, batch_size = 1;
     // sync: the parts of a step; otherwise 1.
     uint32_t batches_a_unit = 1;
-    // The job's length in examples, and in steps (sync) or batches.
+    // The job's length in examples, and in steps (sync) or batches. An epoch whose last examples are left out
+    // (data.drop_last), which `total_examples` counts and `total` does not, ends with the job.
     uint64_t total_examples = 0, total = 0;
     bool waits = false;
     // How long one evaluation may take.

@@ -20,7 +20,7 @@ void JobEvaluations::SetLength(const JobSize& size) {
   options.train_examples = size.train_examples;
   options.batch_size = config_.data().batch_size();
   options.batches_a_unit = sync ? size.parts : 1;
-  options.total_examples = size.examples;
+  options.total_examples = size.examples + size.dropped;
   options.total = sync ? size.steps : size.batches;
   options.waits = waits_;
   options.limit = absl::Seconds(config_.cluster().wait_seconds());

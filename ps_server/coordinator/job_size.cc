@@ -24,6 +24,16 @@ uint64_t BatchesOf(const v1::JobConfig& config, uint64_t examples) {
   return examples / batch + (examples % batch != 0);
 }
 
+// What data.drop_last keeps whole: in sync a step, otherwise a batch. In examples.
+uint64_t UnitOf(const v1::JobConfig& config, uint32_t parts) {
+  const uint64_t batch = config.data().batch_size();
+  return TraitsOf(config).commits_steps ? batch * parts : batch;
+}
+
+uint64_t DroppedOf(const v1::JobConfig& config, uint32_t parts, uint64_t examples) {
+  return config.data().drop_last() ? examples % UnitOf(config, parts) : 0;
+}
+
 }  // namespace
 
 JobSize SizeOf(const v1::JobConfig& config, uint32_t workers, uint64_t train_examples, uint32_t parts) {
@@ -31,8 +41,22 @@ JobSize SizeOf(const v1::JobConfig& config, uint32_t workers, uint64_t train_exa
   size.train_examples = train_examples;
   const auto& consistency = config.consistency();
   size.parts = parts > 0 ? parts : consistency.has_parts() ? consistency.parts() : workers;
-  const uint64_t examples = ExamplesOf(config, train_examples);
+  uint64_t examples = ExamplesOf(config, train_examples);
+  size.dropped = DroppedOf(config, size.parts, examples);
+  examples -= size.dropped;
   return Shortened(config, workers, size, examples, BatchesOf(config, examples));
+}
+
+absl::Status CheckSize(const v1::JobConfig& config, const JobSize& size) {
+  if (size.batches > 0) return absl::OkStatus();
+  const uint64_t unit = UnitOf(config, size.parts);
+  const uint32_t batch = config.data().batch_size();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "data.drop_last: leaves nothing of the job, which has ", size.dropped, " examples: ",
+      unit == batch
+          ? absl::StrCat("a batch has ", batch, " (data.batch_size)")
+          : absl::StrCat("a step has ", unit, " (", size.parts, " parts of data.batch_size ", batch, ")"),
+      ". Lower data.batch_size, or take data.drop_last out"));
 }
 
 JobSize Shortened(const v1::JobConfig& config, uint32_t workers, const JobSize& size, uint64_t examples,
@@ -75,7 +99,9 @@ absl::Status CanGoOn(const v1::JobConfig& config, const v1::CheckpointManifest& 
 bool IsEndOf(const v1::JobConfig& config, const v1::CheckpointManifest& checkpoint) {
   const v1::CoordinatorState& job = checkpoint.job();
   if (!job.done()) return false;
-  return job.total_batches() == BatchesOf(config, ExamplesOf(config, job.train_examples())) ||
+  const uint64_t examples = ExamplesOf(config, job.train_examples());
+  const uint64_t dropped = DroppedOf(config, std::max(1u, job.parts()), examples);
+  return job.total_batches() == BatchesOf(config, examples - dropped) ||
          !WhyStopped(config.evaluation(), {job.evaluations().begin(), job.evaluations().end()}).empty();
 }
 

@@ -12,7 +12,8 @@ namespace weir {
 struct JobSize {
   uint64_t train_examples = 0;  // in the training set
   uint32_t parts = 0;           // of a step, in sync
-  uint64_t examples = 0;        // in all epochs
+  uint64_t examples = 0;        // in all epochs, without those that data.drop_last leaves out
+  uint64_t dropped = 0;         // that data.drop_last leaves out
   uint64_t batches = 0;
   // In bounded and async: batches per worker.
   uint64_t steps = 0;
@@ -21,6 +22,10 @@ struct JobSize {
 // The size of a job with this many workers and training examples, if it is not stopped early. `parts`: from a
 // checkpoint; 0: from the config.
 JobSize SizeOf(const v1::JobConfig& config, uint32_t workers, uint64_t train_examples, uint32_t parts = 0);
+
+// InvalidArgument: data.drop_last leaves nothing to do. Says how many examples there are and how many it
+// takes.
+absl::Status CheckSize(const v1::JobConfig& config, const JobSize& size);
 
 // `size`, ended after this many examples and batches.
 JobSize Shortened(const v1::JobConfig& config, uint32_t workers, const JobSize& size, uint64_t examples,

@@ -204,6 +204,38 @@ TEST_CASE("An epoch that the job does not complete has no entry") {
   CHECK(Text(of) == (options.total_examples == 50 ? "1@2=0.5 2@3=0.5" : "1@2=0.5 2@3=0.5 3@4=0.125"));
 }
 
+TEST_CASE("An epoch whose last examples are left out ends with the job") {
+  EpochEvaluations::Options options = Of(true, 6);
+  options.total_examples = 100;  // 5 epochs: the seventh step would have 4 examples
+  options.waits = GENERATE(true, false);
+  EpochEvaluations of(options);
+  of.GoTo(0);
+  of.SetKnown();
+  for (const uint64_t step : {2, 3, 4, 5}) {
+    of.Advance(step);
+    of.Ask(7, absl::UnixEpoch());
+    of.OnRead(7, {step});
+    REQUIRE(of.OnReport(7, Report(of, 7, step), step).has_value());
+  }
+  const std::string before = "1@2=0.5 2@3=0.5 3@4=0.5 4@5=0.5";
+  CHECK(Text(of) == before);
+  if (options.waits) CHECK(of.work_end() == 6);
+  of.Advance(6);
+  CHECK(of.due() == options.waits);
+  if (options.waits) {
+    of.Ask(7, absl::UnixEpoch());
+    of.OnRead(7, {6});
+    REQUIRE(of.OnReport(7, Report(of, 7, 6), 6).has_value());
+    CHECK(of.AtNewestEnd());
+  } else {
+    v1::Evaluation final;
+    final.set_examples(10);
+    final.set_test_loss(0.5);
+    of.Final(final, 6);
+  }
+  CHECK(Text(of) == before + " 5@6=0.5");
+}
+
 TEST_CASE("Where nobody evaluates there are no entries, and nothing waits") {
   const bool sync = GENERATE(true, false);
   EpochEvaluations of(Of(sync));

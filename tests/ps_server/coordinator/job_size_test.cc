@@ -41,6 +41,41 @@ TEST_CASE("Where no step commits, a step is a batch a worker") {
   CHECK(shorter.train_examples == 100);
 }
 
+TEST_CASE("data.drop_last leaves out the last batch, and in sync the last step, if it has fewer examples") {
+  using Catch::Contains;
+  v1::JobConfig config = Config(v1::ConsistencyConfig::MODE_ASYNC, 8, 1.5);
+  config.mutable_data()->set_drop_last(true);
+  JobSize size = SizeOf(config, 3, 100);
+  CHECK(size.examples == 144);
+  CHECK(size.dropped == 6);
+  CHECK(size.batches == 18);
+  CHECK(size.steps == 6);
+  config.mutable_train()->set_examples(16);
+  CHECK(SizeOf(config, 3, 100).batches == 2);
+  config.mutable_train()->set_examples(17);
+  CHECK(SizeOf(config, 3, 100).batches == 2);
+  CHECK(CheckSize(config, SizeOf(config, 3, 100)).ok());
+  config.mutable_train()->set_examples(7);
+  CHECK_THAT(std::string(CheckSize(config, SizeOf(config, 3, 100)).message()),
+             Contains("data.drop_last") && Contains("7 examples") && Contains("data.batch_size") &&
+                 Contains("has 8"));
+
+  config = Config(v1::ConsistencyConfig::MODE_SYNC, 8, 1.5);
+  config.mutable_data()->set_drop_last(true);
+  size = SizeOf(config, 3, 100);
+  CHECK(size.examples == 144);
+  CHECK(size.batches == 18);
+  CHECK(size.steps == 6);
+  // The last step has all of its parts, and each of these is full.
+  size = SizeOf(config, 3, 100, 4);
+  CHECK(size.examples == 128);
+  CHECK(size.dropped == 22);
+  CHECK(size.batches == 16);
+  CHECK(size.steps == 4);
+  CHECK_THAT(std::string(CheckSize(config, SizeOf(config, 3, 10, 4)).message()),
+             Contains("15 examples") && Contains("a step has 32 (4 parts of data.batch_size 8)"));
+}
+
 TEST_CASE("A checkpoint is the end of a job whose batches are all in it") {
   const v1::JobConfig config = Config(v1::ConsistencyConfig::MODE_SYNC, 10, 2);
   v1::CheckpointManifest checkpoint;
@@ -61,6 +96,19 @@ TEST_CASE("a job of another name does not go on from a checkpoint") {
   const absl::Status refused = CanGoOn(config, checkpoint);
   CHECK(absl::IsFailedPrecondition(refused));
   CHECK_THAT(std::string(refused.message()), Catch::Contains("name is 'another', the checkpoint's is 'job'"));
+}
+
+TEST_CASE("The end of a job with data.drop_last is its last whole step") {
+  v1::JobConfig config = Config(v1::ConsistencyConfig::MODE_SYNC, 10, 2);
+  config.mutable_data()->set_drop_last(true);
+  v1::CheckpointManifest checkpoint;
+  checkpoint.mutable_job()->set_done(true);
+  checkpoint.mutable_job()->set_parts(3);
+  checkpoint.mutable_job()->set_train_examples(100);
+  checkpoint.mutable_job()->set_total_batches(18);
+  CHECK(IsEndOf(config, checkpoint));
+  config.mutable_data()->set_drop_last(false);
+  CHECK_FALSE(IsEndOf(config, checkpoint));
 }
 
 }  // namespace

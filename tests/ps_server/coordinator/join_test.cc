@@ -347,6 +347,25 @@ TEST_CASE("What others who wait have declared too is kept when one of them goes"
   CHECK(f.Status().total_examples() == 128);
 }
 
+TEST_CASE("A job that data.drop_last leaves nothing of is refused; a later worker may have more examples") {
+  CoordinatorFixture f(kSync);
+  f.config.mutable_data()->set_drop_last(true);
+  f.train_examples = 15;  // a step has 2 parts of 8
+  f.Start();
+  const auto few = f.Join(0);
+  CHECK(few->status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK_THAT(std::string(few->status().message()), Contains("15 examples") && Contains("16 (2 parts"));
+  f.train_examples = 47;
+  const auto first = f.Join(0);
+  f.Join(1);
+  CHECK(f.Status().state() == v1::RUNNING);
+  CHECK(first->reply().total_examples() == 32);
+  CHECK(first->reply().total_batches() == 4);
+  CHECK(first->reply().total_steps() == 2);
+  CHECK(f.shards[0]->LastInstall().total_examples() == 32);
+  CHECK(f.Status().total_examples() == 32);
+}
+
 void AddFingerprint(v1::JoinRequest* request, const std::string& name, const std::string& value) {
   v1::Fingerprint& fingerprint = *request->add_fingerprints();
   fingerprint.set_name(name);
