@@ -69,8 +69,9 @@ absl::StatusOr<SetShape> CheckIdx(const std::string& prefix, const v1::DataFiles
   return set;
 }
 
+// `like`: the header of the training set; empty: this is the training set, and `like` becomes its header.
 absl::StatusOr<SetShape> CheckCsv(const std::string& prefix, const v1::DataFiles& files,
-                                  const v1::DataConfig& config) {
+                                  const v1::DataConfig& config, CsvHeader* like) {
   WEIR_ASSIGN_OR_RETURN(const std::string bytes, ReadBeginning(prefix + ".path", files.path()));
   InflateReader reader(bytes);
   std::string text = bytes;
@@ -94,8 +95,9 @@ absl::StatusOr<SetShape> CheckCsv(const std::string& prefix, const v1::DataFiles
     if (end == std::string::npos) return SetShape{{}, "lines of more than 1 MiB", {}};
     text.resize(end + 1);
   }
-  WEIR_ASSIGN_OR_RETURN(const CsvTable table, ParseCsv(files.path(), text, config));
+  WEIR_ASSIGN_OR_RETURN(CsvTable table, ParseCsv(files.path(), text, config, *like));
   if (table.labels.empty()) return absl::InvalidArgumentError(files.path() + ": there are no examples in it");
+  if (like->names.empty()) *like = std::move(table.header);
   SetShape set;
   set.shape = {table.features};
   set.text = absl::StrCat("lines of ", table.features, table.features == 1 ? " number" : " numbers",
@@ -105,9 +107,9 @@ absl::StatusOr<SetShape> CheckCsv(const std::string& prefix, const v1::DataFiles
 }
 
 absl::StatusOr<SetShape> CheckSet(const std::string& prefix, const v1::DataFiles& files,
-                                  const v1::DataConfig& config) {
+                                  const v1::DataConfig& config, CsvHeader* like) {
   return config.format() == v1::DataConfig::FORMAT_IDX ? CheckIdx(prefix, files)
-                                                       : CheckCsv(prefix, files, config);
+                                                       : CheckCsv(prefix, files, config, like);
 }
 
 }  // namespace
@@ -138,11 +140,12 @@ absl::StatusOr<JobCheck> CheckJob(const v1::JobConfig& config) {
     check.data = absl::StrCat("digits, ", digits.train.size(), " training and ", digits.test->size(),
                               " test examples of shape ", ShapeText(train.shape), ", ", *outputs, " classes");
   } else {
-    WEIR_ASSIGN_OR_RETURN(train, CheckSet("data.train", data.train(), data));
+    CsvHeader header;
+    WEIR_ASSIGN_OR_RETURN(train, CheckSet("data.train", data.train(), data, &header));
     check.data = absl::StrCat("training set: ", train.text);
     dataset_bytes = train.bytes;
     if (data.has_test()) {
-      WEIR_ASSIGN_OR_RETURN(const SetShape test, CheckSet("data.test", data.test(), data));
+      WEIR_ASSIGN_OR_RETURN(const SetShape test, CheckSet("data.test", data.test(), data, &header));
       if (!train.shape.empty() && !test.shape.empty()) {
         WEIR_RETURN_IF_ERROR(CheckSameShape(train.shape, test.shape));
       }

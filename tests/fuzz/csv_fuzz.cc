@@ -18,6 +18,7 @@ bool ReadInput(absl::string_view input) {
           v1::ColumnConfig::COLUMN_IGNORED, v1::ColumnConfig::COLUMN_NUMBER}) {
       v1::ColumnConfig& column = *config.add_columns();
       column.set_type(type);
+      column.set_name(std::string(1, static_cast<char>('a' + config.columns_size() - 1)));
       if (type == v1::ColumnConfig::COLUMN_CATEGORICAL) column.set_separator("|");
     }
   } else {
@@ -35,6 +36,12 @@ bool ReadInput(absl::string_view input) {
   }
   for (const float value : table->values) FuzzCheck(std::isfinite(value), "values are finite");
   for (const double label : table->labels) FuzzCheck(std::isfinite(label), "labels are finite");
+  FuzzCheck(table->header.names.empty() || config.header(), "only a header has names");
+  if (!table->header.names.empty()) {
+    const absl::StatusOr<CsvTable> again = ParseCsv("input", input.substr(1), config, table->header);
+    FuzzCheck(again.ok() && again->values == table->values && again->labels == table->labels,
+              "a file is like itself");
+  }
   return true;
 }
 

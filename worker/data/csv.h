@@ -11,6 +11,13 @@
 
 namespace weir {
 
+// The first line of a file, with the names of its columns.
+struct CsvHeader {
+  std::string file;
+  int64_t line = 0;
+  std::vector<std::string> names;
+};
+
 // The examples of a file, one per line.
 struct CsvTable {
   int64_t features = 0;         // number columns
@@ -18,15 +25,23 @@ struct CsvTable {
   std::vector<KeyColumn> keys;  // of the columns of the types categorical and key
   std::vector<double> labels;   // [rows]
   std::vector<int64_t> lines;   // [rows], where each row stood in the file, for messages
+  CsvHeader header;             // without names: data.header is false
+  // The file has its columns in another order than data.columns, or than the header that it was to be like.
+  bool reordered = false;
 };
 
 // Parses a file of format csv by the fields of `config` that are for it (separator, header, columns,
-// label_column); `config` has passed the job config's checks. Numbers are finite. Blanks around values are
-// allowed, and empty lines are skipped. A value cannot contain a separator; quotes have no meaning. `file` is
-// the file's name, for messages. InvalidArgument with file:line:column (both counted from 1, the column in
-// characters).
+// label_column); `config` has passed the job config's checks. Numbers are finite. Blanks around values and
+// names are allowed, and empty lines are skipped. A value cannot contain a separator; quotes have no meaning,
+// but around a name they are taken off. `file` is the file's name, for messages. InvalidArgument with
+// file:line:column (both counted from 1, the column in characters).
+//
+// With data.header the columns are found by their names, and may have any order in the file: those of
+// data.columns, in whose order the table has them, or else those of `like`, the header of the training set. A
+// column of type "ignored" may be missing. Without data.columns and `like` the file's own order is that of
+// the table.
 absl::StatusOr<CsvTable> ParseCsv(absl::string_view file, absl::string_view text,
-                                  const v1::DataConfig& config);
+                                  const v1::DataConfig& config, const CsvHeader& like = {});
 
 // The names of the columns with keys, in their order.
 std::vector<std::string> KeyColumnNames(const v1::DataConfig& config);

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
+#include "common/telemetry/logging.h"
 #include "worker/data/csv.h"
 #include "worker/data/digits.h"
 #include "worker/data/idx.h"
@@ -136,12 +137,18 @@ absl::StatusOr<Dataset> LoadIdx(const v1::DataFiles& files, const std::string& p
   return Dataset(IdxExampleShape(images.shape), std::move(images.values), scale, std::move(chosen), count);
 }
 
+// `like`: the header of the training set; empty: this is the training set, and `like` becomes its header.
 absl::StatusOr<Dataset> LoadCsv(const v1::DataFiles& files, const std::string& prefix,
                                 const v1::DataConfig& config, const std::string& base_dir,
-                                v1::ModelConfig::Loss loss, const Classes& classes) {
+                                v1::ModelConfig::Loss loss, const Classes& classes, CsvHeader* like) {
   const std::string path = Resolve(files.path(), base_dir);
   WEIR_ASSIGN_OR_RETURN(const std::string text, ReadText(prefix + ".path", path));
-  WEIR_ASSIGN_OR_RETURN(CsvTable table, ParseCsv(path, text, config));
+  WEIR_ASSIGN_OR_RETURN(CsvTable table, ParseCsv(path, text, config, *like));
+  if (table.reordered) {
+    LogInfo(path, ":", table.header.line, ": the columns have another order than in ",
+            config.columns().empty() ? like->file : "data.columns", "; they are taken by their names");
+  }
+  if (like->names.empty()) *like = std::move(table.header);
   if (table.labels.empty()) return absl::InvalidArgumentError(path + ": there are no examples in it");
   const auto where = [&](size_t i) { return absl::StrCat(path, ":", table.lines[i]); };
   const float scale = config.has_scale() ? config.scale() : 1.0f;
@@ -164,9 +171,9 @@ absl::StatusOr<Dataset> LoadCsv(const v1::DataFiles& files, const std::string& p
 
 absl::StatusOr<Dataset> LoadSet(const v1::DataFiles& files, const std::string& prefix,
                                 const v1::DataConfig& config, const std::string& base_dir,
-                                v1::ModelConfig::Loss loss, const Classes& classes) {
+                                v1::ModelConfig::Loss loss, const Classes& classes, CsvHeader* like) {
   if (config.format() == v1::DataConfig::FORMAT_IDX) return LoadIdx(files, prefix, config, base_dir, classes);
-  return LoadCsv(files, prefix, config, base_dir, loss, classes);
+  return LoadCsv(files, prefix, config, base_dir, loss, classes, like);
 }
 
 }  // namespace
@@ -224,12 +231,14 @@ absl::StatusOr<DatasetPair> LoadData(const v1::DataConfig& config, const std::st
     return LoadDigits(config.has_scale() ? config.scale() : kDigitsScale);
   }
   const Classes classes{static_cast<int>(config.classes()), "data.classes"};
+  CsvHeader header;
   WEIR_ASSIGN_OR_RETURN(Dataset train,
-                        LoadSet(config.train(), "data.train", config, base_dir, loss, classes));
+                        LoadSet(config.train(), "data.train", config, base_dir, loss, classes, &header));
   if (!config.has_test()) return DatasetPair{std::move(train), std::nullopt};
   WEIR_ASSIGN_OR_RETURN(
-      Dataset test, LoadSet(config.test(), "data.test", config, base_dir, loss,
-                            config.has_classes() ? classes : Classes{train.classes(), "the training set"}));
+      Dataset test,
+      LoadSet(config.test(), "data.test", config, base_dir, loss,
+              config.has_classes() ? classes : Classes{train.classes(), "the training set"}, &header));
   WEIR_RETURN_IF_ERROR(CheckSameShape(train.shape(), test.shape()));
   return DatasetPair{std::move(train), std::move(test)};
 }

@@ -365,6 +365,92 @@ TEST_CASE("Columns of a CSV file are numbers, keys of one or several values, and
   CHECK(batch.keys[2].offsets == std::vector<int64_t>{0, 1, 3});
 }
 
+DataConfig NamedConfig() {
+  DataConfig config;
+  REQUIRE(google::protobuf::TextFormat::ParseFromString(
+      "format: FORMAT_CSV header: true train { path: 'train.csv' } test { path: 'test.csv' } "
+      "columns { name: 'left' } columns { name: 'note' type: COLUMN_IGNORED } columns { name: 'right' } "
+      "columns { name: 'user' type: COLUMN_CATEGORICAL vocabulary: 'u' } "
+      "columns { name: 'y' type: COLUMN_LABEL }",
+      &config));
+  return config;
+}
+
+TEST_CASE("With a header the columns of data.columns are found by their names, in any order") {
+  Write("train.csv", "left,note,right,user,y\n1,?,2,ann,0\n3,?,4,bob,1\n");
+  Write("test.csv",
+        "\xEF\xBB\xBF \"y\", user ,\"right\",left\r\n0,ann,2,1\r\n1,bob,4,3\r\n");  // the ignored column is
+                                                                                    // not there
+  const auto data = LoadData(NamedConfig(), Folder(), kCrossEntropy);
+  INFO(data.status());
+  REQUIRE(data.ok());
+  for (const Dataset* set : {&data->train, &*data->test}) {
+    CHECK(All(*set).features == std::vector<float>{1, 2, 3, 4});
+    CHECK(All(*set).labels == std::vector<int32_t>{0, 1});
+    CHECK(set->keys()[0].keys == std::vector<uint64_t>{CategoryKey("u", "ann"), CategoryKey("u", "bob")});
+  }
+  // A file may have columns without a name, as the index that pandas writes.
+  Write("test.csv", ",left,right,user,y\n0,1,2,ann,0\n1,3,4,bob,1\n");
+  CHECK(LoadData(NamedConfig(), Folder(), kCrossEntropy)->test->Fingerprint() == data->test->Fingerprint());
+}
+
+TEST_CASE("A header that does not fit data.columns is refused with both names") {
+  const struct {
+    std::string text, message;
+  } cases[] = {
+      {"left,Right,user,y\n",
+       "f:1:6: the column \"Right\" is not in data.columns, of which the header lacks \"right\""},
+      {"left,right,user,y,more\n",
+       "f:1:19: the column \"more\" is not in data.columns; add it there, with type \"ignored\" if it is no "
+       "input"},
+      {"left,y\n", "f:1:1: the header lacks \"right\", \"user\" of data.columns; it has left, y"},
+      {"left,right,right,user,y\n",
+       "f:1:12: column 2 has the name \"right\", as column 1; the names must differ"},
+      {"0.5,0.5,1,ann,0\n",
+       "f:1:1: data.header is true, but this line has none of the names of data.columns (left, note, right, "
+       "user, "
+       "y), and begins with \"0.5\"; take data.header out if the file has no header"},
+      {"left;right;user;y\n",
+       "f:1:1: data.header is true, but this line has none of the names of data.columns (left, note, right, "
+       "user, "
+       "y), and begins with \"left;right;user;y\"; take data.header out if the file has no header"},
+  };
+  for (const auto& c : cases) CHECK(ParseCsv("f", c.text, NamedConfig()).status().message() == c.message);
+  // Names may be numbers.
+  DataConfig numbers;
+  REQUIRE(google::protobuf::TextFormat::ParseFromString(
+      "header: true columns { name: '0' } columns { name: '1' type: COLUMN_LABEL }", &numbers));
+  const auto table = ParseCsv("f", "1,0\n5,6\n", numbers);
+  REQUIRE(table.ok());
+  CHECK(table->values == std::vector<float>{6});
+  CHECK(table->reordered);
+}
+
+TEST_CASE("Without data.columns the columns of the test set are those of the training set's header") {
+  DataConfig config = CsvConfig("train.csv");
+  config.set_header(true);
+  config.mutable_test()->set_path("test.csv");
+  Write("train.csv", "a,b,label\n1,2,0\n3,4,1\n");
+  Write("test.csv", "label,b,a\n0,2,1\n1,4,3\n");
+  const auto data = LoadData(config, Folder(), kCrossEntropy);
+  INFO(data.status());
+  REQUIRE(data.ok());
+  CHECK(data->test->Fingerprint() == data->train.Fingerprint());
+  const std::string of = " is not in the header of " + Folder() + "/train.csv";
+  const auto message = [&](const std::string& test) {
+    Write("test.csv", test);
+    return std::string(LoadData(config, Folder(), kCrossEntropy).status().message());
+  };
+  CHECK(message("a,c,label\n1,2,0\n") ==
+        Folder() + "/test.csv:1:3: the column \"c\"" + of + ", of which the header lacks \"b\"");
+  CHECK(message(",a,b,label\n0,1,2,0\n") == Folder() + "/test.csv:1:1: the column \"\"" + of);
+  CHECK(
+      message("1,2,0\n3,4,1\n") ==
+      Folder() + "/test.csv:1:1: data.header is true, but this line has none of the names of the header of " +
+          Folder() +
+          "/train.csv (a, b, label), and begins with \"1\"; take data.header out if the file has no header");
+}
+
 TEST_CASE("A key is FNV-1a of the vocabulary, a zero byte and the text") {
   // Of the empty string FNV-1a is the offset basis; a byte is mixed in by an exclusive or and a product.
   CHECK(CategoryKey("", "") == 0xcbf29ce484222325u * 0x100000001b3u);
@@ -408,7 +494,24 @@ TEST_CASE("A bad CSV file is refused with line and column") {
       {"a,b\n1,2\n", "",
        "f:1:1: value 0 is 'a'; expected a finite number (if the first line holds names, set data.header)"},
       {"a,b\n1,\n", "header: true", "f:2:3: value 1 is ''; expected a finite number"},
-      {"1,nan\n", "header: true", ""},
+      {"1,nan\n", "header: true",
+       "f:1:1: data.header is true, but this line has numbers only, as an example has; take data.header out "
+       "if the "
+       "file has no header, or list the names in data.columns if these are names"},
+      {"\n0,0,1\n", "header: true",
+       "f:2:1: data.header is true, but this line has numbers only, as an example has; take data.header out "
+       "if the "
+       "file has no header, or list the names in data.columns if these are names"},
+      {"a,b\n1,2,3\n", "header: true", "f:2:1: 3 values; expected 2 as in the header"},
+      {"1,2\n\"1,5\",2\n", "",
+       "f:2:1: 3 values; expected 2 as in the lines before (a value cannot contain the separator, in quotes "
+       "neither)"},
+      {"a,b,a\n1,2,3\n", "header: true",
+       "f:1:5: column 2 has the name \"a\", as column 0; the names must differ"},
+      {"\"a,b\",c\n1,2,3\n", "header: true",
+       "f:1:1: the name \"\\\"a\" has a quote in it; a name cannot contain quotes or data.separator"},
+      {std::string("a\0,\0b\0", 6), "header: true",
+       "f:1:2: a byte of 0; expected text in UTF-8 (is it UTF-16, or no text at all?)"},
       {"1,2\n1,nan\n", "", "f:2:3: value 1 is 'nan'; expected a finite number"},
       {"1,2\n1e39,1\n", "", "f:2:1: value 0 is '1e39'; expected a finite number"},
       {"1,2\n\n1,2,3\n", "", "f:3:1: 3 values; expected 2 as in the lines before"},
