@@ -155,6 +155,19 @@ class Import(unittest.TestCase):
         self.assertIn("no-such", self.weir("import", self.file, self.weights, f"--like={self.folder / 'no-such'}", code=78))
         self.assertIn("s3://bucket/weights", self.weir("import", self.file, "s3://bucket/weights", code=78))
 
+    def test_buffers_that_are_not_batch_norms(self):
+        """--like says that they are some; otherwise they would be parameters, of which the job has none with these names."""
+        model = train.make_model(own=True)
+        model[4].mean.fill_(7)
+        write_safetensors(self.file, {name: value.numpy() for name, value in model.state_dict().items()})
+        weir.torch.save_weights(train.make_model(own=True), self.folder / "like")
+        self.weir("import", self.file, self.weights, f"--like={self.folder / 'like'}")
+        self.assertTrue(self.begins_with(train.make_model(own=True), model.state_dict()))
+        self.weights = self.folder / "unlike"
+        self.weir("import", self.file, self.weights)
+        with self.assertRaisesRegex(weir.ConfigError, "of another model than the job's"):
+            self.begins_with(train.make_model(own=True), model.state_dict())
+
     def test_weights_that_are_there_stay(self):
         write_safetensors(self.file, {"w": np.ones(3, np.float32)})
         self.weir("import", self.file, self.weights)

@@ -34,27 +34,26 @@ def gradient(model, data, indices, batch=None):
 
 def serial_run(begin=None, **kind):
     """The weights that steps over the same parts make, one after another: the mean of the parts in their order, and then the
-    published formula of momentum. Running statistics are the mean of what the parts leave, each of which begins with those
-    of the step. begin: the model with the initial values."""
+    published formula of momentum. Buffers are the mean of what the parts leave, each of which begins with those of the
+    step. begin: the model with the initial values."""
     data, model = train.Examples(), begin or train.make_model(**kind)
     order = weir.ExampleOrder(len(data), SEED)
     speeds = [torch.zeros_like(p) for p in model.parameters()]
-    statistics = list(model.buffers())
     for step in range(STEPS):
-        mean, before = None, [s.clone() for s in statistics]
+        mean, before = None, [s.clone() for s in model.buffers()]
         for part in range(PARTS):
             batch = step * PARTS + part
             indices = torch.from_numpy(order(batch * BATCH, BATCH)).long()
             share = torch.tensor(1.0) / PARTS
-            for s, b in zip(statistics, before):
+            for s, b in zip(model.buffers(), before):
                 s.copy_(b)
-            terms = [share * t for t in [*gradient(model, data, indices, batch), *(s.float() for s in statistics)]]
+            terms = [share * t for t in [*gradient(model, data, indices, batch), *(s.float() for s in model.buffers())]]
             mean = terms if mean is None else [m + t for m, t in zip(mean, terms)]
         with torch.no_grad():
             for p, v, g in zip(model.parameters(), speeds, mean):
                 v.mul_(MOMENTUM).add_(g)
                 p.sub_(RATE * v)
-            for s, m in zip(statistics, mean[len(speeds):]):
+            for s, m in zip(model.buffers(), mean[len(speeds):]):
                 s.copy_(m if s.is_floating_point() else m.round())
     return model.state_dict()
 

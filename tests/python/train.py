@@ -47,12 +47,32 @@ class SizedStream(Stream):
         return EXAMPLES
 
 
-def make_model(dropout=0.25, hidden=16, norm=False):
+class OwnNorm(torch.nn.Module):
+    """Normalises with running statistics of its own: one is changed in place, the other is another tensor after each forward."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(n))
+        self.register_buffer("square", torch.ones(n))
+
+    def forward(self, x):
+        if self.training:
+            with torch.no_grad():
+                self.mean.lerp_(x.mean(0), 0.1)
+                self.square = 0.9 * self.square + 0.1 * (x * x).mean(0)
+        return (x - self.mean) / (self.square - self.mean ** 2 + 0.1).sqrt()
+
+
+def make_model(dropout=0.25, hidden=16, norm=False, own=False):
+    """own: with buffers that are not BatchNorm's."""
     torch.manual_seed(11)
     layers = [torch.nn.Linear(INPUTS, hidden), torch.nn.Tanh(), torch.nn.Dropout(dropout), torch.nn.Linear(hidden, CLASSES)]
     if norm:
         # The second one's statistics are means over all batches, so that their number counts.
         layers += [torch.nn.BatchNorm1d(CLASSES), torch.nn.BatchNorm1d(CLASSES, momentum=None)]
+    if own:
+        torch.nn.utils.spectral_norm(layers[0])
+        layers.append(OwnNorm(CLASSES))
     return torch.nn.Sequential(*layers)
 
 
@@ -110,12 +130,13 @@ def main():
     parser.add_argument("--one_leaves", action="store_true", help="one worker alone")
     parser.add_argument("--hidden", type=int, default=16)
     parser.add_argument("--norm", action="store_true")
+    parser.add_argument("--own", action="store_true")
     parser.add_argument("--overlap", action="store_true")
     parser.add_argument("--stream", action="store_true", help="the examples come as an IterableDataset")
     args = parser.parse_args()
 
     torch.set_num_threads(1)
-    model = make_model(hidden=args.hidden, norm=args.norm)
+    model = make_model(hidden=args.hidden, norm=args.norm, own=args.own)
     if json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("type") == "evaluator":
         evaluate(model, args)
         return

@@ -33,7 +33,7 @@ def place_of(tensors: Mapping[str, torch.Tensor]) -> "Host | Gpu":
 class Host:
     """The tensors are in the host's memory: their values are copied straight from and to that of the client.
 
-    Tensors of whole numbers are running counts, which travel as float32.
+    Tensors of whole numbers are counts, which travel as float32.
     """
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]):
@@ -49,14 +49,18 @@ class Host:
         _as_tensors(step.gradient, self._names)[index].copy_(gradient)
         step.ready(self._names[index])
 
-    def finish(self, step: Step, rest: Iterable[Indexed]) -> None:
-        """Copies what was not sent, zeros where there is nothing. All is in step.gradient when this returns."""
+    def finish(self, step: Step, rest: Iterable[Indexed]) -> int:
+        """Copies what was not sent, zeros where there is nothing. All is in step.gradient when this returns. Returns how often there
+        was nothing."""
         into = _as_tensors(step.gradient, self._names)
+        missing = 0
         for index, value in rest:
             if value is None:
                 into[index].zero_()
+                missing += 1
             else:
                 into[index].copy_(value)
+        return missing
 
     def wait(self) -> None:
         """Returns when the tensors have what load() was given, whose memory may go then."""
@@ -107,14 +111,14 @@ class Gpu:
         while self._travelling and self._travelling[0][1].query():
             step.ready(self._names[self._travelling.popleft()[0]])
 
-    def finish(self, step: Step, rest: Iterable[Indexed]) -> None:
+    def finish(self, step: Step, rest: Iterable[Indexed]) -> int:
         rest = list(rest)
         _copy_all([(self._pieces[index], value) for index, value in rest if value is not None and value.is_floating_point()])
         if self._counts:
             self._flat[self._counted] = torch.stack(self._counts).float()
-        for index, value in rest:
-            if value is None:
-                self._pieces[index].zero_()
+        missing = [index for index, value in rest if value is None]
+        for index in missing:
+            self._pieces[index].zero_()
         if self._sent:
             for index, _ in rest:
                 self._copy_out(step, index)
@@ -126,6 +130,7 @@ class Gpu:
             step.ready(self._names[index])
         self._sent.clear()
         self.wait()
+        return len(missing)
 
     def wait(self) -> None:
         stream: Any = torch.cuda.current_stream(self.device)

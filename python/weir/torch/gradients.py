@@ -15,14 +15,14 @@ from .weights import ModelWeights
 
 class Gradients:
     """Copies each parameter's gradient to where the servers' messages take it from: all in finish(), or with overlap
-    each as soon as backward has made it. The running statistics that forward has left go with them.
+    each as soon as backward has made it. The buffers of the job go with them, as forward has left them.
 
     Between begin() and finish() there is a batch. With overlap a gradient that was sent must stay as it is until
     finish(); Error says which did not, and what to do.
     """
 
     def __init__(self, weights: ModelWeights, overlap: bool):
-        self._parameters, self._statistics = weights.parameters, weights.statistics
+        self._parameters, self._buffers = weights.parameters, weights.buffers
         self._place = weights.place
         self._indices = {name: index for index, name in enumerate(weights.all)}
         self._step: Step | None = None
@@ -44,8 +44,9 @@ class Gradients:
         finally:
             self._accumulating = before
 
-    def finish(self) -> None:
-        """Hands over what was not yet; a parameter without a gradient counts as zeros. Under torch.no_grad()."""
+    def finish(self) -> int:
+        """Hands over what was not yet; a parameter without a gradient counts as zeros. Returns how many have none. Under
+        torch.no_grad()."""
         assert self._step is not None
         for name, (grad, version) in self._sent.items():
             if self._parameters[name].grad is not grad or grad._version != version:
@@ -54,10 +55,11 @@ class Gradients:
                             "overlap=False")
         rest: list[Indexed] = [(index, None if p.grad is None else _dense(p.grad))
                                for index, (name, p) in enumerate(self._parameters.items()) if name not in self._sent]
-        rest += enumerate(self._statistics.values(), len(self._parameters))
-        self._place.finish(self._step, rest)
+        rest += enumerate(self._buffers.values(), len(self._parameters))
+        missing = self._place.finish(self._step, rest)
         self._step = None
         self._sent.clear()
+        return missing
 
     def close(self) -> None:
         """Takes the hooks off the parameters."""

@@ -17,6 +17,8 @@ from ..job import ExampleOrder, Job
 from ..steps import Step, run
 from ..tables import Tables
 from .batches import Batches, StreamBatches
+from .buffers import BufferRules
+from .changes import Changes
 from .gradients import Gradients
 from .table_rows import KeptRows, KeysOfTables, TableRows, as_arrays
 from .weights import ModelWeights
@@ -47,6 +49,10 @@ class Optimizer(torch.optim.Optimizer):
     train_set: a map-style data set, the same for every worker. In bounded and async also an IterableDataset: each batch is
         the next one of this process's own passes over it, so that examples do not count exactly once. Its length is its
         __len__ or else train.examples of the job.
+    buffers: which buffers and frozen parameters are the job's, {glob: "job" or "own"}; the first glob that fits a name counts.
+        "own": this process has values of its own, which the program may change. By default the job has those of BatchNorm, and
+        each of floats that is in the model's state_dict(), finite, and of at most 65,536 values. The others are constants; the
+        loop raises where one changes.
     overlap: gradients travel during backward, each as soon as it is made. Then a batch has one backward() (others go
         within accumulate()), and nothing may change a gradient after it; step() raises if something did, for example
         clip_grad_norm_(): use train.clip_norm of the job. A change through `.data` goes unnoticed, and is not sent.
@@ -61,7 +67,7 @@ class Optimizer(torch.optim.Optimizer):
     def __init__(self, model: torch.nn.Module, job: str | os.PathLike[str] | Mapping[str, Any], train_set: Any, *,
                  overlap: bool = False, servers: int = 1, cluster: str | None = None, task: str | None = None,
                  token_file: str | None = None, history: str | None = None, log_level: str | None = None,
-                 overrides: Sequence[str] = (), progress: bool | None = None, **refused: NoReturn):
+                 overrides: Sequence[str] = (), progress: bool | None = None, buffers: BufferRules | None = None, **refused: NoReturn):
         for name in refused:
             where = _FIELDS.get(name)
             raise TypeError(f"weir.torch.Optimizer() takes no {name}: the rule runs on the servers, and the job's config has its "
@@ -69,7 +75,7 @@ class Optimizer(torch.optim.Optimizer):
         if not isinstance(model, torch.nn.Module):
             raise ConfigError(f"model must be the torch.nn.Module itself, got {type(model).__name__}; give model, not "
                               "model.parameters()")
-        self._weights = ModelWeights(model)
+        self._weights = ModelWeights(model, buffers)
         self._place = self._weights.place
         #: The job's config (weir.Job).
         self.job = Job(job, overrides)
@@ -82,6 +88,7 @@ class Optimizer(torch.optim.Optimizer):
         self._client: Client | None = None
         self._overlap = overlap
         self._gradients: Gradients | None = None
+        self._changes: Changes | None = None
         self._step: Step | None = None
         self._begun = False
         self._rank: int | None = None
@@ -149,10 +156,12 @@ class Optimizer(torch.optim.Optimizer):
                prefetch_keys: Callable[[Any], KeysOfTables] | None, interrupts: Interrupts) -> Iterator[Any]:
         final = client.model.split(np.empty(client.model.elements, dtype=np.float32))
         self._gradients = gradients = Gradients(self._weights, self._overlap)
+        self._changes = changes = Changes(self._weights)
         self._rows.bind()
         try:
             for step in run(client, final, kept.into(), recycles=True):
                 self._weights.load(step.weights)
+                changes.loaded(step.weights)
                 data = batches(step.work)
                 if prefetch_keys is not None and step.work.examples_left > step.work.examples:
                     step.prefetch_rows(as_arrays(prefetch_keys(batches.peek(step.work))))
@@ -168,6 +177,7 @@ class Optimizer(torch.optim.Optimizer):
                 if not step.pushed:
                     raise Error("step() was not called for the last batch; call it once for each batch of the loader. "
                                 "For larger batches raise data.batch_size; to leave early, break out of the loop")
+                changes.check_after()
                 batches.prepare(step.work)
             self._rank = client._rank
             self._weights.load(final)
@@ -179,7 +189,7 @@ class Optimizer(torch.optim.Optimizer):
             client.give_up(error)
             raise
         finally:
-            self._step = self._gradients = None
+            self._step = self._gradients = self._changes = None
             # The memory of weights that are still on their way to a GPU goes now.
             self._place.wait()
             gradients.close()
@@ -199,17 +209,18 @@ class Optimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 result = loss = closure()
         step = self._step
-        if step is None or self._gradients is None:
+        if step is None or self._gradients is None or self._changes is None:
             raise Error("step() was called outside the loop over loader(), which gives each batch its place in the job")
         if any(group["lr"] != self._lr for group in self.param_groups):
             raise ConfigError(f"the learning rate was changed here from {self._lr} to {self.param_groups[0]['lr']}, but it "
                               "is the servers' that counts; use optimizer.schedule of the job instead of a scheduler")
         if step.pushed:
             raise Error("this batch was pushed already; call step() once for each batch of the loader")
-        self._weights.check_again()
-        self._gradients.finish()
+        self._changes.check()
+        missing = self._gradients.finish()
+        self._changes.sent(step.gradient, missing)
         rows = self._rows.gradients()
-        if not rows and not self._overlap and self._weights.none_has_gradient():
+        if not rows and not self._overlap and missing == len(self._weights.parameters):
             warnings.warn("step() sends zeros, since no parameter of the model has a gradient: was backward() called, and on a "
                           "loss of this model?", stacklevel=2)
         step.push(loss=None if loss is None else float(loss), rows=rows)

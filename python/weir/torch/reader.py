@@ -14,6 +14,7 @@ from ..errors import Error, Fenced
 from ..exchange import Weights
 from ..job import Floats, Job
 from ..tables import Keys
+from .buffers import BufferRules
 from .table_rows import KeptRows, KeysOfTables, TableRows
 from .weights import ModelWeights
 
@@ -28,7 +29,7 @@ class Reader:
                 loss, accuracy = evaluate(model, test_set)
                 reader.report(loss=loss, accuracy=accuracy, examples=len(test_set))
 
-    model: the one that the job's workers train. job, overrides: as theirs.
+    model: the one that the job's workers train. job, overrides, buffers: as theirs.
     cluster, task, token_file, log_level: as of weir.Client. The task is an evaluator's: with `cluster` and without
         TF_CONFIG it is evaluator:0, which the cluster need not list.
 
@@ -38,8 +39,8 @@ class Reader:
 
     def __init__(self, model: torch.nn.Module, job: str | os.PathLike[str] | Mapping[str, Any] | Job, *,
                  cluster: str | None = None, task: str | None = None, token_file: str | None = None,
-                 log_level: str | None = None, overrides: Sequence[str] = ()):
-        self._weights = ModelWeights(model)
+                 log_level: str | None = None, overrides: Sequence[str] = (), buffers: BufferRules | None = None):
+        self._weights = ModelWeights(model, buffers)
         #: This reader's membership (weir.Client).
         self.client = Client(job, self._weights.tensors(), 0, cluster=cluster, task=task, token_file=token_file,
                              log_level=log_level, overrides=overrides, reader=True)

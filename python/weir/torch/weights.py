@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import os
 from typing import Iterator, Mapping
 
@@ -15,11 +16,11 @@ from ..errors import ConfigError
 from ..exchange import Weights
 from ..job import FlatTensors, Floats, Tensor
 from ..tables import Rows
+from .buffers import BufferRules, Others, Places
 from .device import Gpu, Host, load_each, place_of
+from .shared_memory import refuse_shared_memory
 
-
-# What BatchNorm layers keep; a job has the count of batches as float32 too.
-_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+_requires_grad = operator.attrgetter("requires_grad")
 
 
 def original(model: torch.nn.Module) -> torch.nn.Module:
@@ -29,26 +30,31 @@ def original(model: torch.nn.Module) -> torch.nn.Module:
 
 
 class ModelWeights:
-    """The parameters of a model that require a gradient, and the running statistics of its BatchNorm layers, shared ones
+    """The tensors of a model that are a job's: the parameters that require a gradient, and the buffers of Others. Shared ones
     once."""
 
-    def __init__(self, model: torch.nn.Module):
-        self._model = model = original(model)
+    def __init__(self, model: torch.nn.Module, buffers: BufferRules | None = None):
+        #: The model, whose tensors have these names.
+        self.model = model = original(model)
+        for name, t in (*model.named_parameters(), *model.named_buffers()):
+            if torch.nn.parameter.is_lazy(t):
+                raise ConfigError(f"{name} has no shape yet, since its module is lazy; call the model once, and make the optimizer then")
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
         if not self.parameters:
             raise ConfigError("the model has no parameter that requires a gradient")
         for name, p in self.parameters.items():
             if p.dtype not in (torch.float32, torch.bfloat16):
                 raise ConfigError(f"{name} is {p.dtype}; Weir trains float32 and bfloat16 parameters")
-        layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, torch.nn.modules.batchnorm._NormBase)}
-        names = {f"{layer}.{name}".lstrip(".") for layer in layers for name in _STATISTICS}
-        self.statistics = {name: buffer for name, buffer in model.named_buffers() if name in names}
-        # Those of each layer.
-        self._of_layers = [(layer, {name: layer._buffers.get(name) for name in _STATISTICS}) for layer in layers.values()]
-        # Of the newest step; None: there was none. The parameter of a layer that was replaced has no gradient.
-        self._without: set[str] | None = None
-        #: Both, in the order of the job's tensors.
-        self.all = {**self.parameters, **self.statistics}
+        #: Which buffers, and frozen parameters, are the job's.
+        self.others = Others(model, buffers)
+        #: Running statistics, and whatever else training changes: a push has their new values.
+        self.buffers = self.others.of_job
+        #: Parameters and buffers, in the order of the job's tensors.
+        self.all = {**self.parameters, **self.buffers}
+        refuse_shared_memory(self.all, self.others.constants)
+        self._places = Places(model, self.buffers)
+        self._forms = {name: _form(t) for name, t in self.all.items()}
 
     @functools.cached_property
     def place(self) -> Host | Gpu:
@@ -56,55 +62,51 @@ class ModelWeights:
         return place_of(self.all)
 
     def check(self) -> None:
-        """ConfigError: the model has other parameters or running statistics than it had, or is no more where it was."""
-        self._check_frozen()
-        known, now = set(map(id, self.parameters.values())), dict(self._model.named_parameters())
+        """ConfigError: the model has other tensors than it had, or a tensor of the job is not as it was. Buffers that forward has
+        replaced are put back, with their new values."""
+        self.check_frozen()
+        known, now = set(map(id, self.all.values())), dict(self.model.named_parameters())
         there = set(map(id, now.values()))
         strange = [name for name, p in now.items() if p.requires_grad and id(p) not in known]
-        strange += [name for name, p in self.parameters.items() if id(p) not in there]
+        strange += [name for name, p in self.all.items() if isinstance(p, torch.nn.Parameter) and id(p) not in there]
         if strange:
-            raise ConfigError(f"{strange[0]} is not as it was when the optimizer was made: its layer was replaced, added or "
-                              "unfrozen since, and what is new there would not be trained; make the optimizer when the model is "
-                              "complete")
-        for name, p in self.parameters.items():
-            if p.device != self.place.device:
-                raise ConfigError(f"{name} is on {p.device}, and was on {self.place.device} when the optimizer was made; move the "
-                                  "model before that")
-        self._check_statistics()
+            raise _not_as_it_was(strange[0], "its layer was replaced, added or unfrozen since, and what is new there would not be trained")
+        for name, t in self.all.items():
+            self._check_form(name, t)
+        refuse_shared_memory(self.all, self.others.constants)
+        self.take_in()
+        buffers = dict(self.model.named_buffers())
+        for name, t in self.buffers.items():
+            if not isinstance(t, torch.nn.Parameter) and buffers.get(name) is not t:
+                raise _not_as_it_was(name, "its module was replaced since, and what is new there would not be the job's")
+        for name, t in buffers.items():
+            if self.others.is_new(name, t):
+                raise _not_as_it_was(name, "it was added since, and would not be the job's")
 
-    def check_again(self) -> None:
-        """As check(), for each step: of what can be seen in microseconds, that is parameters that are frozen now, and statistics that
-        were replaced in their layers. In the first step, and where other parameters than before are without a gradient, all of it."""
-        without = {name for name, p in self.parameters.items() if p.grad is None}
-        if without != self._without:
-            self._without = without
-            return self.check()
-        self._check_frozen()
-        for layer, buffers in self._of_layers:
-            for name, buffer in buffers.items():
-                if layer._buffers.get(name) is not buffer:
-                    self._check_statistics()
-
-    def none_has_gradient(self) -> bool:
-        """Whether no parameter had one in the newest check_again()."""
-        return self._without is not None and len(self._without) == len(self.parameters)
-
-    def _check_statistics(self) -> None:
-        buffers = dict(self._model.named_buffers())
-        for name, buffer in self.statistics.items():
-            if buffers.get(name) is not buffer:
-                raise ConfigError(f"{name} is not as it was when the optimizer was made: it was replaced since, and what is new there "
-                                  "would not be the job's; make the optimizer when the model is complete and has its types")
-
-    def _check_frozen(self) -> None:
-        if not all(p.requires_grad for p in self.parameters.values()):
+    def check_frozen(self) -> None:
+        """ConfigError: a parameter was frozen, or a frozen one is so no more."""
+        if not all(map(_requires_grad, self.parameters.values())):
             name = next(name for name, p in self.parameters.items() if not p.requires_grad)
             raise ConfigError(f"{name} was frozen after the optimizer was made, but momentum and weight decay would move it on; freeze "
                               "parameters before the optimizer is made")
+        if any(map(_requires_grad, self._frozen.values())):
+            name = next(name for name, p in self._frozen.items() if p.requires_grad)
+            raise _not_as_it_was(name, "it was unfrozen since, and would not be trained")
+
+    def take_in(self) -> None:
+        """Makes the values of the job's buffers those that forward has left: it may have put other tensors in their places."""
+        self._places.take_in(self._check_form)
+
+    def _check_form(self, name: str, now: torch.Tensor | None) -> None:
+        if now is None:
+            raise _not_as_it_was(name, "it was removed since")
+        for was, seen in zip(self._forms[name], _form(now)):
+            if seen != was:
+                raise _not_as_it_was(name, f"it is {seen} now, and was {was}")
 
     def tensors(self) -> dict[str, Tensor]:
         """As a weir.Client takes them, with the model's values as the initial ones."""
-        return {name: Tensor(array.shape, buffer=name in self.statistics, values=array)
+        return {name: Tensor(array.shape, buffer=name in self.buffers, values=array)
                 for name, array in self.arrays().items()}
 
     def arrays(self) -> dict[str, Floats]:
@@ -113,7 +115,7 @@ class ModelWeights:
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """As weir.save_weights()."""
-        _job.save_weights(directory, self.arrays(), self.statistics)
+        _job.save_weights(directory, self.arrays(), self.buffers)
 
     @torch.no_grad()
     def load(self, values: FlatTensors) -> None:
@@ -125,6 +127,7 @@ class ModelWeights:
         """Within `with`, the model has the newest consistent weights of the job; then its own again. The value is which
         they are. memory: as many floats as the model has, which get the weights as the servers have them. rows: are read
         with them (Client.snapshot())."""
+        self.take_in()
         new = client.model.split(np.empty(client.model.elements, dtype=np.float32) if memory is None else memory)
         weights = client.snapshot(new, rows).result()
         own = {name: array.copy() for name, array in self.arrays().items()}
@@ -132,6 +135,7 @@ class ModelWeights:
         try:
             yield weights
         finally:
+            self._places.put_back()
             self._load_each(own)
 
     @torch.no_grad()
@@ -140,7 +144,16 @@ class ModelWeights:
         load_each(self.all.values(), (torch.from_numpy(values[name]) for name in self.all))
 
 
-def save_weights(model: torch.nn.Module, directory: str | os.PathLike[str]) -> None:
-    """Writes the model's parameters and running statistics into a folder for `checkpoint.init_from`: the values that a
-    job then begins with. Fails if the folder holds weights already."""
-    ModelWeights(model).save(directory)
+def _form(tensor: torch.Tensor) -> tuple[str, str, str]:
+    return str(tensor.dtype), f"of shape {tuple(tensor.shape)}", f"on {tensor.device}"
+
+
+def _not_as_it_was(name: str, why: str) -> ConfigError:
+    return ConfigError(f"{name} is not as it was when the optimizer was made: {why}; make the optimizer when the model is complete, "
+                       "and has its types and device")
+
+
+def save_weights(model: torch.nn.Module, directory: str | os.PathLike[str], buffers: BufferRules | None = None) -> None:
+    """Writes the tensors of a model that a job has, its parameters and buffers, into a folder for `checkpoint.init_from`: the values
+    that a job then begins with. buffers: as of Optimizer, and the same. Fails if the folder holds weights already."""
+    ModelWeights(model, buffers).save(directory)
