@@ -1,3 +1,7 @@
 #include "cli/program.h"
+#include "common/program/exhaustion.h"
 
-int main(int argc, char** argv) { return weir::RunWeir(argc, argv); }
+int main(int argc, char** argv) {
+  weir::EndOnExhaustion();
+  return weir::RunWeir(argc, argv);
+}

@@ -1,3 +1,7 @@
+#include "common/program/exhaustion.h"
 #include "ps_server/program.h"
 
-int main(int argc, char** argv) { return weir::RunPsServer(argc, argv); }
+int main(int argc, char** argv) {
+  weir::EndOnExhaustion();
+  return weir::RunPsServer(argc, argv);
+}

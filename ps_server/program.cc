@@ -15,6 +15,7 @@
 #include "common/config/address.h"
 #include "common/config/cluster_spec.h"
 #include "common/config/job_config.h"
+#include "common/net/resolve.h"
 #include "common/program/command_line.h"
 #include "common/program/exit_codes.h"
 #include "common/protocol/job_failure.h"
@@ -43,10 +44,6 @@ struct Flags {
 int Fail(int code, absl::string_view message) {
   LogError(message);
   return code;
-}
-
-bool IsLoopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
 }
 
 // Prints the last weights' hash of a job that has ended, from its checkpoints and logs.
@@ -154,17 +151,20 @@ int Run(const Flags& flags) {
   const bool open_to_all = options.token.empty() && !encrypted && !address->is_unix();
   BlockSignals({SIGINT, SIGTERM});
   // The start may wait for object storage, and has nothing to save.
-  SignalWaiter early({SIGINT, SIGTERM}, [&](int signal) {
+  const auto early = SignalWaiter::Start({SIGINT, SIGTERM}, [&](int signal) {
     LogInfo(me.task.ToString(), " got signal ", signal, " while it started");
     std::_Exit(kExitDrained);
   });
+  if (!early.ok()) return Fail(kExitInternal, early.status().message());
   auto server = Server::Start(std::move(options));
-  early.Stop();
+  (*early)->Stop();
   if (!server.ok()) {
-    // Object storage that does not answer now may do so later.
-    const bool may_pass = absl::IsUnavailable(server.status());
-    const bool no_room = KindOf(server.status()) == v1::FAILURE_RESOURCE;
-    return Fail(may_pass ? kExitPeerLost : no_room ? kExitStorage : kExitConfig, server.status().message());
+    // Object storage that does not answer now may do so later. Internal: the system gives no threads.
+    return Fail(absl::IsUnavailable(server.status())              ? kExitPeerLost
+                : KindOf(server.status()) == v1::FAILURE_RESOURCE ? kExitStorage
+                : absl::IsInternal(server.status())               ? kExitInternal
+                                                                  : kExitConfig,
+                server.status().message());
   }
   if (open_to_all) {
     LogWarning(
@@ -175,9 +175,9 @@ int Run(const Flags& flags) {
   if (!flags.port_file.empty()) {
     const std::string temporary = flags.port_file + ".tmp";
     std::ofstream file(temporary);
-    file << (*server)->port() << "\n";
-    for (const int port : {(*server)->http_port(), (*server)->health_port()}) {
-      if (port >= 0) file << port << "\n";
+    for (const int port : {(*server)->port(), (*server)->http_port(), (*server)->health_port()}) {
+      if (port >= 0) file << port;
+      file << "\n";
     }
     file.close();
     if (!file || std::rename(temporary.c_str(), flags.port_file.c_str()) != 0) {
@@ -185,7 +185,7 @@ int Run(const Flags& flags) {
     }
   }
   bool drained = false;
-  SignalWaiter signals({SIGINT, SIGTERM}, [&](int signal) {
+  const auto signals = SignalWaiter::Start({SIGINT, SIGTERM}, [&](int signal) {
     const std::string reason = absl::StrCat(me.task.ToString(), " got signal ", signal);
     // A second signal means that the user does not want to wait for a checkpoint.
     if (std::exchange(drained, true)) {
@@ -194,8 +194,9 @@ int Run(const Flags& flags) {
       (*server)->Drain(reason);
     }
   });
+  if (!signals.ok()) return Fail(kExitInternal, signals.status().message());
   const absl::Status status = (*server)->Wait();
-  signals.Stop();
+  (*signals)->Stop();
   server->reset();
   if (status.ok()) {
     LogInfo("the job is done");
@@ -238,8 +239,8 @@ int RunPsServer(int argc, char** argv) {
                "--http_port there to everybody");
   AddTlsFlags(&app, &flags.tls);
   app.add_option("--port_file", flags.port_file,
-                 "Where to write the ports that were bound, a line each: the server's own, --http_port, "
-                 "--health_port");
+                 "Where to write the ports that were bound, in three lines: the server's own, --http_port, "
+                 "--health_port; a port that is not asked for leaves its line empty");
   app.add_option("--http_port", flags.http_port,
                  "Port of /metrics, /healthz, /readyz and the dashboard; 0: any free one")
       ->check(CLI::Range(0, 65535));

@@ -1,12 +1,14 @@
 """Counts the tests of one `bazel test` run and prints the last line, "N passed, N failed[, N skipped]".
 
-usage: count_tests.py EVENTS BAZEL_EXIT_CODE PASSED FAILED
+usage: count_tests.py EVENTS BAZEL_EXIT_CODE PASSED FAILED [LEFT_OUT]
 
-EVENTS is what --build_event_json_file wrote; PASSED and FAILED are checks made elsewhere, added to the sum. A test case counts
-as one; a target without a usable report counts as one; a case that prints a line starting with "SKIPPED:" is skipped. Exits
-non-zero if anything failed or nothing ran.
+EVENTS is what --build_event_json_file wrote; PASSED and FAILED are checks made elsewhere, added to the sum; LEFT_OUT targets
+were not even tried, and count as skipped. A test case counts as one; a target without a usable report counts as one; a case
+that prints a line starting with "SKIPPED:" is skipped, and the line is shown with the case. Exits non-zero if anything failed
+or nothing ran.
 """
 import json
+import re
 import sys
 import urllib.parse
 import xml.etree.ElementTree as ElementTree
@@ -34,24 +36,37 @@ def read_events(path):
     return targets, reports
 
 
-def count_report(path):
+def reasons(case):
+    """Why a case, or a part of it, did not run: the lines of either stream that say so."""
+    output = "\n".join(e.text or "" for kind in ("system-out", "system-err") for e in case.iter(kind))
+    lines = [line.strip() for line in output.splitlines()]
+    found = [line[len("SKIPPED:"):].strip() for line in lines if line.startswith("SKIPPED:")]
+    # How unittest ends, whose tests are one case for Bazel.
+    found += [f"{line}, of {lines[at - 2]}" for at, line in enumerate(lines) if re.match(r"OK \(.*skipped=", line)]
+    if case.find("skipped") is not None and not found:
+        found.append(case.find("skipped").get("message") or "no reason is given")
+    return list(dict.fromkeys(found))
+
+
+def count_report(label, path):
     passed = failed = skipped = 0
     for case in ElementTree.parse(path).iter("testcase"):
-        output = "\n".join(e.text or "" for e in case.iter("system-out"))
+        why = reasons(case)
         if case.find("failure") is not None or case.find("error") is not None:
             failed += 1
-        elif case.find("skipped") is not None or any(l.startswith("SKIPPED:") for l in output.splitlines()):
+        elif why:
             skipped += 1
+            print(f"SKIPPED: {label}: {case.get('name')}: {'; '.join(why)}")
         else:
             passed += 1
     return passed, failed, skipped
 
 
-def count_target(status, reports):
+def count_target(label, status, reports):
     if status not in ("PASSED", "FLAKY", "FAILED"):  # did not build, timed out, was not run
         return 0, 1, 0
     try:
-        passed, failed, skipped = map(sum, zip(*[count_report(r) for r in reports]))
+        passed, failed, skipped = map(sum, zip(*[count_report(label, r) for r in reports]))
     except (OSError, ElementTree.ParseError, ValueError):
         passed = failed = skipped = 0
     # A crash or a sanitizer's finding can fail a test whose report contains no failure.
@@ -63,11 +78,11 @@ def count_target(status, reports):
 
 
 def main():
-    events, bazel_exit, passed, failed = sys.argv[1], *map(int, sys.argv[2:])
-    skipped, ran = 0, 0
+    events, bazel_exit, passed, failed, skipped = sys.argv[1], *map(int, (sys.argv[2:] + ["0"])[:4])
+    ran = 0
     targets, reports = read_events(events)
     for label, status in sorted(targets.items()):
-        p, f, s = count_target(status, reports.get(label, {}).values())
+        p, f, s = count_target(label, status, reports.get(label, {}).values())
         if f:
             print(f"FAILED: {label} ({status.lower()})")
         passed, failed, skipped, ran = passed + p, failed + f, skipped + s, ran + p + f

@@ -2,10 +2,15 @@
 
 #include <utility>
 
+#include "absl/status/statusor.h"
+#include "common/sync/thread.h"
+
 namespace weir {
 
-BatchAhead::BatchAhead(int64_t worth_a_thread)
-    : worth_a_thread_(worth_a_thread), thread_([this] { Run(); }) {}
+BatchAhead::BatchAhead(int64_t worth_a_thread) : worth_a_thread_(worth_a_thread) {
+  absl::StatusOr<std::thread> made = MakeThread("gather batches", [this] { Run(); });
+  if (made.ok()) thread_ = *std::move(made);
+}
 
 BatchAhead::~BatchAhead() {
   {
@@ -13,7 +18,7 @@ BatchAhead::~BatchAhead() {
     stopping_ = true;
     news_.NotifyAll();
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void BatchAhead::Gather(Order* order) {
@@ -31,7 +36,7 @@ void BatchAhead::Begin(const Dataset& train, absl::Span<const int32_t> examples,
   begun_.train = &train;
   begun_.examples.assign(examples.begin(), examples.end());
   begun_.sizes = sizes;
-  if (SmallEnough(train, examples.size())) {
+  if (!thread_.joinable() || SmallEnough(train, examples.size())) {
     Gather(&begun_);
     state_ = State::kDone;
   } else {

@@ -8,6 +8,7 @@
 #include "client/flat_tensors.h"
 #include "common/base/sha256.h"
 #include "common/base/status_macros.h"
+#include "common/sync/thread.h"
 #include "common/telemetry/logging.h"
 #include "worker/work_rows.h"
 
@@ -70,11 +71,18 @@ absl::Status RunEvaluator(const v1::JobConfig& config, const Dataset* test, Mode
 }
 
 EpochEvaluator::EpochEvaluator(const Dataset* test, MakeReplicas make, Client* client)
-    : test_(test), make_(std::move(make)), client_(client), thread_([this] { Run(); }) {}
+    : test_(test), make_(std::move(make)), client_(client) {}
+
+absl::StatusOr<std::unique_ptr<EpochEvaluator>> EpochEvaluator::Start(const Dataset* test, MakeReplicas make,
+                                                                      Client* client) {
+  std::unique_ptr<EpochEvaluator> made(new EpochEvaluator(test, std::move(make), client));
+  WEIR_ASSIGN_OR_RETURN(made->thread_, MakeThread("evaluate epochs", [to = made.get()] { to->Run(); }));
+  return made;
+}
 
 EpochEvaluator::~EpochEvaluator() {
   stop_ = true;
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void EpochEvaluator::Abandon() {

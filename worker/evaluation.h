@@ -33,14 +33,16 @@ class EpochEvaluator {
  public:
   using MakeReplicas = std::function<absl::StatusOr<std::unique_ptr<Replicas>>()>;
 
-  // The arguments outlive this; `make` is called on its thread.
-  EpochEvaluator(const Dataset* test, MakeReplicas make, Client* client);
+  // The arguments outlive this; `make` is called on its thread. An error: the system gives no thread.
+  static absl::StatusOr<std::unique_ptr<EpochEvaluator>> Start(const Dataset* test, MakeReplicas make,
+                                                               Client* client);
   // Finishes an evaluation that is under way, unless it was abandoned or the client's membership has ended.
   ~EpochEvaluator();
   // There will be no more evaluations, and one that is under way ends at its next batch without a result.
   void Abandon();
 
  private:
+  EpochEvaluator(const Dataset* test, MakeReplicas make, Client* client);
   void Run();
   // An error: the result of an evaluation is of no use any more.
   absl::Status GoesOn() const;

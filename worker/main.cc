@@ -18,6 +18,7 @@
 #include "common/config/json_document.h"
 #include "common/cuda/cuda_device.h"
 #include "common/program/command_line.h"
+#include "common/program/exhaustion.h"
 #include "common/program/exit_codes.h"
 #include "common/protocol/job_failure.h"
 #include "common/rpc/job_token.h"
@@ -66,10 +67,15 @@ MembershipEnd Work(const v1::JobConfig& config, bool evaluator, const DatasetPai
   Model* const model = &replicas->model();
   MembershipEnd end;
   // Destroyed, and so done, before this member leaves.
-  std::optional<EpochEvaluator> epochs;
+  std::unique_ptr<EpochEvaluator> epochs;
   if (EvaluatesEpochs(config, data)) {
-    epochs.emplace(
+    auto started = EpochEvaluator::Start(
         test, [&] { return Replicas::Create(config, data.train, {devices[0]}); }, client);
+    if (!started.ok()) {
+      end.status = started.status();
+      return end;
+    }
+    epochs = *std::move(started);
   }
   if (evaluator) {
     end.status = RunEvaluator(config, test, model, client, &end.progressed);
@@ -82,7 +88,7 @@ MembershipEnd Work(const v1::JobConfig& config, bool evaluator, const DatasetPai
     if (end.status.ok()) end.status = EvaluateAtEnd(test, model, client);
   }
   // Who has failed says so at once, and who was fenced joins again at once: without members a job ends.
-  if (!end.status.ok() && epochs.has_value()) epochs->Abandon();
+  if (!end.status.ok() && epochs != nullptr) epochs->Abandon();
   return end;
 }
 
@@ -239,9 +245,13 @@ int Main(const Flags& flags) {
   }
   BlockSignals({SIGINT, SIGTERM});
   Preemption preemption;
-  SignalWaiter signals({SIGINT, SIGTERM}, [&preemption](int signal) {
+  const auto signals = SignalWaiter::Start({SIGINT, SIGTERM}, [&preemption](int signal) {
     preemption.LeaveAndExit(absl::StrCat("got signal ", signal), kExitDrained);
   });
+  if (!signals.ok()) {
+    LogError(signals.status().message());
+    return kExitInternal;
+  }
   const absl::Status status = Run(*config, flags, *environment, &preemption);
   if (!status.ok()) LogError(status.message());
   return ExitCodeOf(status);
@@ -251,6 +261,7 @@ int Main(const Flags& flags) {
 }  // namespace weir
 
 int main(int argc, char** argv) {
+  weir::EndOnExhaustion();
   weir::KeepFreedMemory();
   weir::Flags flags;
   CLI::App app(

@@ -4,7 +4,9 @@
 #include <cstdlib>
 #include <thread>
 
+#include "absl/status/statusor.h"
 #include "common/protocol/job_failure.h"
+#include "common/sync/thread.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {
@@ -27,11 +29,16 @@ Preemption::Member::~Member() {
 }
 
 void Preemption::LeaveAndExit(const std::string& why, int exit_code) {
-  std::thread([exit_code] {
+  LogWarning(why, "; leaving");
+  absl::StatusOr<std::thread> limit = MakeThread("end this process in time", [exit_code] {
     std::this_thread::sleep_for(kLongest);
     std::_Exit(exit_code);
-  }).detach();
-  LogWarning(why, "; leaving");
+  });
+  if (!limit.ok()) {
+    LogWarning("ends without taking leave: ", limit.status().message());
+    std::_Exit(exit_code);
+  }
+  limit->detach();
   MutexLock lock(mutex_);
   if (client_ != nullptr) {
     if (const absl::Status left = client_->Leave(JobFailure(v1::FAILURE_DRAINED, why)); !left.ok()) {

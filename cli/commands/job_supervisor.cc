@@ -29,8 +29,9 @@ constexpr absl::Duration kStatusPoll = absl::Milliseconds(250);
 constexpr absl::Duration kStatusDeadline = absl::Milliseconds(250);
 // One task may notice the loss of another before `weir` sees the other's end.
 constexpr absl::Duration kSettle = absl::Milliseconds(300);
-// The same where only tasks have ended that lost another: that one may take longer, as the interpreter of a
-// script does that raised an exception. On a busy machine 3 s were too few for one with PyTorch.
+// The same where only tasks have ended that may have heard of another's failure: that one may take longer, as
+// the interpreter of a script does that raised an exception. On a busy machine 3 s were too few for one with
+// PyTorch.
 constexpr absl::Duration kSettleOfLoss = absl::Seconds(10);
 // From SIGTERM to SIGKILL.
 constexpr absl::Duration kEndDeadline = absl::Seconds(10);
@@ -358,8 +359,8 @@ Failure Supervisor::CauseOfFailure() const {
 void Supervisor::ReportFailureWhenSettled() {
   if (!failure_.has_value() || reported_) return;
   const auto first = FirstCause(exits_);
-  const bool lost_another = first.has_value() && exits_[*first].exit.code == kExitPeerLost;
-  const absl::Duration settle = lost_another ? kSettleOfLoss : kSettle;
+  const bool heard = first.has_value() && MayHaveHeard(exits_[*first]);
+  const absl::Duration settle = heard ? kSettleOfLoss : kSettle;
   if (Clock::Real().Now() - failed_at_ < settle && !cluster_.running().empty()) return;
   reported_ = true;
   const Failure cause = CauseOfFailure();

@@ -61,7 +61,7 @@ ExitMeaning MeaningOfLast(const TaskExit& exit) {
   return exit.skipped || exit.job_done || MayDoWithout(exit) ? ExitMeaning::kSurvivable : ExitMeaning::kFatal;
 }
 
-enum Rank { kOwnFault, kRestarted, kConsequence, kLostOthers, kOnlyLost, kNone };
+enum Rank { kOwnFault, kOwnOrHeard, kRestarted, kConsequence, kLostOthers, kOnlyLost, kNone };
 
 Rank RankOf(const TaskExit& exit) {
   const ExitMeaning meaning = MeaningOfLast(exit);
@@ -72,10 +72,16 @@ Rank RankOf(const TaskExit& exit) {
   if (meaning == ExitMeaning::kSurvivable)
     return consequence && !exit.job_done && !exit.restarted ? kLostOthers : kOnlyLost;
   if (exit.restarted) return consequence ? kOnlyLost : kRestarted;
-  return consequence ? kConsequence : kOwnFault;
+  if (consequence) return kConsequence;
+  return MayHaveHeard(exit) ? kOwnOrHeard : kOwnFault;
 }
 
 }  // namespace
+
+bool MayHaveHeard(const TaskExit& exit) {
+  return exit.exit.code == kExitPeerLost ||
+         (exit.exit.code == kExitInternal && !absl::StartsWith(exit.task, "worker:"));
+}
 
 ExitMeaning MeaningOf(const TaskExit& exit) {
   return exit.restarted ? ExitMeaning::kSurvivable : MeaningOfLast(exit);

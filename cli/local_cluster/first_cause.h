@@ -35,10 +35,15 @@ ExitMeaning MeaningOf(const TaskExit& exit);
 // (common/program/exit_codes.h).
 bool IsWorthRestart(const TaskExit& exit);
 
+// Whether the task may only have heard of another one's failure, whose exit may still come: its code says
+// that it lost a peer, or it is no worker and ends because training cannot go on, which a worker finds.
+bool MayHaveHeard(const TaskExit& exit);
+
 // The index of the exit that explains the failure of a job; `exits` are in the order in which they were seen.
 // 138 says that another task was lost, so it is a consequence if there is any other fatal exit, even one
 // after which the task was started again (then the last such exit: the job had gone on after those before
-// it). A survivable exit explains a failure only if there is no fatal one. nullopt: nothing failed.
+// it). A worker's own fault comes before a server's code 70 (MayHaveHeard). A survivable exit explains a
+// failure only if there is no fatal one. nullopt: nothing failed.
 std::optional<size_t> FirstCause(const std::vector<TaskExit>& exits);
 
 // "worker:1 exited with 70 (a fault of its own, or training that cannot go on) after 3.20 s"; "ps:0 was

@@ -3,13 +3,13 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "common/system/process.h"
+
 namespace weir {
 
 Interrupts::Interrupts() {
-  sigset_t mine;
-  sigemptyset(&mine);
-  for (const int s : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&mine, s);
-  pthread_sigmask(SIG_BLOCK, &mine, &before_);
+  pthread_sigmask(SIG_SETMASK, nullptr, &before_);
+  const sigset_t mine = BlockSignals({SIGINT, SIGTERM, SIGHUP});
   fd_ = signalfd(-1, &mine, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 

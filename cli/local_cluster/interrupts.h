@@ -6,8 +6,9 @@
 
 namespace weir {
 
-// Turns SIGINT, SIGTERM and SIGHUP (the terminal is gone) into something to wait for. Made in main before any
-// other thread, so that all threads inherit that the signals are blocked; one object at a time.
+// Turns SIGINT, SIGTERM and SIGHUP (the terminal is gone) into something to wait for, but for those that are
+// ignored, as nohup has SIGHUP. Made in main before any other thread, so that all threads inherit that the
+// signals are blocked; one object at a time.
 class Interrupts {
  public:
   Interrupts();

@@ -41,6 +41,8 @@ void RemoveIfThere(const std::string& folder) {
 
 // What PyTorch, OpenBLAS, MKL and OpenMP itself begin with.
 constexpr char kThreadsVariable[] = "OMP_NUM_THREADS";
+// Python holds back what it writes into a pipe, 8 KiB of it, and a program that is killed loses that.
+constexpr char kUnbufferedVariable[] = "PYTHONUNBUFFERED";
 
 constexpr char kJobOfCertificates[] = "weir";
 constexpr absl::Duration kCertificatesLast = absl::Hours(24 * 365);
@@ -149,6 +151,7 @@ absl::Status LocalCluster::Launch(TaskProcess& task) {
       const int threads = static_cast<int>(std::thread::hardware_concurrency()) / options_.workers;
       process.environment[kThreadsVariable] = absl::StrCat(std::max(1, threads));
     }
+    if (std::getenv(kUnbufferedVariable) == nullptr) process.environment[kUnbufferedVariable] = "1";
   } else {
     process.args = {task.program, absl::StrCat("--config=", options_.config),
                     absl::StrCat("--token_file=", TokenFile())};

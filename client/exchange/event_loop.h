@@ -23,6 +23,12 @@ class EventLoop : public Executor {
 
   // Runs `then` on the loop when `wait` has passed, or soon after.
   virtual Timer RunAfter(std::chrono::nanoseconds wait, absl::AnyInvocable<void()> then) = 0;
+  // Runs `work`, which may wait for other processes for a second or so, and then `then` on the loop, which
+  // goes on meanwhile. In a simulation nothing waits, and both run within this call.
+  virtual void RunAside(absl::AnyInvocable<void()> work, absl::AnyInvocable<void()> then) {
+    work();
+    then();
+  }
   // The timer's task will not run, unless it has begun or has run already.
   virtual void Cancel(const Timer& timer) = 0;
 

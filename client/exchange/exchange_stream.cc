@@ -9,6 +9,11 @@
 namespace weir {
 namespace {
 
+// How long the shard may take to send a segment that it has named, and how long to wait between two looks.
+constexpr std::chrono::nanoseconds kSegmentLimit = std::chrono::seconds(5);
+constexpr std::chrono::nanoseconds kFirstLook = std::chrono::microseconds(100),
+                                   kLongestLook = std::chrono::milliseconds(10);
+
 // DataLoss is what ShardExchange says when a pull was cut short after its push had taken effect, and its
 // caller takes it for that. From a ring, a server or a shard it means that something was garbled.
 absl::Status NotOfExchange(const absl::Status& status) {
@@ -18,8 +23,14 @@ absl::Status NotOfExchange(const absl::Status& status) {
 }  // namespace
 
 void ExchangeStream::Start(ShardChannel& channel, std::function<void()> gone) {
+  const auto opened = std::make_shared<ShardChannel::Opened>();
+  loop_.RunAside([self = shared_from_this(), &channel, gone = std::move(gone),
+                  opened]() mutable { *opened = channel.Open(std::move(self), std::move(gone)); },
+                 [self = shared_from_this(), opened] { self->OnOpened(std::move(*opened)); });
+}
+
+void ExchangeStream::OnOpened(ShardChannel::Opened opened) {
   MutexLock lock(mutex_);
-  ShardChannel::Opened opened = channel.Open(shared_from_this(), std::move(gone));
   stream_ = std::move(opened.stream);
   memory_ = std::move(opened.memory);
   refused_ = std::move(opened.refused);
@@ -32,6 +43,8 @@ void ExchangeStream::Start(ShardChannel& channel, std::function<void()> gone) {
     });
   }
   stream_->Read(/*relaxed=*/false);
+  if (over_) stream_->Cancel();
+  Write();
 }
 
 bool ExchangeStream::Add(std::shared_ptr<ShardExchange> exchange, Ended ended) {
@@ -70,16 +83,16 @@ void ExchangeStream::Reopen() {
 void ExchangeStream::Cancel() {
   MutexLock lock(mutex_);
   over_ = true;
-  stream_->Cancel();
+  if (stream_ != nullptr) stream_->Cancel();
 }
 
 void ExchangeStream::Restart() {
   restarting_ = over_ = true;
-  stream_->Cancel();
+  if (stream_ != nullptr) stream_->Cancel();
 }
 
 void ExchangeStream::Write() {
-  while (!writing_ && !over_) {
+  while (stream_ != nullptr && !writing_ && !over_) {
     OutgoingMessage message;
     if (!NextMessage(&message)) return;
     writing_ = !stream_->Write(std::move(message));
@@ -154,7 +167,19 @@ void ExchangeStream::OnWritten() {
 }
 
 void ExchangeStream::OnMessage(IncomingMessage message) {
-  const absl::Status broken = TakeReply(message);
+  Take(std::move(message), kFirstLook, kSegmentLimit);
+}
+
+void ExchangeStream::Take(IncomingMessage message, std::chrono::nanoseconds wait,
+                          std::chrono::nanoseconds left) {
+  absl::Status broken = TakeReply(message);
+  if (absl::IsNotFound(broken) && left.count() > 0 && GoesOn()) {
+    loop_.RunAfter(wait, [self = shared_from_this(), message = std::move(message), wait, left]() mutable {
+      self->Take(std::move(message), std::min(2 * wait, kLongestLook), left - wait);
+    });
+    return;
+  }
+  if (absl::IsNotFound(broken)) broken = absl::UnavailableError(broken.message());
   message = {};
   MutexLock lock(mutex_);
   if (!broken.ok()) {
@@ -246,6 +271,7 @@ absl::Status ExchangeStream::FindShared(const v1::SharedRange& range, SplitMessa
   absl::StatusOr<const char*> data = memory_->Map(range.segment(), range.offset(), range.bytes());
   if (!data.ok()) {
     const std::string what = absl::StrCat("shared memory: ", data.status().message());
+    if (absl::IsNotFound(data.status())) return absl::NotFoundError(what);
     // A shard that is gone before it handed the memory over has not broken the protocol.
     return absl::IsUnavailable(data.status()) ? absl::UnavailableError(what) : absl::InternalError(what);
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -38,8 +39,9 @@ class ExchangeStream final : public DataStream::User, public std::enable_shared_
   // The loop outlives this.
   ExchangeStream(EventLoop& loop, MakeCaller caller) : loop_(loop), caller_(std::move(caller)) {}
 
-  // Opens the stream. Called once, before all else. `gone`: as in ShardChannel::Open(). Shared memory has one
-  // slot for each chunk that the shard allows to be on its way.
+  // Opens the stream, aside (EventLoop::RunAside). Called once, before all else. `gone`: as in
+  // ShardChannel::Open(); the channel outlives it. Shared memory has one slot for each chunk that the shard
+  // allows to be on its way.
   void Start(ShardChannel& channel, std::function<void()> gone);
 
   // Begins an exchange. It stays on the stream until `ended` has been called, once and without locks, or
@@ -78,8 +80,18 @@ class ExchangeStream final : public DataStream::User, public std::enable_shared_
     // Some of these chunks lie in the caller's memory.
     bool in_place = false;
   };
-  // An error means that the stream cannot go on.
+  void OnOpened(ShardChannel::Opened opened);
+  // Takes a message, once the segment of shared memory that it speaks of is there: looks again after `wait`,
+  // and then less and less often, as long as the shard may take to send what it has named. Meanwhile no other
+  // message is read, and the loop serves others.
+  void Take(IncomingMessage message, std::chrono::nanoseconds wait, std::chrono::nanoseconds left);
+  // An error means that the stream cannot go on; NotFound, that the message cannot be taken yet.
   absl::Status TakeReply(const IncomingMessage& bytes);
+  // Whether the stream still matters to its user.
+  bool GoesOn() {
+    MutexLock lock(mutex_);
+    return !over_;
+  }
   // Does what Reopen() does.
   void Restart() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Writes messages until there are none or one is under way.
@@ -87,14 +99,14 @@ class ExchangeStream final : public DataStream::User, public std::enable_shared_
   // Makes the next message. False: there is none.
   bool NextMessage(OutgoingMessage* message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   OutgoingMessage NextChunk(Open& open, v1::ExchangeRequest head) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Finds the chunk of a reply where it lies in shared memory.
+  // Finds the chunk of a reply where it lies in shared memory. NotFound: its segment has not come yet.
   absl::Status FindShared(const v1::SharedRange& range, SplitMessage* message);
 
   EventLoop& loop_;
   const MakeCaller caller_;
 
   Mutex mutex_;
-  // Start() sets this and the next three members.
+  // OnOpened() sets this and the next three members, before the stream brings anything. Null before.
   std::shared_ptr<DataStream> stream_;
   // Its slots are used under the lock, its segments on the event loop. Null: there is no shared memory.
   std::shared_ptr<ShardMemory> memory_;

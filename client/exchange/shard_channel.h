@@ -36,8 +36,9 @@ class ShardMemory {
   // the segment yet, or takes no more; the first call asks the shard to take it. Never waits.
   virtual std::optional<uint32_t> NumberOf(const std::shared_ptr<const SharedSegment>& gradients) = 0;
 
-  // Maps weights at a place that the shard named; they stay mapped as long as this object exists. OutOfRange:
-  // the place is not within the segment. Unavailable: no such segment came in time, or the shard is gone.
+  // Maps weights at a place that the shard named; they stay mapped as long as this object exists. Never
+  // waits. NotFound: no such segment has come yet. OutOfRange: the place is not within the segment.
+  // Unavailable: the shard is gone.
   virtual absl::StatusOr<const char*> Map(uint32_t segment, uint64_t offset, uint64_t bytes) = 0;
 };
 

@@ -8,6 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/rpc/grpc_completion_loop.h"
 #include "common/sync/mutex.h"
+#include "common/sync/thread.h"
 #include "grpcpp/completion_queue.h"
 
 namespace weir {
@@ -66,11 +67,24 @@ struct GrpcPoller::Impl final : ResultDriver {
   bool asleep ABSL_GUARDED_BY(loop.mutex) = false;
 };
 
-GrpcPoller::GrpcPoller(std::chrono::microseconds busy_poll) : impl_(std::make_shared<Impl>(busy_poll)) {
-  impl_->thread = std::thread([this] { impl_->Run(); });
+GrpcPoller::GrpcPoller(std::chrono::microseconds busy_poll) : impl_(std::make_shared<Impl>(busy_poll)) {}
+
+absl::StatusOr<std::shared_ptr<GrpcPoller>> GrpcPoller::Start(std::chrono::microseconds busy_poll) {
+  std::shared_ptr<GrpcPoller> poller(new GrpcPoller(busy_poll));
+  WEIR_ASSIGN_OR_RETURN(poller->impl_->thread, MakeThread("poll for the servers' answers",
+                                                          [to = poller->impl_.get()] { to->Run(); }));
+  return poller;
 }
 
 GrpcPoller::~GrpcPoller() {
+  if (!impl_->thread.joinable()) {
+    {
+      MutexLock lock(impl_->loop.mutex);
+      impl_->stopping = true;
+    }
+    impl_->Run();  // empties the queue
+    return;
+  }
   {
     MutexLock lock(impl_->loop.mutex);
     impl_->stopping = true;
@@ -80,19 +94,24 @@ GrpcPoller::~GrpcPoller() {
   impl_->thread.join();
 }
 
-std::shared_ptr<GrpcPoller> GrpcPoller::Shared(std::chrono::microseconds busy_poll, bool shared_work) {
+absl::StatusOr<std::shared_ptr<GrpcPoller>> GrpcPoller::Shared(std::chrono::microseconds busy_poll,
+                                                               bool shared_work) {
   static Mutex mutex;
   static auto& pollers = *new std::map<std::pair<std::chrono::microseconds, bool>, std::weak_ptr<GrpcPoller>>;
   MutexLock lock(mutex);
   std::weak_ptr<GrpcPoller>& known = pollers[{busy_poll, shared_work}];
   std::shared_ptr<GrpcPoller> poller = known.lock();
-  if (poller == nullptr) known = poller = std::make_shared<GrpcPoller>(busy_poll);
+  if (poller == nullptr) {
+    WEIR_ASSIGN_OR_RETURN(poller, Start(busy_poll));
+    known = poller;
+  }
   return poller;
 }
 
 absl::StatusOr<std::shared_ptr<DoorbellPage>> GrpcPoller::bells() {
   MutexLock lock(impl_->loop.mutex);
   if (impl_->bells == nullptr) {
+    WEIR_RETURN_IF_ERROR(impl_->loop.PrepareToAdd());
     WEIR_ASSIGN_OR_RETURN(impl_->bells, DoorbellPage::Create());
   }
   return impl_->bells;
@@ -119,6 +138,22 @@ GrpcPoller::Timer GrpcPoller::RunAt(Steady::time_point when, absl::AnyInvocable<
   impl_->timers.emplace(timer, std::move(then));
   if (when < impl_->looks_at) impl_->loop.Wake();
   return timer;
+}
+
+void GrpcPoller::RunAside(absl::AnyInvocable<void()> work, absl::AnyInvocable<void()> then) {
+  struct Both {
+    absl::AnyInvocable<void()> work, then;
+  };
+  const auto both = std::make_shared<Both>(Both{std::move(work), std::move(then)});
+  // Once `then` is posted, it may be all that keeps what it uses; and it may be the last to use this poller.
+  const auto run = [this, keep = impl_, both] {
+    both->work();
+    both->work = nullptr;
+    Post(std::move(both->then));
+  };
+  absl::StatusOr<std::thread> thread = MakeThread("open a stream", run);
+  if (!thread.ok()) return run();
+  thread->detach();
 }
 
 void GrpcPoller::Cancel(const Timer& timer) {

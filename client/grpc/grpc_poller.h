@@ -30,19 +30,22 @@ class GrpcPoller final : public EventLoop {
  public:
   using Steady = std::chrono::steady_clock;
 
-  // Before a polling thread sleeps, it looks for events for this long.
-  explicit GrpcPoller(std::chrono::microseconds busy_poll);
+  // Before a polling thread sleeps, it looks for events for `busy_poll`. An error: the system gives no
+  // thread.
+  static absl::StatusOr<std::shared_ptr<GrpcPoller>> Start(std::chrono::microseconds busy_poll);
   // The process's poller with this `busy_poll`; its last holder destroys it. Not from a handler. Clients that
   // may have work in shared memory have one of their own, because there each event of gRPC costs a thread
   // switch more.
-  static std::shared_ptr<GrpcPoller> Shared(std::chrono::microseconds busy_poll, bool shared_work);
+  static absl::StatusOr<std::shared_ptr<GrpcPoller>> Shared(std::chrono::microseconds busy_poll,
+                                                            bool shared_work);
   ~GrpcPoller();
 
   // The tags of its operations are GrpcEvents, which are handled on the polling thread.
   grpc::CompletionQueue* queue();
   std::shared_ptr<ResultDriver> driver() override;
 
-  // Work in shared memory: those who leave it ring bell kBell of these. An error: there is no such memory.
+  // Work in shared memory: those who leave it ring bell kBell of these. An error: there is no such memory, or
+  // no thread for it.
   static constexpr uint32_t kBell = 0;
   absl::StatusOr<std::shared_ptr<DoorbellPage>> bells();
   // On the polling thread, after bells().
@@ -55,11 +58,14 @@ class GrpcPoller final : public EventLoop {
     return RunAt(Steady::now() + wait, std::move(then));
   }
   void Post(absl::AnyInvocable<void()> task) override { RunAt(Steady::time_point::min(), std::move(task)); }
+  // On a thread of its own. Where the system gives none, within this call.
+  void RunAside(absl::AnyInvocable<void()> work, absl::AnyInvocable<void()> then) override;
   void Cancel(const Timer& timer) override;
   uint32_t Random() override;
 
  private:
   struct Impl;
+  explicit GrpcPoller(std::chrono::microseconds busy_poll);
   const std::shared_ptr<Impl> impl_;
 };
 

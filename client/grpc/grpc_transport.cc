@@ -7,8 +7,10 @@
 #include "client/grpc/grpc_coordinator_channel.h"
 #include "client/grpc/grpc_shard_channel.h"
 #include "client/tensors/wire_options.h"
+#include "common/base/status_macros.h"
 #include "common/codec/wire_codec.h"
 #include "common/rpc/grpc_credentials.h"
+#include "common/telemetry/grpc_process.h"
 
 namespace weir {
 namespace {
@@ -20,12 +22,23 @@ std::chrono::nanoseconds ServerWait(const v1::JobConfig& config) {
 
 }  // namespace
 
-GrpcTransport::GrpcTransport(const v1::JobConfig& config, JobToken token, std::shared_ptr<const Tls> tls)
+absl::StatusOr<std::unique_ptr<GrpcTransport>> GrpcTransport::Create(const v1::JobConfig& config,
+                                                                     JobToken token,
+                                                                     std::shared_ptr<const Tls> tls) {
+  WEIR_RETURN_IF_ERROR(CheckRoomForGrpc());
+  WEIR_ASSIGN_OR_RETURN(std::shared_ptr<GrpcPoller> poller,
+                        GrpcPoller::Shared(std::chrono::microseconds(config.wire().busy_poll_us()),
+                                           WireOptions::From(config.wire()).shared_memory));
+  return std::unique_ptr<GrpcTransport>(
+      new GrpcTransport(config, std::move(token), std::move(tls), std::move(poller)));
+}
+
+GrpcTransport::GrpcTransport(const v1::JobConfig& config, JobToken token, std::shared_ptr<const Tls> tls,
+                             std::shared_ptr<GrpcPoller> poller)
     : config_(config),
       token_(std::move(token)),
       credentials_(std::make_shared<const JobCredentials>(std::move(tls))),
-      poller_(GrpcPoller::Shared(std::chrono::microseconds(config.wire().busy_poll_us()),
-                                 WireOptions::From(config.wire()).shared_memory)) {}
+      poller_(std::move(poller)) {}
 
 uint64_t GrpcTransport::NewInstance() {
   std::random_device random;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "client/grpc/grpc_poller.h"
 #include "client/job/transport.h"
 #include "common/rpc/job_token.h"
@@ -19,8 +20,9 @@ class JobCredentials;
 // A transport over gRPC, and over shared memory where the job's config and the host allow it.
 class GrpcTransport final : public Transport {
  public:
-  // The config outlives this object.
-  GrpcTransport(const v1::JobConfig& config, JobToken token, std::shared_ptr<const Tls> tls);
+  // The config outlives this object. An error: the system gives no threads.
+  static absl::StatusOr<std::unique_ptr<GrpcTransport>> Create(const v1::JobConfig& config, JobToken token,
+                                                               std::shared_ptr<const Tls> tls);
 
   std::shared_ptr<EventLoop> loop() override { return poller_; }
   uint64_t NewInstance() override;
@@ -30,6 +32,9 @@ class GrpcTransport final : public Transport {
                                           int64_t elements) override;
 
  private:
+  GrpcTransport(const v1::JobConfig& config, JobToken token, std::shared_ptr<const Tls> tls,
+                std::shared_ptr<GrpcPoller> poller);
+
   const v1::JobConfig& config_;
   const JobToken token_;
   const std::shared_ptr<const JobCredentials> credentials_;

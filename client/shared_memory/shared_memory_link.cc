@@ -95,15 +95,15 @@ std::optional<uint32_t> SharedMemoryLink::NumberOf(const std::shared_ptr<const S
   return number < taken_ ? std::optional<uint32_t>(number) : std::nullopt;
 }
 
-absl::StatusOr<const char*> SharedMemoryLink::Map(uint32_t segment, uint64_t offset, uint64_t bytes,
-                                                  Deadline deadline) {
+absl::StatusOr<const char*> SharedMemoryLink::Map(uint32_t segment, uint64_t offset, uint64_t bytes) {
   MutexLock lock(mutex_);
   auto found = weights_.find(segment);
   while (found == weights_.end()) {
-    const absl::Status received = Receive(deadline);
+    const absl::Status received = Receive(Deadline());
     if (!received.ok()) {
-      const absl::StatusCode code =
-          absl::IsAborted(received) ? absl::StatusCode::kUnavailable : received.code();
+      const absl::StatusCode code = absl::IsUnavailable(received) ? absl::StatusCode::kNotFound
+                                    : absl::IsAborted(received)   ? absl::StatusCode::kUnavailable
+                                                                  : received.code();
       return absl::Status(code, absl::StrCat("the server's segment ", segment, ": ", received.message()));
     }
     found = weights_.find(segment);

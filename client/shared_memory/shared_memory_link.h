@@ -52,22 +52,16 @@ class SharedMemoryLink final : public ShardMemory {
 
   std::optional<uint32_t> NumberOf(const std::shared_ptr<const SharedSegment>& gradients) override;
 
-  // Waits for a segment that is not known yet, for as long as a segment that was sent before may take.
-  absl::StatusOr<const char*> Map(uint32_t segment, uint64_t offset, uint64_t bytes) override {
-    return Map(segment, offset, bytes, std::chrono::steady_clock::now() + kSegmentLimit);
-  }
-  // The same, until `deadline` at most.
-  absl::StatusOr<const char*> Map(uint32_t segment, uint64_t offset, uint64_t bytes, Deadline deadline);
+  absl::StatusOr<const char*> Map(uint32_t segment, uint64_t offset, uint64_t bytes) override;
 
  private:
-  static constexpr std::chrono::seconds kSegmentLimit{5};
-
   SharedMemoryLink(UniqueFd socket, SegmentToken token, std::shared_ptr<SharedSegment> gradients,
                    uint32_t slots, uint64_t slot_bytes);
   absl::Status Send(ClientMessageKind kind, uint32_t segment, uint64_t bytes, int descriptor);
   // Hands the server the next segment.
   absl::Status Give(std::shared_ptr<const SharedSegment> segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes one message from the server. FailedPrecondition: the server refuses.
+  // Takes one message from the server. FailedPrecondition: the server refuses. Unavailable: none came in
+  // time. Aborted: the server is gone.
   absl::Status Receive(Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // The server's rings and bells, as they come.

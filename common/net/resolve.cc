@@ -9,8 +9,11 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <utility>
 
+#include "absl/status/statusor.h"
 #include "common/sync/mutex.h"
+#include "common/sync/thread.h"
 
 namespace weir {
 namespace {
@@ -43,14 +46,20 @@ class LookUps {
     if (under_way != nullptr) return {};
     const auto look_up = under_way = std::make_shared<LookUp>();
     // This object lives as long as the process.
-    std::thread([this, host, look_up] {
+    absl::StatusOr<std::thread> thread = MakeThread("look up a name", [this, host, look_up] {
       std::vector<Ip> ips = Resolve(host);
       MutexLock done(mutex_);
       look_up->ips = std::move(ips);
       look_up->done = true;
       under_way_.erase(host);
       changed_.NotifyAll();
-    }).detach();
+    });
+    if (!thread.ok()) {
+      // As where the resolver does not answer; the next call tries again.
+      under_way_.erase(host);
+      return {};
+    }
+    thread->detach();
     while (!look_up->done && changed_.WaitUntil(mutex_, deadline)) {
     }
     return look_up->ips;
@@ -117,6 +126,12 @@ sockaddr_storage EndAt(const Ip& ip, uint16_t port) {
 }
 
 std::vector<Ip> Resolve(const std::string& host) { return Find(host, 0).value_or(std::vector<Ip>()); }
+
+bool IsLoopback(const std::string& host) {
+  const std::vector<Ip> ips =
+      Find(host, host == "localhost" ? 0 : AI_NUMERICHOST).value_or(std::vector<Ip>());
+  return !ips.empty() && std::all_of(ips.begin(), ips.end(), [](const Ip& ip) { return ip.Loopback(); });
+}
 
 std::vector<Ip> ResolveSoon(const std::string& host) {
   static auto& look_ups = *new LookUps;

@@ -38,7 +38,12 @@ std::string HostOf(Ip ip);
 // does not resolve. Where no DNS server answers, the resolver may take a minute.
 std::vector<Ip> Resolve(const std::string& host);
 
-// The same for callers that must not wait for the network. Empty also where the resolver does not answer
+// Whether only this machine's own processes reach a server that listens there: the host is an address of the
+// loopback, as text, or "localhost" that stands for nothing else. No other name is, whatever it stands for
+// now.
+bool IsLoopback(const std::string& host);
+
+// Resolve() for callers that must not wait for the network. Empty also where the resolver does not answer
 // within 500 ms; while it still looks for the name, later calls do not wait at all. Names of this host need
 // no network.
 std::vector<Ip> ResolveSoon(const std::string& host);

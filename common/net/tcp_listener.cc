@@ -37,6 +37,7 @@ absl::StatusOr<UniqueFd> ListenTcp(const std::string& host, int port) {
   const int error = getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &addresses);
   if (error != 0) return absl::UnavailableError(gai_strerror(error));
   absl::Status why = absl::UnavailableError("the name stands for no address");
+  bool no_ipv6 = false;
   for (const addrinfo* a = addresses; a != nullptr; a = a->ai_next) {
     UniqueFd fd(socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     const int yes = 1, no = 0;
@@ -49,10 +50,11 @@ absl::StatusOr<UniqueFd> ListenTcp(const std::string& host, int port) {
       freeaddrinfo(addresses);
       return fd;
     }
+    no_ipv6 = errno == EAFNOSUPPORT || errno == EADDRNOTAVAIL;
     why = Why(errno);
   }
   freeaddrinfo(addresses);
-  return why;
+  return no_ipv6 && host == "::" ? ListenTcp("0.0.0.0", port) : why;
 }
 
 uint16_t PortOf(const UniqueFd& socket) {

@@ -5,6 +5,9 @@
 
 #include <algorithm>
 
+#include "absl/status/statusor.h"
+#include "common/sync/thread.h"
+
 namespace weir {
 namespace {
 
@@ -29,7 +32,13 @@ void Pause() {
 }  // namespace
 
 GrpcCompletionLoop::~GrpcCompletionLoop() {
-  if (passes_on_.joinable()) passes_on_.join();
+  if (!passes_on_.joinable()) return;
+  {
+    MutexLock lock(mutex);
+    ending_ = true;
+    added_.NotifyAll();
+  }
+  passes_on_.join();
 }
 
 GrpcCompletionLoop::NextStatus GrpcCompletionLoop::Take(Event* event, Steady::time_point until) {
@@ -140,12 +149,20 @@ void GrpcCompletionLoop::Wake() {
   alarm_.Set(queue_, gpr_time_0(GPR_CLOCK_MONOTONIC), &alarm_);
 }
 
+absl::Status GrpcCompletionLoop::PrepareToAdd() {
+  if (passes_on_.joinable()) return absl::OkStatus();
+  absl::StatusOr<std::thread> made = MakeThread("take the events of gRPC", [this] { PassOn(); });
+  if (!made.ok()) return made.status();
+  passes_on_ = *std::move(made);
+  return absl::OkStatus();
+}
+
 void GrpcCompletionLoop::Add(SharedWork* work, Doorbell* bell) {
   shared_.push_back(work);
   if (bell_.load(std::memory_order_relaxed) != nullptr) return;
   MutexLock lock(mutex);
   bell_ = bell;
-  passes_on_ = std::thread([this] { PassOn(); });
+  added_.NotifyAll();
 }
 
 void GrpcCompletionLoop::Remove(SharedWork* work) {
@@ -154,6 +171,11 @@ void GrpcCompletionLoop::Remove(SharedWork* work) {
 }
 
 void GrpcCompletionLoop::PassOn() {
+  {
+    MutexLock lock(mutex);
+    while (bell_ == nullptr && !ending_) added_.Wait(mutex);
+    if (bell_ == nullptr) return;
+  }
   Event event{};
   bool more;
   do {

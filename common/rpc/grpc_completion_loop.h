@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "common/rpc/grpc_event.h"
 #include "common/shared_memory/doorbell.h"
 #include "common/shared_memory/shared_work.h"
@@ -56,8 +57,11 @@ class GrpcCompletionLoop {
   // looks for work first, under the same lock.
   void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
-  // Called on the loop's thread, without the mutex. `bell` is the same in all calls and outlives the loop:
-  // whoever leaves work rings it afterwards.
+  // Makes the thread that Add() needs. Called before the first Add(), without the mutex; again: no effect. An
+  // error: the system gives no thread.
+  absl::Status PrepareToAdd();
+  // Called on the loop's thread, without the mutex, after PrepareToAdd(). `bell` is the same in all calls and
+  // outlives the loop: whoever leaves work rings it afterwards.
   void Add(SharedWork* work, Doorbell* bell);
   void Remove(SharedWork* work);
 
@@ -94,7 +98,10 @@ class GrpcCompletionLoop {
   // Used on the loop's thread. Removed work leaves nullptr while the others are being served.
   std::vector<SharedWork*> shared_;
   bool serving_ = false;
+  // Waits for bell_, and then takes the queue's events.
   std::thread passes_on_;
+  CondVar added_;
+  bool ending_ ABSL_GUARDED_BY(mutex) = false;
   std::vector<Event> passed_ ABSL_GUARDED_BY(mutex);
   // The queue is shut down and empty.
   bool drained_ ABSL_GUARDED_BY(mutex) = false;

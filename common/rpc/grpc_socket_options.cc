@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <grpc/support/sync.h>
+#include <grpcpp/grpcpp.h>
 #include <grpcpp/impl/server_builder_option.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -17,10 +18,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "common/net/local_host.h"
 #include "common/system/unique_fd.h"
+#include "common/telemetry/logging.h"
 
 // gRPC lets a channel's owner set options of its sockets through an object of these types. The library
 // exports the functions, but its packages have no header with the types; these are those of gRPC 1.36 to 1.51
@@ -59,6 +63,8 @@ namespace weir {
 namespace {
 
 constexpr char kAuto[] = "auto";
+// The versions 1.x of gRPC that have the types above.
+constexpr int kFirstMinor = 36, kLastMinor = 51;
 constexpr int kUnixSendBytes = 4 << 20;
 // By preference, for connections that stay on this machine.
 constexpr const char* kLocalChoices[] = {"cubic", "reno"};
@@ -131,22 +137,43 @@ struct SocketOptions {
   }
 };
 
+// Whether the gRPC that was loaded takes SocketOptions; warns once if it does not.
+bool GrpcTakesOptions() {
+  static const bool takes = [] {
+    if (KnowsSocketsOf(grpc::Version())) return true;
+    LogWarning("gRPC is of version ", grpc::Version(),
+               ", and Weir knows how to set options of sockets from 1.", kFirstMinor, " to 1.", kLastMinor,
+               ": wire.congestion_control has no effect on what clients send, and Unix sockets are slower");
+    return false;
+  }();
+  return takes;
+}
+
 class Option final : public grpc::ServerBuilderOption {
  public:
   void UpdateArguments(grpc::ChannelArguments* arguments) override {
-    arguments->SetSocketMutator(SocketOptions::New(""));
+    if (GrpcTakesOptions()) arguments->SetSocketMutator(SocketOptions::New(""));
   }
   void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>*) override {}
 };
 
 }  // namespace
 
+bool KnowsSocketsOf(absl::string_view grpc_version) {
+  const std::vector<absl::string_view> numbers = absl::StrSplit(grpc_version, '.');
+  int minor = 0;
+  return numbers.size() >= 2 && numbers[0] == "1" && absl::SimpleAtoi(numbers[1], &minor) &&
+         minor >= kFirstMinor && minor <= kLastMinor;
+}
+
 absl::Status SetSocketOptions(const std::string& congestion_control, const Address& server,
                               grpc::ChannelArguments* arguments) {
   const bool choose = congestion_control == kAuto;
   if (!choose) WEIR_RETURN_IF_ERROR(Check(congestion_control));
   if (choose && !server.is_unix() && !IsThisHost(server)) return absl::OkStatus();
-  arguments->SetSocketMutator(SocketOptions::New(choose ? LocalChoice() : congestion_control));
+  if (GrpcTakesOptions()) {
+    arguments->SetSocketMutator(SocketOptions::New(choose ? LocalChoice() : congestion_control));
+  }
   return absl::OkStatus();
 }
 

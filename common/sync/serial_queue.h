@@ -2,11 +2,12 @@
 
 #include <deque>
 #include <functional>
-#include <system_error>
 #include <thread>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "common/sync/mutex.h"
+#include "common/sync/thread.h"
 
 namespace weir {
 
@@ -54,16 +55,14 @@ class SerialQueue {
   bool StartThread() {
     MutexLock lock(mutex_);
     if (has_thread_) return true;
-    try {
-      thread_ = std::thread([this] {
-        while (WaitForWork()) {
-          while (RunNext()) {
-          }
+    absl::StatusOr<std::thread> thread = MakeThread("run a queue", [this] {
+      while (WaitForWork()) {
+        while (RunNext()) {
         }
-      });
-    } catch (const std::system_error&) {
-      return false;
-    }
+      }
+    });
+    if (!thread.ok()) return false;
+    thread_ = *std::move(thread);
     has_thread_ = handed_over_ = true;
     return true;
   }

@@ -1,18 +1,19 @@
 #include "common/sync/thread_pool.h"
 
 #include <algorithm>
-#include <system_error>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "common/sync/thread.h"
 
 namespace weir {
 
 ThreadPool::ThreadPool(int threads) {
   helpers_.reserve(std::max(threads - 1, 0));
   for (int i = 1; i < threads; ++i) {
-    try {
-      helpers_.emplace_back([this] { Help(); });
-    } catch (const std::system_error&) {
-      break;  // the system has no more threads: those that run, the callers at least, do the work
-    }
+    absl::StatusOr<std::thread> helper = MakeThread("help with loops", [this] { Help(); });
+    if (!helper.ok()) break;  // those that run, the callers at least, do the work
+    helpers_.push_back(*std::move(helper));
   }
 }
 

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <thread>
 
+#include "absl/status/statusor.h"
+#include "common/sync/thread.h"
+
 namespace weir {
 
 AwakeClock::AwakeClock(const Clock& real) : real_(real), real_tick_(real.Now()), tick_(real_tick_) {}
@@ -23,14 +26,17 @@ absl::Time AwakeClock::Now() const {
 
 const Clock& Clock::Awake() {
   // Neither the clock nor its thread ever ends: threads may ask for the time until the process does.
-  static AwakeClock* const clock = [] {
+  static const Clock* const clock = []() -> const Clock* {
     auto* const made = new AwakeClock(Real());
-    std::thread([made] {
+    absl::StatusOr<std::thread> thread = MakeThread("tick", [made] {
       while (true) {
         made->Tick();
         std::this_thread::sleep_for(absl::ToChronoNanoseconds(AwakeClock::kTick));
       }
-    }).detach();
+    });
+    // A clock that nobody ticks would stand still, and no deadline would ever come.
+    if (!thread.ok()) return &Real();
+    thread->detach();
     return made;
   }();
   return *clock;

@@ -13,13 +13,22 @@
 #include <csignal>
 #include <utility>
 
+#include "common/sync/thread.h"
+
 namespace weir {
 namespace {
 
-sigset_t SetOf(std::initializer_list<int> signals) {
+bool IsIgnored(int signal) {
+  struct sigaction action = {};
+  return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+sigset_t NotIgnored(std::initializer_list<int> signals) {
   sigset_t set;
   sigemptyset(&set);
-  for (int s : signals) sigaddset(&set, s);
+  for (int s : signals) {
+    if (!IsIgnored(s)) sigaddset(&set, s);
+  }
   return set;
 }
 
@@ -59,28 +68,52 @@ void RaiseDescriptorLimit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-void BlockSignals(std::initializer_list<int> signals) {
-  const sigset_t set = SetOf(signals);
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+const sigset_t& MaskAtStart() {
+  static const sigset_t mask = [] {
+    sigset_t now;
+    pthread_sigmask(SIG_SETMASK, nullptr, &now);
+    return now;
+  }();
+  return mask;
 }
 
-SignalWaiter::SignalWaiter(std::initializer_list<int> signals, std::function<void(int)> handler)
-    : stop_fd_(eventfd(0, EFD_CLOEXEC)), pipe_{-1, -1} {
-  if (pipe2(pipe_, O_CLOEXEC | O_NONBLOCK) == 0) waiter_pipe = pipe_[1];
-  struct sigaction action = {};
-  action.sa_handler = PassOn;
-  action.sa_flags = SA_RESTART;
-  for (int s : signals) sigaction(s, &action, nullptr);
-  thread_ = std::thread([this, set = SetOf(signals), handler = std::move(handler)] {
-    pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+sigset_t BlockSignals(std::initializer_list<int> signals) {
+  MaskAtStart();
+  const sigset_t set = NotIgnored(signals);
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  return set;
+}
+
+absl::StatusOr<std::unique_ptr<SignalWaiter>> SignalWaiter::Start(std::initializer_list<int> signals,
+                                                                  std::function<void(int)> handler) {
+  std::unique_ptr<SignalWaiter> waiter(new SignalWaiter);
+  waiter->stop_fd_ = eventfd(0, EFD_CLOEXEC);
+  if (waiter->stop_fd_ < 0 || pipe2(waiter->pipe_, O_CLOEXEC | O_NONBLOCK) != 0) {
+    return absl::ErrnoToStatus(errno, "cannot wait for signals");
+  }
+  const sigset_t taken = NotIgnored(signals);
+  const auto run = [self = waiter.get(), taken, handler = std::move(handler)] {
+    pthread_sigmask(SIG_UNBLOCK, &taken, nullptr);
     while (true) {
-      pollfd fds[2] = {{stop_fd_, POLLIN, 0}, {pipe_[0], POLLIN, 0}};
+      pollfd fds[2] = {{self->stop_fd_, POLLIN, 0}, {self->pipe_[0], POLLIN, 0}};
       if (poll(fds, 2, -1) < 0) continue;
       if (fds[0].revents != 0) return;
       unsigned char signal;
-      if (read(pipe_[0], &signal, 1) == 1) handler(signal);
+      if (read(self->pipe_[0], &signal, 1) == 1) handler(signal);
     }
-  });
+  };
+  // The thread takes no signal before it has a handler.
+  waiter_pipe = waiter->pipe_[1];
+  struct sigaction action = {};
+  action.sa_handler = PassOn;
+  action.sa_flags = SA_RESTART;
+  for (int s : signals) {
+    if (sigismember(&taken, s) == 1) sigaction(s, &action, nullptr);
+  }
+  absl::StatusOr<std::thread> thread = MakeThread("wait for signals", run);
+  if (!thread.ok()) return thread.status();
+  waiter->thread_ = *std::move(thread);
+  return waiter;
 }
 
 void SignalWaiter::Stop() {

@@ -1,9 +1,14 @@
 #pragma once
 
+#include <signal.h>
+
 #include <cstddef>
 #include <functional>
 #include <initializer_list>
+#include <memory>
 #include <thread>
+
+#include "absl/status/statusor.h"
 
 namespace weir {
 
@@ -16,23 +21,33 @@ void KeepFreedMemory();
 size_t DescriptorLimit();
 void RaiseDescriptorLimit();
 
-// Blocks signals in this thread, the threads that it starts, and a program that it becomes: they wait until a
-// SignalWaiter takes them.
-void BlockSignals(std::initializer_list<int> signals);
+// Blocks signals in this thread, the threads that it starts, and a program that it becomes: they wait until
+// they are taken. Returns which signals it has blocked: those that are not ignored. Whoever starts a program
+// with a signal ignored wants the program to go on when the signal comes: nohup (SIGHUP), or a shell script,
+// of what it starts in the background (SIGINT).
+sigset_t BlockSignals(std::initializer_list<int> signals);
+
+// The signals that were blocked when this program was started, for the programs that it starts. First called
+// before any signal is blocked; BlockSignals() calls it.
+const sigset_t& MaskAtStart();
 
 // Runs `handler` on a thread of its own, not in a signal handler, each time one of the signals comes, which
-// BlockSignals() has blocked. It may be unblocked in other threads: libraries start some before main. One
-// waiter at a time.
+// BlockSignals() has blocked. It may be unblocked in other threads: libraries start some before main. A
+// signal that is ignored stays so. One waiter at a time.
 class SignalWaiter {
  public:
-  SignalWaiter(std::initializer_list<int> signals, std::function<void(int signal)> handler);
+  // An error: the system gives no thread, or no descriptors. The signals stay blocked.
+  static absl::StatusOr<std::unique_ptr<SignalWaiter>> Start(std::initializer_list<int> signals,
+                                                             std::function<void(int signal)> handler);
   ~SignalWaiter() { Stop(); }
   // No handler runs after this returns; signals have no effect.
   void Stop();
 
  private:
-  int stop_fd_;
-  int pipe_[2];  // signals' numbers, one byte each
+  SignalWaiter() = default;
+
+  int stop_fd_ = -1;
+  int pipe_[2] = {-1, -1};  // signals' numbers, one byte each
   std::thread thread_;
 };
 

@@ -17,6 +17,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/sync/mutex.h"
+#include "common/sync/thread.h"
+#include "common/system/process.h"
 
 namespace weir {
 namespace {
@@ -81,6 +83,7 @@ struct ChildPlan {
   int input;
   int output;  // or -1
   int failure_pipe;
+  sigset_t mask;
 };
 
 [[noreturn]] void BecomeChild(const ChildPlan& plan) {
@@ -93,12 +96,12 @@ struct ChildPlan {
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) fail();
   if (getppid() != plan.parent) _exit(127);  // the parent died before the line above
   setpgid(0, 0);
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
+  // No handler of the parent runs here.
   for (int s = 1; s < NSIG; ++s) {
-    if (s != SIGKILL && s != SIGSTOP) signal(s, SIG_DFL);  // ignored signals would stay so through exec
+    struct sigaction action;
+    if (sigaction(s, nullptr, &action) == 0 && action.sa_handler != SIG_IGN) signal(s, SIG_DFL);
   }
+  sigprocmask(SIG_SETMASK, &plan.mask, nullptr);
   if (dup2(plan.input, STDIN_FILENO) < 0) fail();
   if (plan.output >= 0 && (dup2(plan.output, STDOUT_FILENO) < 0 || dup2(plan.output, STDERR_FILENO) < 0))
     fail();
@@ -192,11 +195,14 @@ absl::StatusOr<pid_t> Subprocess::State::Fork() {
   std::vector<std::string> environment = Environment(options);
   const auto args = Pointers(options.args);
   const auto variables = Pointers(environment);
-  const ChildPlan plan = {
-      getpid(),           args.data(),
-      variables.data(),   options.working_directory.empty() ? nullptr : options.working_directory.c_str(),
-      input.get(),        output_write.get(),
-      failure_write.get()};
+  const ChildPlan plan = {getpid(),
+                          args.data(),
+                          variables.data(),
+                          options.working_directory.empty() ? nullptr : options.working_directory.c_str(),
+                          input.get(),
+                          output_write.get(),
+                          failure_write.get(),
+                          MaskAtStart()};
   const pid_t child = fork();
   if (child < 0) return absl::ErrnoToStatus(errno, "cannot fork");
   if (child == 0) BecomeChild(plan);
@@ -218,7 +224,27 @@ absl::StatusOr<pid_t> Subprocess::State::Fork() {
 }
 
 void Subprocess::State::Own() {
-  const absl::StatusOr<pid_t> child = Fork();
+  Fd stop;
+  std::thread reader;
+  absl::StatusOr<pid_t> child = 0;
+  if (options.on_line) {
+    stop = Fd(eventfd(0, EFD_CLOEXEC));
+    absl::StatusOr<std::thread> made =
+        MakeThread(absl::StrCat("read the output of ", options.args[0]),
+                   [this, fd = stop.get()] { ReadLines(output_read.get(), fd, options.on_line); });
+    if (made.ok()) {
+      reader = *std::move(made);
+    } else {
+      child = made.status();
+    }
+  }
+  if (child.ok()) child = Fork();
+  const auto end_reader = [&] {
+    if (!reader.joinable()) return;
+    eventfd_write(stop.get(), 1);
+    reader.join();
+  };
+  if (!child.ok()) end_reader();
   {
     MutexLock lock(mutex);
     started = true;
@@ -228,20 +254,11 @@ void Subprocess::State::Own() {
   }
   if (!child.ok()) return;
 
-  Fd stop;
-  std::thread reader;
-  if (options.on_line) {
-    stop = Fd(eventfd(0, EFD_CLOEXEC));
-    reader = std::thread([&, fd = stop.get()] { ReadLines(output_read.get(), fd, options.on_line); });
-  }
   siginfo_t info = {};
   // Not reaped yet: while the child is a zombie, its id is not given to another process.
   while (waitid(P_PID, *child, &info, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
   }
-  if (reader.joinable()) {
-    eventfd_write(stop.get(), 1);
-    reader.join();
-  }
+  end_reader();
   ProcessExit result;
   (info.si_code == CLD_EXITED ? result.code : result.signal) = info.si_status;
   {
@@ -261,7 +278,11 @@ absl::StatusOr<std::unique_ptr<Subprocess>> Subprocess::Start(Options options) {
   state->options = std::move(options);
   if (auto status = state->Prepare(); !status.ok()) return status;
   State* s = state.get();
-  s->owner = std::thread([s] { s->Own(); });
+  MaskAtStart();  // before the owner, which might inherit another one
+  absl::StatusOr<std::thread> owner =
+      MakeThread(absl::StrCat("start ", s->options.args[0]), [s] { s->Own(); });
+  if (!owner.ok()) return owner.status();
+  s->owner = *std::move(owner);
   absl::Status status;
   {
     MutexLock lock(s->mutex);

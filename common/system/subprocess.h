@@ -29,8 +29,9 @@ struct ProcessExit {
 
 // A child process. It is killed (SIGKILL) when this process ends (PR_SET_PDEATHSIG) or this object is
 // destroyed, and is reaped as soon as it ends. It has its own process group, so that a terminal's Ctrl-C
-// reaches the parent alone, no open file of the parent but its own output, standard input from /dev/null, and
-// default signal handling. Thread-safe.
+// reaches the parent alone, no open file of the parent but its own output, and standard input from /dev/null.
+// Signals that the parent ignores are ignored in it, the others have their default effect, and those are
+// blocked that were blocked in the parent at its start (MaskAtStart). Thread-safe.
 class Subprocess {
  public:
   struct Options {

@@ -2,21 +2,30 @@
 
 #include <grpc/support/log.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/sync/mutex.h"
+#include "common/sync/thread.h"
 #include "common/telemetry/log_limit.h"
 #include "common/telemetry/logging.h"
 #include "google/protobuf/stubs/logging.h"
 
 namespace weir {
 namespace {
+
+// What gRPC 1.51 makes beside its pool of a thread for each core, and what a server or a client of ours
+// makes.
+constexpr int kThreadsOfGrpc = 6, kThreadsOfOurs = 10;
+constexpr unsigned kLeastOfPool = 2, kMostOfPool = 16;
 
 // gRPC warns of each handshake that fails, Protocol Buffers of each text that is not UTF-8. A stranger could
 // fill the disk with them.
@@ -52,6 +61,16 @@ void PrepareGrpc() {
         if (level >= google::protobuf::LOGLEVEL_ERROR) return Warn("protobuf", message);
         LogDebug("protobuf: ", message);
       });
+}
+
+absl::Status CheckRoomForGrpc() {
+  // From the first check on, gRPC has its threads.
+  static std::atomic<bool> checked = false;
+  const unsigned pool = std::clamp(std::thread::hardware_concurrency(), kLeastOfPool, kMostOfPool);
+  const int of_grpc = checked ? 0 : kThreadsOfGrpc + static_cast<int>(pool);
+  const absl::Status room = CheckRoomForThreads(of_grpc + kThreadsOfOurs, "talk to other tasks");
+  if (room.ok()) checked = true;
+  return room;
 }
 
 }  // namespace weir

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "absl/status/status.h"
+
 namespace weir {
 
 // Sets up gRPC and Protocol Buffers for the whole process. Called once, at the start of main, before they are
@@ -9,5 +11,10 @@ namespace weir {
 // it, too; the same warning at most once a minute. gRPC's mutexes do not look for deadlocks: the packaged
 // libabsl records the order of all that are taken, which is a twentieth of the CPU time of a small exchange.
 void PrepareGrpc();
+
+// An error, as of CheckRoomForThreads(): the system would not give this process the threads that gRPC makes
+// for itself, and those of one server or client. Where gRPC gets none, it hangs without a word. Called before
+// gRPC is used.
+absl::Status CheckRoomForGrpc();
 
 }  // namespace weir

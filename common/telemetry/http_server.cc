@@ -23,6 +23,7 @@
 #include "common/base/status_macros.h"
 #include "common/net/tcp_listener.h"
 #include "common/sync/mutex.h"
+#include "common/sync/thread.h"
 #include "common/system/unique_fd.h"
 
 namespace weir {
@@ -306,7 +307,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::StartOn(UniqueFd listene
   state->port = PortOf(state->listener);
   state->stop = UniqueFd(eventfd(0, EFD_CLOEXEC));
   if (!state->stop.valid()) return absl::ErrnoToStatus(errno, "cannot make an eventfd");
-  state->thread = std::thread([s = state.get()] { s->Run(); });
+  WEIR_ASSIGN_OR_RETURN(state->thread, MakeThread("serve HTTP", [s = state.get()] { s->Run(); }));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(state)));
 }
 

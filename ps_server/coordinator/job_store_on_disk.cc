@@ -1,11 +1,9 @@
 #include "ps_server/coordinator/job_store_on_disk.h"
 
 #include <algorithm>
-#include <deque>
 #include <iterator>
 #include <map>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,7 +11,7 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_writer.h"
 #include "common/checkpoint/whole_checkpoint.h"
-#include "common/sync/mutex.h"
+#include "common/sync/work_thread.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/coordinator/folder_claim.h"
 
@@ -31,50 +29,15 @@ absl::Status NothingWhole(absl::string_view seen) {
                                           ", if it has one), or start the job anew in another folder"));
 }
 
-// Runs functions in order, on a thread of its own.
-class WorkThread {
- public:
-  WorkThread() : thread_([this] { Loop(); }) {}
-  ~WorkThread() {
-    Post(nullptr);
-    thread_.join();
-  }
-  void Post(std::function<void()> work) {
-    MutexLock lock(mutex_);
-    queue_.push_back(std::move(work));
-    changed_.NotifyAll();
-  }
-
- private:
-  void Loop() {
-    while (true) {
-      std::function<void()> work;
-      {
-        MutexLock lock(mutex_);
-        while (queue_.empty()) changed_.Wait(mutex_);
-        work = std::move(queue_.front());
-        queue_.pop_front();
-      }
-      if (work == nullptr) return;
-      work();
-    }
-  }
-
-  Mutex mutex_;
-  CondVar changed_;
-  // An empty function ends the thread.
-  std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
-  std::thread thread_;
-};
-
 class DiskStore final : public JobStore {
  public:
   explicit DiskStore(JobStoreOnDisk::Options options)
-      : options_(std::move(options)), fs_(*options_.file_system) {
-    if (!options_.run) thread_ = std::make_unique<WorkThread>();
-  }
+      : options_(std::move(options)), fs_(*options_.file_system) {}
 
   absl::Status Open() {
+    if (!options_.run) {
+      WEIR_ASSIGN_OR_RETURN(thread_, WorkThread::Start("save the job"));
+    }
     WEIR_RETURN_IF_ERROR(holds_folders() ? MakeFolders(options_.directory) : CheckReservations());
     WEIR_ASSIGN_OR_RETURN(
         claim_, FolderClaim::Take({&fs_, options_.directory, options_.holder, options_.certainly_runs},

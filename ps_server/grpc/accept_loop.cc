@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/status_macros.h"
 #include "common/net/accept.h"
+#include "common/sync/thread.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {
@@ -41,8 +43,9 @@ AcceptLoop::~AcceptLoop() {
   thread_.join();
 }
 
-void AcceptLoop::Start() {
-  thread_ = std::thread([this] { Run(); });
+absl::Status AcceptLoop::Start() {
+  WEIR_ASSIGN_OR_RETURN(thread_, MakeThread("accept connections", [this] { Run(); }));
+  return absl::OkStatus();
 }
 
 void AcceptLoop::Run() {

@@ -27,8 +27,8 @@ class AcceptLoop {
   // Closes the listening sockets. `serve` does not run after this.
   ~AcceptLoop();
 
-  // Clients that came before are accepted now. Called once.
-  void Start();
+  // Clients that came before are accepted now. Called once. An error: the system gives no thread.
+  absl::Status Start();
 
  private:
   AcceptLoop(std::vector<UniqueFd> listeners, UniqueFd stop, std::function<void(UniqueFd client)> serve,

@@ -2,6 +2,9 @@
 
 #include <utility>
 
+#include "common/base/status_macros.h"
+#include "common/sync/thread.h"
+
 namespace weir {
 
 GrpcEventLoop::GrpcEventLoop(std::unique_ptr<grpc::ServerCompletionQueue> queue,
@@ -10,8 +13,10 @@ GrpcEventLoop::GrpcEventLoop(std::unique_ptr<grpc::ServerCompletionQueue> queue,
 
 GrpcEventLoop::~GrpcEventLoop() { Stop(); }
 
-void GrpcEventLoop::Start() {
-  thread_ = std::thread([this] { Run(); });
+absl::Status GrpcEventLoop::Start(bool adds) {
+  if (adds) WEIR_RETURN_IF_ERROR(loop_.PrepareToAdd());
+  WEIR_ASSIGN_OR_RETURN(thread_, MakeThread("serve gRPC", [this] { Run(); }));
+  return absl::OkStatus();
 }
 
 void GrpcEventLoop::Stop() {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
 #include "common/rpc/grpc_completion_loop.h"
 #include "common/rpc/grpc_operation.h"
 #include "common/shared_memory/doorbell.h"
@@ -60,7 +61,8 @@ class GrpcEventLoop final : public Executor {
   // Calls Stop().
   ~GrpcEventLoop();
 
-  void Start();
+  // Once. `adds`: Add() will be called. An error: the system gives no thread.
+  absl::Status Start(bool adds = false);
   // Waits until all operations have ended. Must be called after the queue's server is shut down, and never on
   // the loop's thread.
   void Stop();

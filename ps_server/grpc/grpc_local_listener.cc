@@ -31,7 +31,7 @@ absl::StatusOr<std::unique_ptr<GrpcLocalListener>> GrpcLocalListener::Start(grpc
                           SetUnixSocketOptions(client.get());
                           grpc::AddInsecureChannelFromFd(server, client.Release());
                         }));
-  loop->Start();
+  WEIR_RETURN_IF_ERROR(loop->Start());
   return std::unique_ptr<GrpcLocalListener>(new GrpcLocalListener(std::move(loop)));
 }
 

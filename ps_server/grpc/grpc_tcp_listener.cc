@@ -19,12 +19,10 @@ namespace {
 // Clients may use up the limit of so many seconds at once.
 constexpr double kConnectionSeconds = 2.5;
 
-// The texts of the addresses to listen at, in the order in which to try them.
+// The texts of the addresses to listen at.
 std::vector<std::string> HostsOf(const std::string& host) {
   std::vector<std::string> hosts;
   for (const Ip& ip : Resolve(host)) {
-    // "::" takes IPv4, too. A machine without IPv6 has 0.0.0.0 alone.
-    if (ip.Any()) return {"::", "0.0.0.0"};
     hosts.push_back(ip.ToString());
   }
   return hosts.empty() ? std::vector<std::string>{host} : hosts;
@@ -53,7 +51,6 @@ absl::StatusOr<std::unique_ptr<GrpcTcpListener>> GrpcTcpListener::Listen(
     }
     port = PortOf(*socket);
     sockets.push_back(*std::move(socket));
-    if (host == "::") break;
   }
   if (sockets.empty()) return why;
   std::unique_ptr<GrpcTcpListener> listener(new GrpcTcpListener(port, std::move(set_options), limits));

@@ -35,7 +35,7 @@ class GrpcTcpListener {
 
   void Register(std::shared_ptr<grpc::ServerCredentials> credentials, grpc::ServerBuilder* builder);
   // The server has started. Clients that came before are accepted now.
-  void Start() { loop_->Start(); }
+  absl::Status Start() { return loop_->Start(); }
   uint16_t port() const { return port_; }
 
  private:

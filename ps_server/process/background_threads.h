@@ -4,23 +4,56 @@
 #include <functional>
 #include <list>
 #include <memory>
-#include <system_error>
 #include <thread>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/sync/mutex.h"
+#include "common/sync/thread.h"
+#include "common/sync/work_thread.h"
 
 namespace weir {
 
 // Runs each function on a thread of its own. For a few functions that block on a disk and must not wait for
-// each other. Thread-safe.
+// each other. Where the system gives no thread, functions run on a spare one, one after another. No function
+// runs on the thread that calls Run(): the function may wait for that thread. Thread-safe.
 class BackgroundThreads {
  public:
   BackgroundThreads() = default;
   ~BackgroundThreads() { Finish(); }
 
-  void Run(const std::function<void()>& work) {
-    if (!Start(work)) work();  // the system cannot start another thread
+  // Called first. An error: the system gives no spare thread.
+  absl::Status Start() {
+    auto made = WorkThread::Start("write checkpoints and logs");
+    if (!made.ok()) return made.status();
+    spare_ = *std::move(made);
+    return absl::OkStatus();
+  }
+
+  void Run(std::function<void()> work) {
+    MutexLock lock(mutex_);
+    running_.remove_if([](Running& running) {
+      if (!*running.done) return false;
+      running.thread.join();
+      return true;
+    });
+    auto done = std::make_shared<std::atomic<bool>>(false);
+    absl::StatusOr<std::thread> thread = MakeThread("write checkpoints and logs", [work, done] {
+      work();
+      *done = true;
+    });
+    if (thread.ok()) {
+      running_.push_back({*std::move(thread), std::move(done)});
+      return;
+    }
+    ++on_spare_;
+    spare_->Post([this, work = std::move(work)] {
+      work();
+      MutexLock lock(mutex_);
+      --on_spare_;
+      spare_ran_.NotifyAll();
+    });
   }
 
   // Waits until all functions have returned, including those that they started.
@@ -29,6 +62,7 @@ class BackgroundThreads {
       std::list<Running> running;
       {
         MutexLock lock(mutex_);
+        while (on_spare_ > 0) spare_ran_.Wait(mutex_);
         running.swap(running_);
       }
       if (running.empty()) return;
@@ -42,28 +76,11 @@ class BackgroundThreads {
     std::shared_ptr<std::atomic<bool>> done;
   };
 
-  bool Start(const std::function<void()>& work) {
-    MutexLock lock(mutex_);
-    running_.remove_if([](Running& running) {
-      if (!*running.done) return false;
-      running.thread.join();
-      return true;
-    });
-    auto done = std::make_shared<std::atomic<bool>>(false);
-    try {
-      std::thread thread([work, done] {
-        work();
-        *done = true;
-      });
-      running_.push_back({std::move(thread), std::move(done)});
-      return true;
-    } catch (const std::system_error&) {
-      return false;
-    }
-  }
-
   Mutex mutex_;
+  CondVar spare_ran_;
   std::list<Running> running_ ABSL_GUARDED_BY(mutex_);
+  int on_spare_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::unique_ptr<WorkThread> spare_;
 };
 
 }  // namespace weir

@@ -73,9 +73,7 @@ void GrpcListeners::Lacks(const char* what, const absl::Status& why) const {
              std::string(why.message()));
 }
 
-void GrpcListeners::Accept() {
-  if (tcp_ != nullptr) tcp_->Start();
-}
+absl::Status GrpcListeners::Accept() { return tcp_ == nullptr ? absl::OkStatus() : tcp_->Start(); }
 
 void GrpcListeners::Close() {
   tcp_ = nullptr;

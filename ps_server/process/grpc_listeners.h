@@ -42,7 +42,7 @@ class GrpcListeners {
   // `server` outlives the listeners until Close().
   absl::Status Open(grpc::Server* server);
   // Takes clients at a TCP address, those included that came before.
-  void Accept();
+  absl::Status Accept();
   // Takes no more clients. Must run before the server's Shutdown().
   void Close();
 

@@ -21,6 +21,7 @@
 #include "common/sync/mutex.h"
 #include "common/system/host_memory.h"
 #include "common/system/process.h"
+#include "common/telemetry/grpc_process.h"
 #include "common/telemetry/logging.h"
 #include "common/telemetry/metrics.h"
 #include "ps_server/coordinator/coordinator.h"
@@ -161,6 +162,8 @@ absl::Status ServerImpl::Start() {
   WEIR_ASSIGN_OR_RETURN(const Kernels* kernels, KernelsFromConfig(options_.config.server()));
   WEIR_ASSIGN_OR_RETURN(const Address listen, ParseAddress(options_.listen));
   if (!options_.summary_path.empty()) WEIR_RETURN_IF_ERROR(CheckSummaryPath(options_.summary_path));
+  WEIR_RETURN_IF_ERROR(CheckRoomForGrpc());
+  WEIR_RETURN_IF_ERROR(background_.Start());
   const uint32_t wanted = options_.config.server().apply_threads();
   threads_ = std::make_unique<ThreadPool>(wanted > 0 ? static_cast<int>(wanted)
                                                      : static_cast<int>(std::thread::hardware_concurrency()));
@@ -209,8 +212,10 @@ absl::Status ServerImpl::Start() {
   if (grpc_ == nullptr) return cannot_listen("the address is taken or not one of this machine");
   admission_.SetPort(listeners_->bound().port);
   WEIR_RETURN_IF_ERROR(listeners_->Open(grpc_.get()));
-  for (GrpcEventLoop& loop : loops_) loop.Start();
-  listeners_->Accept();
+  for (GrpcEventLoop& loop : loops_) {
+    WEIR_RETURN_IF_ERROR(loop.Start(/*adds=*/listeners_->shared_memory() != nullptr));
+  }
+  WEIR_RETURN_IF_ERROR(listeners_->Accept());
   if (options_.index == 0) {
     WEIR_RETURN_IF_ERROR(local_->Start());
   } else {
@@ -219,8 +224,8 @@ absl::Status ServerImpl::Start() {
   health_->Start();
   parameter_server_->Start(listeners_->shared_memory());
   WEIR_RETURN_IF_ERROR(StartHttp(std::move(services)));
-  ticker_.Start(
-      kTick, [this] { Tick(); }, [this] { shard_->Tick(); });
+  WEIR_RETURN_IF_ERROR(ticker_.Start(
+      kTick, [this] { Tick(); }, [this] { shard_->Tick(); }));
   LogInfo("shard ", options_.index, " listens on ", address(), ", kernels ", kernels->name, ", ",
           loops_.size(), " I/O threads, ", threads_->threads(), " apply threads");
   return absl::OkStatus();

@@ -32,17 +32,12 @@ constexpr char kProofHint[] =
 // A gRPC server of grpc.health.v1, on connections that others have accepted.
 class GrpcHealth {
  public:
-  GrpcHealth(std::set<std::string> services, LimitCounters* counters)
-      : connections_({kHealthConnections, kHealthConnections / 2, "of --health_port", "of --health_port"},
-                     &Clock::Awake(), counters) {
-    grpc::ServerBuilder builder;
-    SetHealthOptions(&builder);
-    loop_ = std::make_unique<GrpcEventLoop>(builder.AddCompletionQueue(), std::chrono::microseconds(0));
-    health_ = std::make_unique<HealthService>(loop_.get(), std::move(services));
-    health_->Register(&builder);
-    server_ = builder.BuildAndStart();
-    loop_->Start();
-    health_->Start();
+  static absl::StatusOr<std::unique_ptr<GrpcHealth>> Start(std::set<std::string> services,
+                                                           LimitCounters* counters) {
+    std::unique_ptr<GrpcHealth> made(new GrpcHealth(std::move(services), counters));
+    WEIR_RETURN_IF_ERROR(made->loop_->Start());
+    made->health_->Start();
+    return made;
   }
   ~GrpcHealth() {
     health_->End();
@@ -57,6 +52,17 @@ class GrpcHealth {
   void End() { health_->End(); }
 
  private:
+  GrpcHealth(std::set<std::string> services, LimitCounters* counters)
+      : connections_({kHealthConnections, kHealthConnections / 2, "of --health_port", "of --health_port"},
+                     &Clock::Awake(), counters) {
+    grpc::ServerBuilder builder;
+    SetHealthOptions(&builder);
+    loop_ = std::make_unique<GrpcEventLoop>(builder.AddCompletionQueue(), std::chrono::microseconds(0));
+    health_ = std::make_unique<HealthService>(loop_.get(), std::move(services));
+    health_->Register(&builder);
+    server_ = builder.BuildAndStart();
+  }
+
   ConnectionLimits connections_;
   std::unique_ptr<HealthService> health_;
   std::unique_ptr<GrpcEventLoop> loop_;
@@ -88,7 +94,7 @@ absl::StatusOr<std::unique_ptr<ServerPorts>> ServerPorts::Start(Options options)
   common.health = options.health;
   common.ready = options.ready;
   if (options.health_port >= 0) {
-    state->grpc_health = std::make_unique<GrpcHealth>(std::move(options.services), options.limits);
+    WEIR_ASSIGN_OR_RETURN(state->grpc_health, GrpcHealth::Start(std::move(options.services), options.limits));
     HttpServer::Options health = common;
     health.port = options.health_port;
     health.on_http2 = [grpc = state->grpc_health.get()](UniqueFd connection) {

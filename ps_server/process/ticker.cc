@@ -3,12 +3,17 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/status_macros.h"
+#include "common/sync/thread.h"
+
 namespace weir {
 
-void Ticker::Start(std::chrono::milliseconds interval, std::function<void()> tick,
-                   std::function<void()> check) {
-  thread_ = std::thread(
-      [this, interval, tick = std::move(tick), check = std::move(check)] { Run(interval, tick, check); });
+absl::Status Ticker::Start(std::chrono::milliseconds interval, std::function<void()> tick,
+                           std::function<void()> check) {
+  WEIR_ASSIGN_OR_RETURN(thread_, MakeThread("watch over deadlines",
+                                            [this, interval, tick = std::move(tick),
+                                             check = std::move(check)] { Run(interval, tick, check); }));
+  return absl::OkStatus();
 }
 
 void Ticker::Stop() {

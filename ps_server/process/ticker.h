@@ -4,6 +4,7 @@
 #include <functional>
 #include <thread>
 
+#include "absl/status/status.h"
 #include "common/sync/mutex.h"
 
 namespace weir {
@@ -15,7 +16,9 @@ class Ticker {
 
   ~Ticker() { Stop(); }
 
-  void Start(std::chrono::milliseconds interval, std::function<void()> tick, std::function<void()> check);
+  // An error: the system gives no thread.
+  absl::Status Start(std::chrono::milliseconds interval, std::function<void()> tick,
+                     std::function<void()> check);
   // Calls neither function after it returns. Must not be called from `tick` or `check`.
   void Stop();
   // Calls `check` once after this time, or earlier if an earlier time was requested. Allowed before Start(),

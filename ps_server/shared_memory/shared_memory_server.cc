@@ -17,6 +17,7 @@
 #include "common/net/local_host.h"
 #include "common/net/local_socket.h"
 #include "common/protocol/limits.h"
+#include "common/sync/thread.h"
 
 namespace weir {
 namespace {
@@ -103,16 +104,18 @@ absl::StatusOr<std::unique_ptr<SharedMemoryServer>> SharedMemoryServer::Start(co
   }
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return absl::ErrnoToStatus(errno, "cannot make an eventfd");
-  return std::unique_ptr<SharedMemoryServer>(
+  std::unique_ptr<SharedMemoryServer> server(
       new SharedMemoryServer(options, std::move(listeners), std::move(wake)));
+  WEIR_ASSIGN_OR_RETURN(server->thread_,
+                        MakeThread("share memory with workers", [to = server.get()] { to->Run(); }));
+  return server;
 }
 
 SharedMemoryServer::SharedMemoryServer(Options options, std::vector<UniqueFd> listeners, UniqueFd wake)
     : options_(options),
       listeners_(std::move(listeners)),
       wake_(std::move(wake)),
-      weights_(std::make_shared<Weights>()),
-      thread_([this] { Run(); }) {}
+      weights_(std::make_shared<Weights>()) {}
 
 SharedMemoryServer::~SharedMemoryServer() {
   {
@@ -120,7 +123,7 @@ SharedMemoryServer::~SharedMemoryServer() {
     stopping_ = true;
   }
   Wake(wake_);
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 std::shared_ptr<float> SharedMemoryServer::Allocate(size_t elements) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/job_failure.h"
+#include "common/sync/thread.h"
 #include "proto/failure.pb.h"
 #include "python/capi/error.h"
 #include "python/capi/handles.h"
@@ -47,7 +48,13 @@ weir_future* InBackground(std::function<absl::StatusOr<Result>()> call) {
     future->pending->Set(ForkedError());
     return future;
   }
-  std::thread([pending = future->pending, call = std::move(call)] { pending->Set(call()); }).detach();
+  absl::StatusOr<std::thread> thread = MakeThread(
+      "wait for a call", [pending = future->pending, call = std::move(call)] { pending->Set(call()); });
+  if (thread.ok()) {
+    thread->detach();
+  } else {
+    future->pending->Set(thread.status());
+  }
   return future;
 }
 

@@ -4,10 +4,12 @@
 
 #include "absl/strings/string_view.h"
 #include "cli/program.h"
+#include "common/program/exhaustion.h"
 #include "common/program/exit_codes.h"
 #include "ps_server/program.h"
 
 int weir_run_program(const char* name, int argc, char** argv) {
+  weir::EndOnExhaustion();
   const absl::string_view program = name;
   if (program == "ps_server") return weir::RunPsServer(argc, argv);
   if (program == "weir") return weir::RunWeir(argc, argv);

@@ -83,6 +83,14 @@ TEST_CASE("the first cause") {
     // All workers have left: ps:0 says so, and the others hear it from there.
     CHECK(Cause({Code("worker:0", 0), Code("ps:1", 138), Code("ps:0", 138), Code("ps:2", 138)}) == "ps:0");
   }
+  SECTION("training that cannot go on is a worker's, whichever was seen first") {
+    CHECK(Cause({Code("ps:1", 70), Code("ps:0", 70), Code("worker:1", 70), Code("worker:0", 70)}) ==
+          "worker:1");
+    CHECK(Cause({Code("evaluator:0", 70), Code("worker:0", 1)}) == "worker:0");
+    CHECK(Cause({Code("ps:1", 70), Code("worker:0", 138)}) == "ps:1");
+    CHECK(Cause({Code("ps:1", 70), Restarted(Signal("worker:0", SIGKILL))}) == "ps:1");
+    CHECK(Cause({Code("ps:1", 70), Code("ps:0", 78)}) == "ps:0");
+  }
   SECTION("what cannot be stored is ps:0's, whichever was seen first") {
     CHECK(Cause({Code("worker:0", 74), Code("ps:1", 74), Code("ps:0", 74), Code("worker:1", 138)}) == "ps:0");
     CHECK(Cause({Code("worker:0", 74)}) == "worker:0");

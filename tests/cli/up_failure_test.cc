@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <sys/types.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -130,6 +131,17 @@ TEST_CASE("a killed server is the first cause, not those that lost it") {
   CHECK(up.Run({"--ps=2", "--workers=2"}) == kExitPeerLost);
   CHECK_THAT(up.output(), Catch::StartsWith("error: ps:1 was killed by signal 9 (Killed) after "));
   CHECK_THAT(up.output(), !Contains("lost it"));
+}
+
+TEST_CASE("a worker whose gradient was not finite is the first cause, though a server ends before it") {
+  Up up;
+  up.environment["FAKE_PS"] = "await worker:0; [ $TASK = ps:0 ] && forever; exit 70";
+  up.environment["FAKE_WORKER"] =
+      "await ps:1; while kill -0 $(cat $STATE/ps:1.pid); do sleep 0.02; done; echo 'the gradient is NaN'; "
+      "exit 70";
+  CHECK(up.Run({"--ps=2"}) == kExitInternal);
+  CHECK_THAT(up.output(),
+             Contains("error: worker:0 exited with 70") && Contains("    the gradient is NaN\n"));
 }
 
 TEST_CASE("a killed worker is a warning, as long as another one finishes") {
@@ -344,6 +356,31 @@ TEST_CASE("Ctrl-C and SIGTERM end all tasks") {
   CHECK(fs::exists(up.dir() / "term"));
   CHECK_THAT(up.output(), !Contains("error"));
   for (const char* task : {"ps:0", "worker:0"}) CHECK(IsGone(up.Await(task)));
+}
+
+TEST_CASE("a signal that was ignored at the start is taken neither by `weir` nor by its tasks") {
+  const auto [signal, name] =
+      GENERATE(std::pair(SIGHUP, "HUP"), std::pair(SIGINT, "INT"), std::pair(SIGTERM, "TERM"));
+  Up up;
+  up.ignored = name;
+  up.environment["FAKE_PS"] = "await worker:0";
+  up.environment["FAKE_WORKER"] =
+      "grep SigIgn /proc/self/status >$STATE/ready.new; mv $STATE/ready.new $STATE/ready; await go";
+  up.Start({});
+  const std::string ignored = up.AwaitFile("ready");
+  up.Signal(signal);
+  std::ofstream(up.dir() / "go.pid");
+  CHECK(up.Wait() == 0);
+  CHECK_THAT(up.output(), !Contains("SIG"));
+  const uint64_t mask = std::stoull(ignored.substr(ignored.rfind('\t') + 1), nullptr, 16);
+  CHECK((mask & (uint64_t{1} << (signal - 1))) != 0);
+}
+
+TEST_CASE("a task has the signals unblocked that `weir` blocks for itself") {
+  Up up;
+  up.environment["FAKE_WORKER"] = "echo $(grep SigBlk /proc/self/status); await ps:0";
+  CHECK(up.Run({"--verbose"}) == 0);
+  CHECK_THAT(up.output(), Contains("[worker:0] SigBlk: 0000000000000000\n"));
 }
 
 TEST_CASE("a second Ctrl-C kills at once") {

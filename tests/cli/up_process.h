@@ -53,7 +53,8 @@ class Up {
 
   std::map<std::string, std::string> environment;
   std::string bin_dir = "tests/cli/fake";
-  bool demo = false;  // `weir demo` instead
+  bool demo = false;    // `weir demo` instead
+  std::string ignored;  // signals that `weir` is started with as ignored, such as "HUP"
 
   fs::path dir() const { return dir_; }
   std::string Args(const std::string& task) const { return ReadFile(dir_ / (task + ".args")); }
@@ -76,6 +77,10 @@ class Up {
     if (demo)
       options.args = {"cli/weir", "demo", "--config=" + (dir_ / "job.json").string(), "--bin_dir=" + bin_dir};
     options.args.insert(options.args.end(), args.begin(), args.end());
+    if (!ignored.empty()) {
+      const std::vector<std::string> before = {"sh", "-c", "trap '' " + ignored + "; exec \"$0\" \"$@\""};
+      options.args.insert(options.args.begin(), before.begin(), before.end());
+    }
     options.environment = environment;
     options.on_line = [this](absl::string_view line) {
       MutexLock lock(mutex_);

@@ -171,6 +171,29 @@ TEST_CASE("the programs of several workers share the cores, unless the environme
   }
 }
 
+TEST_CASE("a program in Python holds back nothing that it prints, unless the environment says otherwise") {
+  unsetenv("PYTHONUNBUFFERED");
+  for (const auto& [set, says] :
+       {std::pair<const char*, std::string>{nullptr, "1"}, {"", ""}, {"yes", "yes"}}) {
+    Up up;
+    if (set != nullptr) up.environment["PYTHONUNBUFFERED"] = set;
+    up.environment["FAKE_PS"] = "await worker:0; DONE=/dev/null";
+    up.environment["FAKE_WORKER"] = "echo \"unbuffered='$PYTHONUNBUFFERED'\"";
+    CHECK(up.Run({"--verbose", "--", "tests/cli/fake/worker"}) == 0);
+    CHECK_THAT(up.output(), Contains("[worker:0] unbuffered='" + says + "'\n"));
+  }
+}
+
+TEST_CASE("what a program in Python printed before it was killed is shown with the first cause") {
+  unsetenv("PYTHONUNBUFFERED");
+  Up up;
+  up.environment["FAKE_PS"] = "forever";
+  up.Start({"--", "python3", "-c", "import os; print('batch 3'); os.kill(os.getpid(), 9)"});
+  CHECK(up.Wait() == kExitPeerLost);
+  CHECK_THAT(up.output(),
+             Contains("worker:0 was killed by signal 9 (Killed)") && Contains("\n    batch 3\n"));
+}
+
 TEST_CASE("a summary that cannot be written is an error of storage, and is shown all the same") {
   Up up;
   CHECK(up.Run({"--ps=2", "--workers=2", "--summary=/dev/full"}) == kExitStorage);

@@ -12,10 +12,11 @@
 namespace weir {
 namespace {
 
-// Shared memory whose segments of the shard never come.
+// Shared memory whose segments of the shard cannot be mapped, until they come.
 class NoSegments final : public ShardMemory {
  public:
   explicit NoSegments(absl::Status why) : why_(std::move(why)) {}
+  void Come() { why_ = absl::OkStatus(); }
   std::string token() const override { return "token"; }
   uint32_t slots() const override { return 1; }
   char* SlotData(uint32_t) override { return slot_; }
@@ -23,45 +24,99 @@ class NoSegments final : public ShardMemory {
   std::optional<uint32_t> NumberOf(const std::shared_ptr<const SharedSegment>&) override {
     return std::nullopt;
   }
-  absl::StatusOr<const char*> Map(uint32_t, uint64_t, uint64_t) override { return why_; }
+  absl::StatusOr<const char*> Map(uint32_t, uint64_t, uint64_t) override {
+    if (!why_.ok()) return why_;
+    return slot_;
+  }
 
  private:
-  const absl::Status why_;
-  char slot_[64];
+  absl::Status why_;
+  char slot_[64] = {};
 };
 
-// How a pull ends whose weights lie in a segment that cannot be mapped.
-absl::Status EndOfPull(const absl::Status& unmapped) {
+// A pull whose weights lie in a segment that cannot be mapped.
+struct UnmappedPull {
+  explicit UnmappedPull(const absl::Status& unmapped) : memory(std::make_shared<NoSegments>(unmapped)) {
+    wire.shared_memory = true;
+    stream->Start(channel, [] {});
+    ShardPull pull;
+    pull.tensors = {weights.data()};
+    const auto exchange = std::make_shared<ShardExchange>(tensors, 0, wire, "Pull", std::nullopt,
+                                                          std::move(pull), answered_clock);
+    REQUIRE(stream->Add(exchange,
+                        [&](const absl::StatusOr<ShardExchange::Progress>& how) { end = how.status(); }));
+    loop.Run();
+    TestStream& shard = *channel.stream;
+    REQUIRE(shard.sent.size() == 2);
+    CHECK(shard.sent[0].shared_memory().token() == "token");
+    v1::ExchangeReply granted;
+    granted.mutable_shared_memory()->set_granted(true);
+    REQUIRE(shard.Deliver(granted.SerializeAsString()));
+    v1::ExchangeReply named;
+    named.set_id(shard.sent[1].id());
+    named.mutable_pull()->set_outcome(v1::OK);
+    named.mutable_pull()->set_elements(4);
+    named.mutable_shared()->set_segment(3);
+    named.mutable_shared()->set_bytes(16);
+    reads = shard.reads;
+    REQUIRE(shard.Deliver(named.SerializeAsString()));
+  }
+  ~UnmappedPull() {
+    stream->Cancel();
+    loop.Pass(std::chrono::seconds(1));
+    loop.Run();
+  }
+
   ManualLoop loop;
-  TestChannel channel(loop, std::make_shared<NoSegments>(unmapped), /*takes_at_once=*/GENERATE(false, true));
-  const auto stream = std::make_shared<ExchangeStream>(loop, [] { return v1::Caller(); });
-  stream->Start(channel, [] {});
-  const TensorMap tensors(ModelSpec{{{"w", {4}, TensorKind::kParameter, Initializer()}}}, 1);
-  std::vector<float> weights(4);
+  const std::shared_ptr<NoSegments> memory;
+  TestChannel channel{loop, memory, /*takes_at_once=*/GENERATE(false, true)};
+  const TensorMap tensors{ModelSpec{{{"w", {4}, TensorKind::kParameter, Initializer()}}}, 1};
   WireOptions wire;
-  wire.shared_memory = true;
+  std::vector<float> weights = std::vector<float>(4, 7);
   std::atomic<uint64_t> answered_clock = 0;
-  ShardPull pull;
-  pull.tensors = {weights.data()};
-  const auto exchange = std::make_shared<ShardExchange>(tensors, 0, wire, "Pull", std::nullopt,
-                                                        std::move(pull), answered_clock);
   std::optional<absl::Status> end;
-  REQUIRE(
-      stream->Add(exchange, [&](const absl::StatusOr<ShardExchange::Progress>& how) { end = how.status(); }));
-  loop.Run();
-  TestStream& shard = *channel.stream;
-  REQUIRE(shard.sent.size() == 2);
-  CHECK(shard.sent[0].shared_memory().token() == "token");
-  v1::ExchangeReply granted;
-  granted.mutable_shared_memory()->set_granted(true);
-  REQUIRE(shard.Deliver(granted.SerializeAsString()));
-  v1::ExchangeReply named;
-  named.set_id(shard.sent[1].id());
-  named.mutable_shared()->set_segment(3);
-  named.mutable_shared()->set_bytes(16);
-  REQUIRE(shard.Deliver(named.SerializeAsString()));
-  REQUIRE(end.has_value());
-  return *end;
+  // Of the stream, before the weights came.
+  int reads = 0;
+  const std::shared_ptr<ExchangeStream> stream =
+      std::make_shared<ExchangeStream>(loop, [] { return v1::Caller(); });
+};
+
+absl::Status EndOfPull(const absl::Status& unmapped) {
+  const UnmappedPull pull(unmapped);
+  REQUIRE(pull.end.has_value());
+  return *pull.end;
+}
+
+TEST_CASE("Weights in a segment that comes late are taken when it has come, and hold up nothing else") {
+  UnmappedPull pull(absl::NotFoundError("not yet"));
+  // The loop goes on, while the stream brings no other message.
+  CHECK(pull.channel.stream->reads == pull.reads);
+  bool served = false;
+  pull.loop.Post([&] { served = true; });
+  pull.loop.Run();
+  CHECK(served);
+  pull.loop.Pass(std::chrono::seconds(4));
+  CHECK_FALSE(pull.end.has_value());
+  CHECK(pull.channel.stream->reads == pull.reads);
+  pull.memory->Come();
+  pull.loop.Pass(std::chrono::milliseconds(20));
+  CHECK(pull.channel.stream->reads == pull.reads + 1);
+  CHECK(pull.weights == std::vector<float>(4, 0));
+}
+
+TEST_CASE("A segment that does not come ends the stream, as if the shard were gone") {
+  UnmappedPull pull(absl::NotFoundError("segment 3 is not there"));
+  pull.loop.Pass(std::chrono::seconds(6));
+  REQUIRE(pull.end.has_value());
+  CHECK(absl::IsUnavailable(*pull.end));
+  CHECK_THAT(std::string(pull.end->message()), Catch::Contains("segment 3 is not there"));
+}
+
+TEST_CASE("A stream that is given up does not wait for a segment") {
+  UnmappedPull pull(absl::NotFoundError("not yet"));
+  pull.stream->Reopen();
+  pull.loop.Pass(std::chrono::milliseconds(20));
+  CHECK(pull.channel.stream->reads == pull.reads + 1);
 }
 
 TEST_CASE("A shard that is gone before it hands over the memory that it named is lost, and tried again") {

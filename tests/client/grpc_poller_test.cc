@@ -7,6 +7,7 @@
 
 #include "catch2/catch.hpp"
 #include "common/sync/mutex.h"
+#include "tests/common/no_threads.h"
 
 namespace weir {
 namespace {
@@ -15,7 +16,8 @@ using Clock = GrpcPoller::Steady;
 using std::chrono::milliseconds;
 
 TEST_CASE("timers run in order, on one thread, and not before their time") {
-  GrpcPoller poller(std::chrono::microseconds(0));
+  const std::shared_ptr<GrpcPoller> held = GrpcPoller::Start(std::chrono::microseconds(0)).value();
+  GrpcPoller& poller = *held;
   const Clock::time_point start = Clock::now();
   std::vector<std::string> order;
   std::vector<Clock::time_point> times;
@@ -45,7 +47,8 @@ TEST_CASE("timers run in order, on one thread, and not before their time") {
 
 TEST_CASE("a thread that waits for a result brings it about itself") {
   const int busy_us = GENERATE(0, 50);
-  GrpcPoller poller(std::chrono::microseconds{busy_us});
+  const std::shared_ptr<GrpcPoller> held = GrpcPoller::Start(std::chrono::microseconds{busy_us}).value();
+  GrpcPoller& poller = *held;
   int here = 0;
   for (int i = 0; i < 100; ++i) {
     Promise<std::thread::id> promise(poller.driver());
@@ -58,7 +61,8 @@ TEST_CASE("a thread that waits for a result brings it about itself") {
 }
 
 TEST_CASE("results come without anybody who waits, and to all who do") {
-  GrpcPoller poller(std::chrono::microseconds(0));
+  const std::shared_ptr<GrpcPoller> held = GrpcPoller::Start(std::chrono::microseconds(0)).value();
+  GrpcPoller& poller = *held;
   std::atomic<int> ready{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
@@ -80,7 +84,8 @@ TEST_CASE("results come without anybody who waits, and to all who do") {
 }
 
 TEST_CASE("a thread that works on calls stops at its deadline, whatever the poller waits for") {
-  GrpcPoller poller(std::chrono::microseconds(0));
+  const std::shared_ptr<GrpcPoller> held = GrpcPoller::Start(std::chrono::microseconds(0)).value();
+  GrpcPoller& poller = *held;
   Promise<int> promise(poller.driver());
   const Clock::time_point deadline = Clock::now() + milliseconds(20);
   const auto over = [&] { return promise.future().ready() || Clock::now() >= deadline; };
@@ -93,10 +98,23 @@ TEST_CASE("a thread that works on calls stops at its deadline, whatever the poll
   CHECK(promise.future().Get().value() == 7);
 }
 
+TEST_CASE("where the system gives no thread there is no poller, and no bells") {
+  const std::shared_ptr<GrpcPoller> poller = GrpcPoller::Start(std::chrono::microseconds(0)).value();
+  {
+    const NoThreads none;
+    CHECK(absl::IsInternal(GrpcPoller::Start(std::chrono::microseconds(0)).status()));
+    CHECK(absl::IsInternal(GrpcPoller::Shared(std::chrono::microseconds(1), /*shared_work=*/true).status()));
+    CHECK(absl::IsInternal(poller->bells().status()));
+  }
+  CHECK(GrpcPoller::Shared(std::chrono::microseconds(1), /*shared_work=*/true).ok());
+  CHECK(poller->bells().ok());
+}
+
 TEST_CASE("a result outlives the poller that brought it") {
   Promise<int> promise;
   {
-    GrpcPoller poller(std::chrono::microseconds(0));
+    const std::shared_ptr<GrpcPoller> held = GrpcPoller::Start(std::chrono::microseconds(0)).value();
+    GrpcPoller& poller = *held;
     promise = Promise<int>(poller.driver());
     poller.Post([promise]() mutable { promise.Set(7); });
     CHECK(promise.future().Get().value() == 7);

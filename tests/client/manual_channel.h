@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -16,16 +17,36 @@
 // A channel to a shard whose other end is the test. Not thread-safe.
 namespace weir {
 
-// An event loop that runs its tasks when the test calls Run(). Its timers never fire.
+// An event loop that runs its tasks when the test calls Run(), and its timers when the test lets time pass.
 class ManualLoop final : public EventLoop {
  public:
   void Post(absl::AnyInvocable<void()> task) override { tasks_.Post(std::move(task)); }
-  Timer RunAfter(std::chrono::nanoseconds, absl::AnyInvocable<void()>) override { return {}; }
+  Timer RunAfter(std::chrono::nanoseconds wait, absl::AnyInvocable<void()> then) override {
+    timers_.emplace_back(now_ + wait, std::move(then));
+    return {};
+  }
+  // Runs the timers that are due within this time, those included that they set, and the tasks.
+  void Pass(std::chrono::nanoseconds time) {
+    const std::chrono::nanoseconds until = now_ + time;
+    while (true) {
+      const auto next = std::min_element(timers_.begin(), timers_.end(),
+                                         [](const auto& a, const auto& b) { return a.first < b.first; });
+      if (next == timers_.end() || next->first > until) break;
+      now_ = next->first;
+      absl::AnyInvocable<void()> then = std::move(next->second);
+      timers_.erase(next);
+      then();
+      Run();
+    }
+    now_ = until;
+  }
   void Cancel(const Timer&) override {}
   uint32_t Random() override { return 0; }
   void Run() { tasks_.Run(); }
 
  private:
+  std::chrono::nanoseconds now_{0};
+  std::vector<std::pair<std::chrono::nanoseconds, absl::AnyInvocable<void()>>> timers_;
   TaskQueue tasks_;
 };
 
@@ -42,7 +63,7 @@ class TestStream final : public DataStream {
     loop_.Post([user = user_] { user->OnWritten(); });
     return false;
   }
-  void Read(bool) override {}
+  void Read(bool) override { ++reads; }
   void Cancel() override {
     if (std::exchange(ended_, true)) return;
     loop_.Post([this] {
@@ -65,6 +86,7 @@ class TestStream final : public DataStream {
     return true;
   }
 
+  int reads = 0;
   // Without their payload.
   std::vector<v1::ExchangeRequest> sent;
 

@@ -6,6 +6,8 @@
 
 #include <atomic>
 #include <cstring>
+#include <future>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -96,13 +98,19 @@ TEST_CASE("a bell rings for a thread that sleeps, once, and for no other") {
 }
 
 TEST_CASE("a sleep ends by itself") {
-  const auto page = Make();
-  Doorbell& bell = *page->Bell(0);
-  const Steady::time_point until = Steady::now() + std::chrono::milliseconds(3);
-  while (Steady::now() < until) bell.Sleep(bell.Arm(), until);
-  // In the past.
-  bell.Sleep(bell.Arm(), Steady::time_point::min());
-  bell.Sleep(bell.Arm(), Steady::now());
+  auto ended = std::make_shared<std::promise<void>>();
+  std::future<void> end = ended->get_future();
+  // Detached: if it sleeps for ever, the test must still end.
+  std::thread([page = Make(), ended] {
+    Doorbell& bell = *page->Bell(0);
+    const Steady::time_point until = Steady::now() + std::chrono::milliseconds(3);
+    while (Steady::now() < until) bell.Sleep(bell.Arm(), until);
+    // In the past.
+    bell.Sleep(bell.Arm(), Steady::time_point::min());
+    bell.Sleep(bell.Arm(), Steady::now());
+    ended->set_value();
+  }).detach();
+  CHECK(end.wait_until(Soon()) == std::future_status::ready);
 }
 
 TEST_CASE("two threads that wake each other lose no wake-up") {

@@ -13,6 +13,7 @@
 
 #include "catch2/catch.hpp"
 #include "tests/common/faulty_file_system.h"
+#include "tests/skip.h"
 
 namespace weir {
 namespace {
@@ -100,7 +101,7 @@ TEST_CASE("A full disk is said to be full, with the path") {
   const std::string folder = NewFolder();
   if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
       mount("none", folder.c_str(), "tmpfs", 0, "size=4096") != 0) {
-    std::printf("SKIPPED: this process may not mount a small disk: %s\n", strerror(errno));
+    SaySkipped(std::string("this process may not mount a small disk: ") + strerror(errno));
     return;
   }
   const std::string path = JoinPath(folder, "file");

@@ -47,6 +47,7 @@ struct Mode {
 class LoopTest {
  public:
   explicit LoopTest(Mode mode = {}) : loop(&queue, mode.busy_poll) {
+    REQUIRE(loop.PrepareToAdd().ok());
     if (mode.shared) loop.Add(&idle, bell());
   }
   ~LoopTest() {

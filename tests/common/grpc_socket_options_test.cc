@@ -107,7 +107,7 @@ Ends Connect(const std::string& for_client, const std::string& for_server, const
   }
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   REQUIRE(server != nullptr);
-  if (listener != nullptr) listener->Start();
+  if (listener != nullptr) REQUIRE(listener->Start().ok());
   if (!address.is_unix()) address.port = static_cast<uint16_t>(port);
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -199,6 +199,13 @@ TEST_CASE("an unknown name is refused with those there are") {
     CHECK(status.message().find(*Words("/proc/sys/net/ipv4/tcp_allowed_congestion_control").begin()) !=
           std::string::npos);
   }
+}
+
+TEST_CASE("options are set only where the library's ABI is known") {
+  CHECK(KnowsSocketsOf(grpc::Version()));
+  for (const char* known : {"1.36.0", "1.51.1", "1.44"}) CHECK(KnowsSocketsOf(known));
+  for (const char* other : {"1.35.9", "1.52.0", "2.40.0", "1", "", "1.x", "11.40.0"})
+    CHECK_FALSE(KnowsSocketsOf(other));
 }
 
 }  // namespace

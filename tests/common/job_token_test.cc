@@ -13,6 +13,7 @@
 
 #include "absl/strings/escaping.h"
 #include "catch2/catch.hpp"
+#include "tests/skip.h"
 
 namespace weir {
 namespace {
@@ -154,7 +155,7 @@ bool AsNobody(const std::function<bool()>& check) {
 
 TEST_CASE("of other users only root may own a token file, and let a group read it") {
   if (geteuid() != 0) {
-    std::cout << "SKIPPED: only root can become another user\n";
+    SaySkipped("only root can become another user");
     return;
   }
   const Folder folder;

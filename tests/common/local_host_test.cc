@@ -11,6 +11,7 @@
 
 #include "catch2/catch.hpp"
 #include "common/net/local_socket.h"
+#include "common/net/resolve.h"
 #include "tests/common/socket_folder.h"
 
 namespace weir {
@@ -56,6 +57,19 @@ TEST_CASE("which addresses are of this machine") {
     WARN("no interface but the loopback");
   } else {
     CHECK(IsThisHost(At(own + ":2222")));
+  }
+}
+
+TEST_CASE("only addresses of the loopback, and localhost, are the loopback") {
+  for (const char* host : {"127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1", "localhost"}) {
+    INFO(host);
+    CHECK(IsLoopback(host));
+  }
+  for (const char* host :
+       {"127.0.0.1.evil.example", "127.", "127.0.0.1.", "127.example", "0.0.0.0", "::", "192.0.2.1",
+        "::1.example", "localhost.example", "ip6-localhost.invalid", "1270.0.0.1", "128.0.0.1", ""}) {
+    INFO(host);
+    CHECK_FALSE(IsLoopback(host));
   }
 }
 

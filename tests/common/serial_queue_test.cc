@@ -1,5 +1,6 @@
 #include "common/sync/serial_queue.h"
 
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -8,6 +9,9 @@
 
 namespace weir {
 namespace {
+
+// For what takes no time.
+constexpr std::chrono::seconds kLimit{30};
 
 TEST_CASE("Whoever posts to an idle queue runs what is there, in the order of the posts") {
   SerialQueue queue;
@@ -50,10 +54,11 @@ TEST_CASE("A caller does not wait for a function that the queue's thread runs") 
   queue.Post([&] { queue.StartThread(); });
   Mutex mutex;
   CondVar changed;
-  bool go_on = false;
+  bool go_on = false, came_back = true;
   queue.Post([&] {
+    const auto deadline = std::chrono::steady_clock::now() + kLimit;
     MutexLock lock(mutex);
-    while (!go_on) changed.Wait(mutex);
+    while (!go_on && came_back) came_back = changed.WaitUntil(mutex, deadline);
   });
   queue.Post([] {});
   {
@@ -62,6 +67,8 @@ TEST_CASE("A caller does not wait for a function that the queue's thread runs") 
     changed.NotifyAll();
   }
   queue.Run([] {});
+  // A caller that ran the function itself would have waited in it for its own next step.
+  CHECK(came_back);
 }
 
 TEST_CASE("Functions of many threads run one at a time, each thread's in its order") {

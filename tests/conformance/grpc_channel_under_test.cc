@@ -352,7 +352,7 @@ class GrpcChannelToProcess final : public GrpcChannelUnderTest {
   std::vector<Process> processes_;
   GrpcShardChannel::Options options_;
   const std::shared_ptr<GrpcPoller> poller_ =
-      GrpcPoller::Shared(std::chrono::microseconds(0), /*shared_work=*/true);
+      Must(GrpcPoller::Shared(std::chrono::microseconds(0), /*shared_work=*/true));
   std::unique_ptr<ShardChannel> channel_;
 };
 

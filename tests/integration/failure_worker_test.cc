@@ -195,5 +195,35 @@ TEST_CASE("a job whose workers all get SIGTERM waits for others, and goes on wit
   CHECK(job.Summary()["examples"] == kSlowExamples);
 }
 
+// As a shell script starts what it runs in the background, with nohup.
+std::vector<std::string> WithIgnored(const std::string& signals, const std::vector<std::string>& args) {
+  return With({"sh", "-c", "trap '' " + signals + "; exec \"$0\" \"$@\""}, args);
+}
+
+TEST_CASE("signals that were ignored at the start end neither a server nor a worker") {
+  TestJob job({.ps = 1, .set = {}});
+  for (const char* task : {"ps:0", "worker:0"}) {
+    job.StartWith(task, WithIgnored("HUP INT", job.Args(task)), {{"TF_CONFIG", job.TfConfig(task)}});
+  }
+  // worker:0 waits for worker:1.
+  job.WaitForTask("worker:0", "alive");
+  for (const char* task : {"ps:0", "worker:0"}) {
+    for (const int signal : {SIGHUP, SIGINT}) job[task].Signal(signal);
+  }
+  job.Start("worker:1");
+  job.ExpectAllExit(0);
+  for (const char* task : {"ps:0", "worker:0"}) CHECK_THAT(job[task].log(), !Contains("got signal"));
+}
+
+TEST_CASE("a signal that was not ignored at the start is taken, beside one that was") {
+  TestJob job({.ps = 1, .set = {}});
+  job.StartWith("ps:0", WithIgnored("INT", job.Args("ps:0")), {{"TF_CONFIG", job.TfConfig("ps:0")}});
+  job["ps:0"].WaitForLog("listens on");
+  job["ps:0"].Signal(SIGINT);
+  job["ps:0"].Signal(SIGTERM);
+  job.ExpectExit("ps:0", 143);
+  CHECK_THAT(job["ps:0"].log(), Contains("got signal 15") && !Contains("got signal 2"));
+}
+
 }  // namespace
 }  // namespace weir

@@ -13,6 +13,7 @@
 #include "common/system/file_system.h"
 #include "tests/chaos/small_disk.h"
 #include "tests/integration/processes.h"
+#include "tests/skip.h"
 
 namespace weir {
 namespace {
@@ -30,8 +31,8 @@ class Disk {
     fs::create_directory(path());
     if (status_.ok()) status_ = SmallDisk::Mount(path());
     if (!status_.ok()) {
-      std::printf("SKIPPED: this system gives no namespace to mount a small disk in (%s)\n",
-                  std::string(status_.message()).c_str());
+      SaySkipped(
+          absl::StrCat("this system gives no namespace to mount a small disk in (", status_.message(), ")"));
     }
   }
   ~Disk() {

@@ -13,6 +13,7 @@
 
 #include "catch2/catch.hpp"
 #include "tests/integration/processes.h"
+#include "tests/skip.h"
 
 namespace weir {
 namespace {
@@ -119,7 +120,7 @@ Args Unshare(const std::string& what) {
   Args trial = words;
   trial.insert(trial.end(), {"--fork", "true"});
   if (const RunResult result = RunToEnd(trial); result.status != 0) {
-    std::cout << "SKIPPED: this system gives no namespace: " << result.output << "\n";
+    SaySkipped("this system gives no namespace: " + result.output);
     return {};
   }
   return words;

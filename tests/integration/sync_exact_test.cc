@@ -13,6 +13,7 @@
 #include "ps_server/optimizer/kernels.h"
 #include "tests/integration/serial_reference.h"
 #include "tests/integration/sync_run.h"
+#include "tests/skip.h"
 
 namespace weir {
 namespace {
@@ -157,7 +158,7 @@ TEST_CASE("every level of the server's kernels") {
     const SerialRun expected = Reference(DigitsJob(job));
     for (const auto& [level, name] : levels) {
       if (!HasKernels(level)) {
-        fprintf(stderr, "SKIPPED: this CPU lacks what kernels %s need\n", name.c_str());
+        SaySkipped("this CPU lacks what kernels " + name + " need");
         continue;
       }
       INFO("kernels " << name);

@@ -18,6 +18,7 @@
 #include "common/rpc/job_token.h"
 #include "tests/common/socket_folder.h"
 #include "tests/integration/processes.h"
+#include "tests/skip.h"
 
 namespace weir {
 namespace {
@@ -191,7 +192,7 @@ TEST_CASE("a token file that others may read is refused by all programs") {
 
 TEST_CASE("without a token a server says so, and control is refused to other users' processes") {
   if (geteuid() != 0) {
-    std::cout << "SKIPPED: only root can become another user\n";
+    SaySkipped("only root can become another user");
     return;
   }
   TestJob job({.workers = 1, .set = kLong});
@@ -224,7 +225,7 @@ std::string AtSocket(const std::string& path) {
 
 TEST_CASE("a Unix socket without a token is closed to other users") {
   if (geteuid() != 0) {
-    std::cout << "SKIPPED: only root can become another user\n";
+    SaySkipped("only root can become another user");
     return;
   }
   TestJob job({.ps = 1, .workers = 1, .set = kLong});

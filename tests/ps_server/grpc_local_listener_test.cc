@@ -16,6 +16,7 @@
 #include "common/net/local_socket.h"
 #include "tests/common/grpc_generic_call.h"
 #include "tests/common/open_descriptors.h"
+#include "tests/skip.h"
 
 namespace weir {
 namespace {
@@ -100,7 +101,7 @@ bool IsGreeted(const Address& address) {
 
 TEST_CASE("another user's process is not let in") {
   if (geteuid() != 0) {
-    std::cout << "SKIPPED: only root can become another user\n";
+    SaySkipped("only root can become another user");
     return;
   }
   TestServer server("127.0.0.1:0");

@@ -49,6 +49,30 @@ def script(text):
     return [support.PYTHON, "-c", textwrap.dedent(JOB) + textwrap.dedent(text)]
 
 
+class NoThreads(unittest.TestCase):
+    def test_an_exception_and_the_program_goes_on(self):
+        """Each new thread wants a stack that is larger than the address space, so that the system refuses it."""
+        done = support.run(script("""
+            import ctypes
+            libc = ctypes.CDLL(None)
+            def stacks_of(size):
+                attributes = ctypes.create_string_buffer(256)
+                libc.pthread_attr_init(attributes)
+                libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(size))
+                assert libc.pthread_setattr_default_np(attributes) == 0
+            stacks_of(1 << 48)
+            for _ in range(2):
+                try:
+                    client()
+                except weir.Error as error:
+                    print(error.exit_code, "the system gives no thread to " in str(error))
+            stacks_of(8 << 20)
+            with client() as c:
+                print(c.next_work() is not None)
+        """))
+        self.assertEqual((done.returncode, done.stdout), (0, "70 True\n70 True\nTrue\n"), done.stderr)
+
+
 class Interrupt(unittest.TestCase):
     def interrupt(self, text, environment=None, soon=SOON_SECONDS):
         """Runs the script, and presses Ctrl-C when it has printed a line: a terminal tells its child processes, too."""
@@ -108,6 +132,20 @@ class Interrupt(unittest.TestCase):
                     step.push()
                     if step.work.clock == 3 and step.work.part == 0: print("waits", flush=True)
         """)
+
+    def test_ignored(self):
+        """Ctrl-C has no effect on a program that was started with it ignored, as a shell starts what runs in the background."""
+        done = support.run(["sh", "-c", "trap '' INT; exec \"$0\" \"$@\"", *script("""
+            import signal
+            with client() as c:
+                for step in c.steps():
+                    step.gradient.flat[:] = 0
+                    step.push()
+                    if step.work.clock == 3: break
+                    os.kill(os.getpid(), signal.SIGINT)
+            print(signal.getsignal(signal.SIGINT) == signal.SIG_IGN)
+        """)])
+        self.assertEqual((done.returncode, done.stdout), (0, "True\n"), done.stderr)
 
     def test_training_with_processes_that_load_data(self):
         self.interrupt(with_torch("""

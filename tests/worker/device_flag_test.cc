@@ -9,6 +9,7 @@
 #include "common/program/exit_codes.h"
 #include "common/sync/mutex.h"
 #include "common/system/subprocess.h"
+#include "tests/skip.h"
 
 namespace weir {
 namespace {
@@ -64,7 +65,7 @@ TEST_CASE("The CPU trains whether it is named, found, or a list") {
 
 TEST_CASE("Without a GPU auto takes the CPU and says so once") {
   if (cuda::UsableDevices().ok()) {
-    std::fprintf(stderr, "SKIPPED: this host has a GPU\n");
+    SaySkipped("this host has a GPU");
     return;
   }
   const std::string why(cuda::UsableDevices().status().message());

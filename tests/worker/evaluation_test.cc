@@ -79,7 +79,8 @@ TEST_CASE("An evaluation of an epoch that is under way is finished and reported 
     return absl::OkStatus();
   };
   {
-    EpochEvaluator evaluator(&*Digits().test, MakeReplicas, &client);
+    const auto evaluator = EpochEvaluator::Start(&*Digits().test, MakeReplicas, &client);
+    REQUIRE(evaluator.ok());
     REQUIRE(Comes(evaluating));
   }
   REQUIRE(client.reports.size() == 1);
@@ -98,9 +99,10 @@ TEST_CASE("An evaluation that is abandoned ends at its next batch, and is not re
     return absl::OkStatus();
   };
   {
-    EpochEvaluator evaluator(&*Digits().test, MakeReplicas, &client);
+    const auto evaluator = EpochEvaluator::Start(&*Digits().test, MakeReplicas, &client);
+    REQUIRE(evaluator.ok());
     REQUIRE(Comes(evaluating));
-    evaluator.Abandon();
+    (*evaluator)->Abandon();
     abandoned.set_value();
   }
   CHECK(client.reports.empty());
@@ -115,7 +117,8 @@ TEST_CASE("Who is fenced during an evaluation ends it at its next batch, and doe
     return batch == 1 ? kFenced : absl::OkStatus();
   };
   SECTION("of an epoch") {
-    EpochEvaluator evaluator(&*Digits().test, MakeReplicas, &client);
+    const auto evaluator = EpochEvaluator::Start(&*Digits().test, MakeReplicas, &client);
+    REQUIRE(evaluator.ok());
     REQUIRE(Comes(fenced));
   }
   SECTION("at the job's end") {

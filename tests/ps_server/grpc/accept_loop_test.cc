@@ -54,7 +54,7 @@ TEST_CASE("clients that come too fast wait for their turn") {
       },
       RateLimit(1, 2), &clock);
   REQUIRE(loop.ok());
-  (*loop)->Start();
+  REQUIRE((*loop)->Start().ok());
   const auto wait_for = [&](size_t count) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     MutexLock lock(mutex);

@@ -4,6 +4,7 @@
 
 #include "catch2/catch.hpp"
 #include "common/cuda/cuda_device.h"
+#include "tests/skip.h"
 #include "tests/worker/compute/compute_conformance.h"
 #include "tests/worker/compute/queued_backend.h"
 
@@ -26,7 +27,7 @@ void CheckCuda(Precision precision) {
   if (!backend.ok()) {
     // If CUDA reports a device, the backend has to work.
     CHECK_FALSE(cuda::Probe().ok());
-    std::fprintf(stderr, "SKIPPED: %s\n", std::string(backend.status().message()).c_str());
+    SaySkipped(backend.status().message());
     return;
   }
   CheckComputeBackend([&] { return *MakeComputeBackend(options); }, precision);
@@ -40,7 +41,7 @@ TEST_CASE("cuBLAS has what is asked of it, device or not") {
   const auto version = cuda::FindBlas();
   if (!version.ok()) {
     CHECK(version.status().code() == absl::StatusCode::kFailedPrecondition);
-    std::fprintf(stderr, "SKIPPED: %s\n", std::string(version.status().message()).c_str());
+    SaySkipped(version.status().message());
     return;
   }
   CHECK(version->find("13.") == 0);

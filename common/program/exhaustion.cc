@@ -1,0 +1,68 @@
+#include "common/program/exhaustion.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <system_error>
+
+#include "common/program/exit_codes.h"
+
+namespace weir {
+namespace {
+
+// Allocates nothing.
+void Say(const char* text) {
+  if (write(STDERR_FILENO, text, strlen(text)) < 0) return;
+}
+
+[[noreturn]] void EndWithoutMemory() {
+  char text[400];
+  rlimit limit{};
+  const bool limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  if (limited) {
+    std::snprintf(text, sizeof text,
+                  "error: out of memory: RLIMIT_AS (ulimit -v) gives this process %llu MiB of address space; "
+                  "raise it\n",
+                  static_cast<unsigned long long>(limit.rlim_cur >> 20));
+  } else {
+    std::snprintf(text, sizeof text,
+                  "error: out of memory: the machine, or the container, gives this process no more; "
+                  "docs/memory.md says how much a task needs\n");
+  }
+  Say(text);
+  _exit(kExitInternal);
+}
+
+[[noreturn]] void OnUncaught() {
+  const std::exception_ptr thrown = std::current_exception();
+  try {
+    if (thrown != nullptr) std::rethrow_exception(thrown);
+  } catch (const std::bad_alloc&) {
+    EndWithoutMemory();
+  } catch (const std::system_error& error) {
+    if (error.code() == std::errc::resource_unavailable_try_again) {
+      Say("error: the system gives a library no thread: a limit of threads (pids.max of the control group, "
+          "RLIMIT_NPROC) or of memory is reached; raise it\n");
+      _exit(kExitInternal);
+    }
+    Say(error.what());
+  } catch (const std::exception& error) {
+    Say("an exception that nobody takes: ");
+    Say(error.what());
+    Say("\n");
+  } catch (...) {
+    Say("an exception that nobody takes\n");
+  }
+  std::abort();
+}
+
+}  // namespace
+
+void EndOnExhaustion() { std::set_terminate(OnUncaught); }
+
+}  // namespace weir

@@ -1,0 +1,120 @@
+#include "common/sync/thread.h"
+
+#include <sys/resource.h>
+
+#include <fstream>
+#include <new>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/sync/mutex.h"
+
+namespace weir {
+namespace {
+
+absl::Status Refused(absl::string_view purpose, absl::string_view why) {
+  const std::string limits = LimitsOfThreads();
+  return absl::InternalError(absl::StrCat(
+      "the system gives no thread to ", purpose, " (", why,
+      "): a limit of threads, or of memory, is reached; ",
+      limits.empty()
+          ? "this process has no limit of its own, so the machine is out of either, or has reached "
+            "kernel.threads-max or kernel.pid_max"
+          : absl::StrCat("raise it. Limits here: ", limits)));
+}
+
+// The limit of the folder of control groups, or of the nearest one above that has a limit.
+std::string LimitBeneath(const std::string& mount, std::string folder) {
+  while (true) {
+    const std::string path = absl::StrCat(mount, folder, folder == "/" ? "" : "/", "pids.max");
+    std::string word;
+    if (std::ifstream(path) >> word && word != "max")
+      return absl::StrCat("pids.max of the control group ", word);
+    if (folder.size() <= 1) return "";
+    folder.resize(std::max<size_t>(folder.rfind('/'), 1));
+  }
+}
+
+// "4:pids:/user" in the first version of control groups, "0::/user" in the second.
+std::string LimitOfControlGroup(const std::string& root) {
+  std::ifstream lines(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(lines, line);) {
+    const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (parts.size() != 3) continue;
+    const std::vector<std::string> controllers = absl::StrSplit(parts[1], ',');
+    for (const std::string& controller : controllers) {
+      if (controller != "pids" && !controller.empty()) continue;
+      for (const char* mount : controller.empty()
+                                   ? std::vector<const char*>{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}
+                                   : std::vector<const char*>{"/sys/fs/cgroup/pids"}) {
+        std::string limit = LimitBeneath(root + mount, parts[2]);
+        if (!limit.empty()) return limit;
+      }
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+absl::StatusOr<std::thread> MakeThread(absl::string_view purpose, absl::AnyInvocable<void()> run) {
+  try {
+    return std::thread(std::move(run));
+  } catch (const std::system_error& error) {
+    return Refused(purpose, error.code().message());
+  } catch (const std::bad_alloc&) {
+    return Refused(purpose, "out of memory");
+  }
+}
+
+absl::Status CheckRoomForThreads(int count, absl::string_view purpose) {
+  Mutex mutex;
+  CondVar cv;
+  bool over = false;
+  std::vector<std::thread> threads;
+  absl::Status status;
+  for (int i = 0; i < count && status.ok(); ++i) {
+    absl::StatusOr<std::thread> made = MakeThread(purpose, [&] {
+      MutexLock lock(mutex);
+      while (!over) cv.Wait(mutex);
+    });
+    if (made.ok()) {
+      threads.push_back(*std::move(made));
+    } else {
+      status = absl::Status(made.status().code(), absl::StrCat(made.status().message(), ". Of ", count,
+                                                               " more threads it gave ", i));
+    }
+  }
+  {
+    MutexLock lock(mutex);
+    over = true;
+    cv.NotifyAll();
+  }
+  for (std::thread& thread : threads) thread.join();
+  return status;
+}
+
+std::string LimitsOfThreads(const std::string& root) {
+  std::vector<std::string> limits;
+  if (std::string group = LimitOfControlGroup(root); !group.empty()) limits.push_back(std::move(group));
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NPROC, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    limits.push_back(absl::StrCat("RLIMIT_NPROC (ulimit -u) ", limit.rlim_cur,
+                                  " for all processes and threads of the user"));
+  }
+  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    limits.push_back(absl::StrCat("RLIMIT_AS (ulimit -v) ", limit.rlim_cur >> 20, " MiB"));
+  }
+  // Each thread has a stack of this size.
+  if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    limits.push_back(absl::StrCat("RLIMIT_STACK (ulimit -s) ", limit.rlim_cur >> 20, " MiB for each thread"));
+  }
+  return absl::StrJoin(limits, ", ");
+}
+
+}  // namespace weir
