@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import os
 import threading
@@ -101,6 +102,14 @@ class FlatTensors(Mapping[str, Floats]):
         self.pointers = model.pointers(self._views, "memory", writeable=True)
         #: The arrays as another package has them, for whoever made that.
         self.converted: Any = None
+
+    @functools.cached_property
+    def read_only(self) -> Mapping[str, Floats]:
+        """The same arrays, which cannot be written."""
+        views = {name: view.view() for name, view in self._views.items()}
+        for view in views.values():
+            view.flags.writeable = False
+        return views
 
     def __getitem__(self, name: str) -> Floats:
         return self._views[name]

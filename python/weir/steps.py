@@ -31,12 +31,12 @@ _FRUITLESS = 10
 class Step:
     """One piece of work, with its weights.
 
-    work: what it is. weights: name -> array, float32, which change when the loop goes on.
+    work: what it is. memory: the weights, which change when the loop goes on; what is written there is lost.
     """
 
     def __init__(self, loop: "_Membership", work: Work, weights: FlatTensors, base: Weights):
         self._loop, self._base = loop, base
-        self.work, self.weights = work, weights
+        self.work, self.memory = work, weights
         self.pushed = False
         # No push of this step can count: the step is past, or the membership has ended with the error.
         self._late = False
@@ -44,6 +44,12 @@ class Step:
         self._gradient: Gradient | None = None
         # Of the push, if it has begun before the gradient is complete.
         self._gate: Gate | None = None
+
+    @property
+    def weights(self) -> Mapping[str, Floats]:
+        """name -> array, float32, which change when the loop goes on. Read-only: what a program changed there, the servers' weights would
+        not have."""
+        return self.memory.read_only
 
     @property
     def examples(self) -> npt.NDArray[np.int32]:

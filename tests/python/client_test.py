@@ -89,6 +89,18 @@ class Training(unittest.TestCase):
             into = {"w": np.empty(INPUTS, np.float32), "b": np.empty((), np.float32)}
             self.assertEqual(client.snapshot(into).result().version, clocks)
 
+    def test_weights_cannot_be_changed_in_a_step(self):
+        """The servers would not have the change."""
+        with weir.Client(job(consistency={"mode": "sync"}, train={"examples": 2 * BATCH}), TENSORS, EXAMPLES) as client:
+            for step in client.steps():
+                for array in step.weights.values():
+                    with self.assertRaisesRegex(ValueError, "read-only"):
+                        array[...] = 1
+                    with self.assertRaisesRegex(ValueError, "read-only"):
+                        np.clip(array, 0, 1, out=array)
+                self.assertEqual(list(step.weights), list(TENSORS))
+                step.push({name: np.zeros_like(array) for name, array in step.weights.items()})
+
     def test_running_statistics(self):
         """They are assigned: the mean over a step's parts, or the newest push. Clipping leaves them alone."""
         for mode, expected in (("sync", 2), ("async", 3)):

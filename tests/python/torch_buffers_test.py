@@ -182,7 +182,8 @@ class OfTheJob(unittest.TestCase):
         def look(_):
             with opt.snapshot():
                 seen.append(float(model.held[0]))
-                model(torch.zeros(1, train.INPUTS))  # in training mode, which counts only until the end of the snapshot
+                for _ in range(2):
+                    model(torch.zeros(1, train.INPUTS))  # in training mode, which counts only until the end of the snapshot
 
         opt = weir.torch.Optimizer(model, job(train={"examples": 3 * BATCH}, consistency=ASYNC), train.Examples())
         for n, (x, y, *_) in enumerate(opt.loader()):

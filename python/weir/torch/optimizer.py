@@ -160,8 +160,8 @@ class Optimizer(torch.optim.Optimizer):
         self._rows.bind()
         try:
             for step in run(client, final, kept.into(), recycles=True):
-                self._weights.load(step.weights)
-                changes.loaded(step.weights)
+                self._weights.load(step.memory)
+                changes.loaded(step.memory)
                 data = batches(step.work)
                 if prefetch_keys is not None and step.work.examples_left > step.work.examples:
                     step.prefetch_rows(as_arrays(prefetch_keys(batches.peek(step.work))))

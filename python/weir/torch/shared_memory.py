@@ -54,9 +54,9 @@ def _overlaps_itself(tensor: torch.Tensor) -> bool:
 
 def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors, of which `a` begins first and ends behind the beginning of `b`, have a place in common."""
-    apart, odd = divmod(b.data_ptr() - a.data_ptr(), a.element_size())
-    if odd or a.element_size() != b.element_size():
+    if a.element_size() != b.element_size():
         return True
+    apart = (b.data_ptr() - a.data_ptr()) // a.element_size()
     length = max(_span(a), apart + _span(b))
     return bool((_places(a, 0, length) & _places(b, apart, length)).any())
 
