@@ -61,6 +61,29 @@ class Gpu(unittest.TestCase):
         self.check(found, expected, rtol=1e-4, atol=1e-5)
         self.check(self.train(train.make_model(dropout=0, norm=True), GPU), found)
 
+    def test_buffers_that_are_not_batch_norms(self):
+        expected = self.train(train.make_model(dropout=0, own=True), "cpu")
+        self.assertGreater(expected["4.mean"].abs().max(), 1e-3)
+        self.check(self.train(train.make_model(dropout=0, own=True), GPU), expected, rtol=1e-4, atol=1e-5)
+
+    def test_what_the_program_changes(self):
+        """Also where torch does not count it; and values that are put back."""
+        def swap(opt, model, x, y):
+            backward_once(opt, model, x, y)
+            before = {name: value.clone() for name, value in model.state_dict().items()}
+            model.load_state_dict({name: value + 1 for name, value in before.items()})
+            model.load_state_dict(before)
+
+        self.check(self.train(train.make_model(), GPU, swap), self.train(train.make_model(), GPU))
+        for unseen in (False, True):
+            def clamp(opt, model, x, y, unseen=unseen):
+                backward_once(opt, model, x, y)
+                for p in model.parameters():
+                    (p.data if unseen else p.detach()).clamp_(-0.01, 0.01)
+
+            with self.subTest(unseen=unseen), self.assertRaisesRegex(weir.ConfigError, r"^\d.[a-z]+ was changed in the loop"):
+                self.train(train.make_model(), GPU, clamp)
+
     def test_batches_that_are_pinned(self):
         expected = self.train(train.make_model(), GPU)
         self.check(self.train(train.make_model(), GPU, loader={"num_workers": 1, "pin_memory": True}), expected)
@@ -167,7 +190,7 @@ class Gpu(unittest.TestCase):
         model = train.make_model()
         opt = weir.torch.Optimizer(model, job(), train.Examples())
         model.to(GPU)
-        with self.assertRaisesRegex(weir.ConfigError, "0.weight is on cuda:0, and was on cpu when the optimizer was made; move"):
+        with self.assertRaisesRegex(weir.ConfigError, "0.weight is not as it was when the optimizer was made: it is on cuda:0 now, and was on cpu"):
             opt.loader()
 
 
