@@ -37,7 +37,7 @@ struct Flags {
                                                          log_format = "text", http_token_file;
   TlsFiles tls;
   std::vector<std::string> set;
-  bool insecure_plaintext = false;
+  bool insecure_plaintext = false, check = false;
   int http_port = -1, health_port = -1;
 };
 
@@ -62,9 +62,17 @@ int Replay(const std::string& directory) {
   return kExitOk;
 }
 
+// For `weir config check`: the text is an answer, and not a line of a log.
+int Check(const absl::Status& status) {
+  if (status.ok()) return kExitOk;
+  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  return kExitConfig;
+}
+
 int Run(const Flags& flags) {
   if (!flags.replay.empty()) return Replay(flags.replay);
   const auto config = LoadJobConfig(flags.config, flags.set);
+  if (flags.check) return Check(config.ok() ? Server::CheckHost(*config) : config.status());
   if (!config.ok()) return Fail(kExitConfig, config.status().message());
   const auto environment =
       FromEnvironment(std::getenv("TF_CONFIG"), flags.cluster, flags.task, Pod::Current());
@@ -219,15 +227,18 @@ int RunPsServer(int argc, char** argv) {
   Flags flags;
   CLI::App app("One parameter server of a Weir job: holds a shard of the weights. ps:0 also coordinates.",
                "ps_server");
-  CLI::Option* const config = app.add_option("--config", flags.config, "The job's config (JSON)");
+  CLI::Option* const config =
+      app.add_option("--config", flags.config, "The job's config (JSON)")->type_name("FILE");
   app.add_option("--replay", flags.replay,
                  "Instead of serving: computes the last weights of a bounded or async job again from the "
                  "logs in this "
                  "folder of checkpoints (server.durability), and prints their SHA-256")
+      ->type_name("DIR")
       ->excludes(config);
   app.add_option("--set", flags.set, "Overrides a field of the config: a.b.c=value")->allow_extra_args(false);
   app.add_option("--cluster", flags.cluster,
-                 "Cluster spec (a file), or dns:JOB=NAME:COUNT[:PORT],... for pods; instead of TF_CONFIG's");
+                 "Cluster spec (a file), or dns:JOB=NAME:COUNT[:PORT],... for pods; instead of TF_CONFIG's")
+      ->type_name("FILE");
   app.add_option("--task", flags.task,
                  "This task, ps:INDEX, or pod: what the pod's name says; instead of TF_CONFIG's");
   FileOrVariable(app.add_option("--token_file", flags.token_file,
@@ -240,7 +251,8 @@ int RunPsServer(int argc, char** argv) {
   AddTlsFlags(&app, &flags.tls);
   app.add_option("--port_file", flags.port_file,
                  "Where to write the ports that were bound, in three lines: the server's own, --http_port, "
-                 "--health_port; a port that is not asked for leaves its line empty");
+                 "--health_port; a port that is not asked for leaves its line empty")
+      ->type_name("FILE");
   app.add_option("--http_port", flags.http_port,
                  "Port of /metrics, /healthz, /readyz and the dashboard; 0: any free one")
       ->check(CLI::Range(0, 65535));
@@ -254,7 +266,10 @@ int RunPsServer(int argc, char** argv) {
          "--health_port", flags.health_port,
          "Port of health alone, in the clear: /healthz and /readyz, and grpc.health.v1; 0: any free one")
       ->check(CLI::Range(0, 65535));
-  app.add_option("--summary", flags.summary, "ps:0: where to write the job's summary (JSON) at its end");
+  app.add_option("--summary", flags.summary, "ps:0: where to write the job's summary (JSON) at its end")
+      ->type_name("FILE");
+  app.add_flag("--check", flags.check,
+               "Instead of serving: says whether a server on this machine can do what the config asks for");
   app.add_option("--log_format", flags.log_format, "What a line of the log is")
       ->check(CLI::IsMember({"text", "json"}));
   if (const std::optional<int> exit = ReadCommandLine(app, argc, argv)) return *exit;

@@ -3,14 +3,20 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <optional>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/checkpoint_reader.h"
+#include "common/object_store/object_file_system.h"
 #include "worker/data/csv.h"
 #include "worker/data/idx.h"
 #include "worker/data/inflate.h"
@@ -22,6 +28,22 @@ namespace {
 
 // How much of each file to read: enough for its header or some lines.
 constexpr size_t kBeginning = 1 << 20;
+
+// Data sets whose files are no larger, all together, are read whole.
+constexpr uint64_t kSmall = 16 << 20;
+
+bool IsSmall(const v1::DataConfig& data) {
+  uint64_t bytes = 0;
+  for (const v1::DataFiles* files : {&data.train(), &data.test()}) {
+    for (const std::string* path : {&files->path(), &files->images(), &files->labels()}) {
+      std::error_code error;
+      const uint64_t size = path->empty() ? 0 : std::filesystem::file_size(*path, error);
+      if (error || size > kSmall) return false;
+      bytes += size;
+    }
+  }
+  return bytes <= kSmall;
+}
 
 // What is known about one of the two sets.
 struct SetShape {
@@ -152,7 +174,12 @@ absl::StatusOr<JobCheck> CheckJob(const v1::JobConfig& config) {
       absl::StrAppend(&check.data, "; test set: ", test.text);
       if (dataset_bytes.has_value()) *dataset_bytes += test.bytes.value_or(0);
     }
-    check.unchecked.push_back("the values in the data files, and whether the files are whole");
+    if (IsSmall(data)) {
+      WEIR_ASSIGN_OR_RETURN(const DatasetPair sets, LoadData(data, "", config.model().loss()));
+      outputs = sets.train.outputs();
+    } else {
+      check.unchecked.push_back("the values in the data files, and whether the files are whole");
+    }
   }
   if (train.shape.empty()) {
     check.model = absl::StrCat(config.model().layers_size(), " layers");
@@ -166,6 +193,7 @@ absl::StatusOr<JobCheck> CheckJob(const v1::JobConfig& config) {
   }
   WEIR_ASSIGN_OR_RETURN(const ModelNeeds needs,
                         Model::Check(config.model(), ModelInputsOf(config, train.shape), outputs));
+  check.spec = needs.spec;
   check.parameters = needs.spec.elements();
   check.model = absl::StrCat(config.model().layers_size(), " layers, ", *check.parameters, " parameters");
   if (dataset_bytes.has_value()) {
@@ -177,6 +205,15 @@ absl::StatusOr<JobCheck> CheckJob(const v1::JobConfig& config) {
     check.worker_bytes = *dataset_bytes + 4 * (kCopies * *check.parameters + batch + needs.scratch_floats);
   }
   return check;
+}
+
+absl::Status CheckInitFrom(const v1::JobConfig& config, const ModelSpec& model) {
+  if (!config.checkpoint().has_init_from()) return absl::OkStatus();
+  WEIR_ASSIGN_OR_RETURN(const FoundCheckpoint found,
+                        ResolveCheckpoint(AnyStorage(), config.checkpoint().init_from()));
+  WEIR_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(AnyStorage(), found.folder));
+  WEIR_RETURN_IF_ERROR(reader.CheckModel(model));
+  return reader.CheckTables({config.tables().begin(), config.tables().end()}, /*weights_only=*/true);
 }
 
 }  // namespace weir

@@ -5,17 +5,20 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/model/model_spec.h"
 #include "proto/job_config.pb.h"
 
 namespace weir {
 
-// What can be said about a job before it is started, without reading its data sets: whether their files exist
-// and begin as they should, and whether the model fits them.
+// What can be said about a job before it is started: whether the files of its data sets exist and begin as
+// they should (small ones are read whole), and whether the model fits them.
 struct JobCheck {
   // For people: the data, the model.
   std::string data, model;
-  // nullopt: the beginnings of the data's files do not say it.
+  // nullopt: the beginnings of the data's files do not say them.
+  std::optional<ModelSpec> spec;
   std::optional<int64_t> parameters;
   // At most what a worker on a CPU takes, in bytes, without the program itself and messages on their way:
   // both data sets, weights and gradients, and what a batch needs in each layer.
@@ -27,5 +30,8 @@ struct JobCheck {
 // `config` has passed the job config's checks; its paths are absolute. Errors name the field or the file, as
 // those of LoadData() and Model::Create() do.
 absl::StatusOr<JobCheck> CheckJob(const v1::JobConfig& config);
+
+// Whether a job with this model can begin with the weights that checkpoint.init_from names.
+absl::Status CheckInitFrom(const v1::JobConfig& config, const ModelSpec& model);
 
 }  // namespace weir

@@ -92,6 +92,17 @@ MembershipEnd Work(const v1::JobConfig& config, bool evaluator, const DatasetPai
   return end;
 }
 
+absl::StatusOr<ChosenDevices> DevicesFor(const v1::JobConfig& config, const std::string& flag,
+                                         uint32_t local_rank) {
+  const auto usable = [&]() -> absl::StatusOr<std::vector<int>> {
+    if (Model::NeedsCpu(config.model())) {
+      return absl::UnimplementedError("the model has layers that only the CPU computes");
+    }
+    return cuda::UsableDevices();
+  };
+  return ChooseDevices(flag, Replicas::PrecisionOf(config.compute()), local_rank, usable);
+}
+
 absl::Status Run(const v1::JobConfig& config, const Flags& flags,
                  const std::optional<TaskEnvironment>& environment, Preemption* preemption) {
   ClientOptions options;
@@ -115,15 +126,8 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
     WarnIfExpiring(*options.tls, absl::Now());
   }
   WEIR_ASSIGN_OR_RETURN(const DatasetPair data, LoadData(config.data(), ".", config.model().loss()));
-  const auto usable = [&]() -> absl::StatusOr<std::vector<int>> {
-    if (Model::NeedsCpu(config.model())) {
-      return absl::UnimplementedError("the model has layers that only the CPU computes");
-    }
-    return cuda::UsableDevices();
-  };
-  WEIR_ASSIGN_OR_RETURN(
-      const ChosenDevices devices,
-      ChooseDevices(flags.device, Replicas::PrecisionOf(config.compute()), LocalRank(environment), usable));
+  WEIR_ASSIGN_OR_RETURN(const ChosenDevices devices,
+                        DevicesFor(config, flags.device, LocalRank(environment)));
   WEIR_ASSIGN_OR_RETURN(const auto replicas, Replicas::Create(config, data.train, devices.names));
   LogInfo("computing on ", absl::StrJoin(devices.names, ", "),
           devices.reason.empty() ? "" : absl::StrCat(" (", devices.reason, ")"));
@@ -169,10 +173,14 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
 }
 
 // For `weir config check`: reports what would be found wrong when the job starts.
-int Check(const v1::JobConfig& config, const std::string& file) {
+int Check(const v1::JobConfig& config, const Flags& flags) {
+  const std::string& file = flags.config;
   const absl::StatusOr<JobCheck> check = CheckJob(config);
-  if (!check.ok()) {
-    std::fprintf(stderr, "%s: %s\n", file.c_str(), std::string(check.status().message()).c_str());
+  absl::Status status = check.status();
+  if (status.ok() && check->spec.has_value()) status = CheckInitFrom(config, *check->spec);
+  if (status.ok() && config.has_model()) status = DevicesFor(config, flags.device, 0).status();
+  if (!status.ok()) {
+    std::fprintf(stderr, "%s: %s\n", file.c_str(), std::string(status.message()).c_str());
     return kExitConfig;
   }
   std::printf("%s: ok (job \"%s\")\n  data: %s\n  model: %s\n", file.c_str(), config.name().c_str(),
@@ -214,7 +222,7 @@ int RefuseConfig(const Flags& flags, absl::string_view what) {
 int Main(const Flags& flags) {
   const auto config = LoadJobConfig(flags.config, flags.set);
   if (!config.ok()) return RefuseConfig(flags, config.status().message());
-  if (flags.check) return Check(*config, flags.config);
+  if (flags.check) return Check(*config, flags);
   if (!config->has_model()) {
     return RefuseConfig(
         flags,
@@ -268,10 +276,11 @@ int main(int argc, char** argv) {
       "One worker, chief or evaluator of a Weir job. Without a cluster spec the whole job runs in this "
       "process.",
       "worker");
-  app.add_option("--config", flags.config, "The job's config (JSON)")->required();
+  app.add_option("--config", flags.config, "The job's config (JSON)")->type_name("FILE")->required();
   app.add_option("--set", flags.set, "Overrides a field of the config: a.b.c=value")->allow_extra_args(false);
   app.add_option("--cluster", flags.cluster,
-                 "Cluster spec (a file), or dns:JOB=NAME:COUNT[:PORT],... for pods; instead of TF_CONFIG's");
+                 "Cluster spec (a file), or dns:JOB=NAME:COUNT[:PORT],... for pods; instead of TF_CONFIG's")
+      ->type_name("FILE");
   app.add_option(
       "--task", flags.task,
       "This task, worker:INDEX, chief:0 or evaluator:0, or pod: what the pod's name says; instead of "
@@ -285,8 +294,10 @@ int main(int argc, char** argv) {
       ->check(
           [](const std::string& text) { return std::string(weir::ParseDevices(text).status().message()); })
       ->capture_default_str();
-  app.add_option("--history", flags.history, "Where to log every answer of the servers, as lines of JSON");
-  app.add_option("--summary", flags.summary, "Without a cluster: where to write the job's summary (JSON)");
+  app.add_option("--history", flags.history, "Where to log every answer of the servers, as lines of JSON")
+      ->type_name("FILE");
+  app.add_option("--summary", flags.summary, "Without a cluster: where to write the job's summary (JSON)")
+      ->type_name("FILE");
   app.add_flag("--check", flags.check,
                "Instead of working: says whether the data's files are there and the model fits them");
   app.add_flag("--sizes", flags.sizes,

@@ -9,6 +9,7 @@
 #include "cli/certs/certs_command.h"
 #include "cli/command_line/shared_options.h"
 #include "cli/commands/doctor.h"
+#include "cli/commands/job_plan.h"
 #include "cli/commands/manifest_command.h"
 #include "cli/config/config_command.h"
 #include "cli/data/data_command.h"
@@ -25,33 +26,29 @@ constexpr const char* kConfigExamples = R"(Examples:
   weir config fields)";
 
 void AddConfigCommands(Commands& commands) {
-  struct Options {
-    std::string file;
-    std::vector<std::string> overrides;
-    uint32_t servers = 1;
-    std::optional<uint32_t> workers;
-  };
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<UpOptions>();
   CLI::App* group = commands.AddGroup("config", "Looks at a job config without running it", kConfigExamples);
   CLI::App* check = group->add_subcommand("check", "Says what is wrong with it");
   CLI::App* show = group->add_subcommand("show", "Prints it with all defaults");
   CLI::App* fields = group->add_subcommand(
       "fields", "Prints all fields that a config may have, with types, defaults, limits and meanings");
   for (CLI::App* command : {check, show}) {
-    AddConfigFile(command, &options->file);
+    AddConfigFile(command, &options->config);
     AddOverrides(command, &options->overrides);
+    command->add_option("--ps", options->ps, "Servers, for a server's memory")
+        ->check(CLI::Range(1, kMostTasks))
+        ->capture_default_str();
+    command
+        ->add_option("--workers", options->workers, "Workers (default: the config's cluster.workers, or 1)")
+        ->check(CLI::Range(1, kMostTasks));
   }
-  show->add_option("--ps", options->servers, "Servers, for a server's memory in bytes")
-      ->check(CLI::Range(1, kMostTasks))
-      ->capture_default_str();
-  show->add_option("--workers", options->workers,
-                   "Workers, likewise (default: the config's cluster.workers, or 1)")
-      ->check(CLI::Range(1, kMostTasks));
   commands.OnRun(check, [options] {
-    return RunConfigCheck(options->file, options->overrides, FindProgram("worker", "worker"));
+    return RunConfigCheck(*options, {FindProgram("ps_server", "ps_server"), FindProgram("worker", "worker")});
   });
   commands.OnRun(show, [options] {
-    return RunConfigShow(options->file, options->overrides, options->servers, options->workers);
+    std::optional<uint32_t> workers;
+    if (options->workers.has_value()) workers = static_cast<uint32_t>(*options->workers);
+    return RunConfigShow(options->config, options->overrides, static_cast<uint32_t>(options->ps), workers);
   });
   commands.OnRun(fields, RunConfigFields);
 }

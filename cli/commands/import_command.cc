@@ -7,10 +7,14 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/report/format.h"
@@ -36,6 +40,12 @@ bool IsRunningStatistic(absl::string_view name) {
   return last == "running_mean" || last == "running_var" || last == "num_batches_tracked";
 }
 
+// What `weir export` puts behind the name of a table.
+constexpr const char* kKeys = "/keys";
+constexpr const char* kValues = "/values";
+
+bool IsFloat(TensorType type) { return type != TensorType::kI64 && type != TensorType::kU64; }
+
 std::vector<int64_t> ShapeOf(const StoredTensor& tensor) {
   return {tensor.shape.begin(), tensor.shape.end()};
 }
@@ -55,10 +65,50 @@ class WeightsFile {
     return weights;
   }
 
+  // A table as `weir export` writes it: NAME/keys, whole numbers of 64 bits, and NAME/values, a row for each
+  // key.
+  bool HasTable(const std::string& name) const {
+    const auto keys = by_name_.find(name + kKeys), values = by_name_.find(name + kValues);
+    if (keys == by_name_.end() || values == by_name_.end()) return false;
+    const StoredTensor &k = *keys->second, &v = *values->second;
+    return !IsFloat(k.type) && IsFloat(v.type) && k.shape.size() == 1 && v.shape.size() == 2 &&
+           k.shape[0] == v.shape[0] && v.shape[1] > 0 && v.shape[1] <= std::numeric_limits<uint32_t>::max();
+  }
+  // The names of all tables, in the file's order.
+  std::vector<std::string> Tables() const {
+    std::vector<std::string> names;
+    for (const StoredTensor& stored : header_.tensors) {
+      std::string name = stored.name;
+      if (!absl::EndsWith(name, kKeys)) continue;
+      name.resize(name.size() - std::strlen(kKeys));
+      if (HasTable(name)) names.push_back(name);
+    }
+    return names;
+  }
+  // From now on the tensors of these tables are no tensors of the model. HasTable(): each of them.
+  void SetTables(const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+      for (const char* column : {kKeys, kValues}) of_tables_.insert(name + column);
+    }
+  }
+  uint64_t DimOf(const std::string& table) const { return by_name_.at(table + kValues)->shape[1]; }
+  absl::StatusOr<InitialRows> ReadRows(const std::string& table) const {
+    InitialRows rows;
+    rows.table = table;
+    rows.dim = static_cast<uint32_t>(DimOf(table));
+    const StoredTensor& keys = *by_name_.at(table + kKeys);
+    rows.keys.resize(keys.shape[0]);
+    WEIR_RETURN_IF_ERROR(ReadBytes(keys, rows.keys.data()));
+    rows.values.resize(keys.shape[0] * rows.dim);
+    WEIR_RETURN_IF_ERROR(ReadTensor(*by_name_.at(table + kValues), absl::MakeSpan(rows.values)));
+    return rows;
+  }
+
   // The model that the file's own order and names make.
   absl::StatusOr<ModelSpec> Model() const {
     ModelSpec model;
     for (const StoredTensor& stored : header_.tensors) {
+      if (of_tables_.count(stored.name) > 0) continue;
       TensorSpec& tensor = model.tensors.emplace_back();
       tensor.name = stored.name;
       tensor.shape = ShapeOf(stored);
@@ -83,10 +133,10 @@ class WeightsFile {
                                                        " ", Describe(tensor.shape)));
       }
     }
-    if (by_name_.size() == model.tensors.size()) return absl::OkStatus();
+    std::set<std::string> names = of_tables_;
+    for (const TensorSpec& tensor : model.tensors) names.insert(tensor.name);
     for (const StoredTensor& stored : header_.tensors) {
-      const bool known = std::any_of(model.tensors.begin(), model.tensors.end(),
-                                     [&](const TensorSpec& tensor) { return tensor.name == stored.name; });
+      const bool known = names.count(stored.name) > 0;
       if (!known) {
         return absl::InvalidArgumentError(
             absl::StrCat(path_, " has the tensor '", stored.name, "', which ", of, " has not"));
@@ -169,41 +219,92 @@ class WeightsFile {
   SafetensorsHeader header_;
   // Point into the header.
   std::map<std::string, const StoredTensor*> by_name_;
+  std::set<std::string> of_tables_;
 };
 
-absl::StatusOr<ModelSpec> ModelOf(const WeightsFile& file, const std::string& like) {
-  if (like.empty()) return file.Model();
-  FileSystem& storage = AnyStorage();
-  WEIR_ASSIGN_OR_RETURN(const FoundCheckpoint found, ResolveCheckpoint(storage, like));
-  WEIR_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(storage, found.folder));
-  WEIR_RETURN_IF_ERROR(file.CheckHas(reader.model(), found.folder));
-  return reader.model();
+// What the file holds of a job.
+struct Contents {
+  ModelSpec model;
+  std::vector<std::string> tables;
+};
+
+absl::StatusOr<std::vector<std::string>> TablesLike(const CheckpointReader& reader, const std::string& of,
+                                                    const std::string& path, const WeightsFile& file) {
+  std::vector<std::string> tables;
+  for (size_t i = 0; i < reader.NumTables(); ++i) {
+    const v1::TableConfig& table = reader.TableAt(i);
+    if (!file.HasTable(table.name())) {
+      return absl::InvalidArgumentError(absl::StrCat(path, " has not the table '", table.name(), "' (",
+                                                     table.name(), kKeys, " and ", table.name(), kValues,
+                                                     "), which ", of, " has"));
+    }
+    if (file.DimOf(table.name()) != table.dim()) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": a row of table '", table.name(), "' has ",
+                                                     file.DimOf(table.name()), " values, and in ", of, " ",
+                                                     table.dim()));
+    }
+    tables.push_back(table.name());
+  }
+  return tables;
 }
 
-absl::StatusOr<size_t> Import(const ImportOptions& options) {
+absl::StatusOr<Contents> ContentsOf(const ImportOptions& options, WeightsFile& file) {
+  Contents contents;
+  if (options.like.empty()) {
+    contents.tables = file.Tables();
+    file.SetTables(contents.tables);
+    WEIR_ASSIGN_OR_RETURN(contents.model, file.Model());
+    return contents;
+  }
+  FileSystem& storage = AnyStorage();
+  WEIR_ASSIGN_OR_RETURN(const FoundCheckpoint found, ResolveCheckpoint(storage, options.like));
+  WEIR_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(storage, found.folder));
+  WEIR_ASSIGN_OR_RETURN(contents.tables, TablesLike(reader, found.folder, options.file, file));
+  file.SetTables(contents.tables);
+  WEIR_RETURN_IF_ERROR(file.CheckHas(reader.model(), found.folder));
+  contents.model = reader.model();
+  return contents;
+}
+
+// Returns what was written, for people.
+absl::StatusOr<std::string> Import(const ImportOptions& options) {
   if (IsObjectPath(options.directory)) {
     return absl::InvalidArgumentError(
         absl::StrCat("DIR must be a folder on a disk, got '", options.directory,
                      "'; copy the checkpoint to object storage when it is there"));
   }
-  WEIR_ASSIGN_OR_RETURN(const WeightsFile file, WeightsFile::Open(options.file));
-  WEIR_ASSIGN_OR_RETURN(const ModelSpec model, ModelOf(file, options.like));
-  WEIR_ASSIGN_OR_RETURN(const std::vector<float> weights, file.Read(model));
-  WEIR_RETURN_IF_ERROR(WriteInitialWeights(FileSystem::Posix(), options.directory, model, weights));
-  return model.tensors.size();
+  WEIR_ASSIGN_OR_RETURN(WeightsFile file, WeightsFile::Open(options.file));
+  WEIR_ASSIGN_OR_RETURN(const Contents contents, ContentsOf(options, file));
+  WEIR_ASSIGN_OR_RETURN(const std::vector<float> weights, file.Read(contents.model));
+  std::vector<InitialRows> tables;
+  uint64_t rows = 0;
+  for (const std::string& table : contents.tables) {
+    WEIR_ASSIGN_OR_RETURN(tables.emplace_back(), file.ReadRows(table));
+    rows += tables.back().keys.size();
+  }
+  const absl::Status written =
+      WriteInitialWeights(FileSystem::Posix(), options.directory, contents.model, weights, tables);
+  if (absl::IsInvalidArgument(written)) {
+    return absl::InvalidArgumentError(absl::StrCat(options.file, ": ", written.message()));
+  }
+  WEIR_RETURN_IF_ERROR(written);
+  const std::string tensors = absl::StrCat(contents.model.tensors.size(), " tensors");
+  if (tables.empty()) return tensors;
+  return absl::StrCat(tensors, " and ", rows, " rows of ", tables.size(),
+                      tables.size() == 1 ? " table" : " tables");
 }
 
 }  // namespace
 
 int RunImport(const ImportOptions& options) {
-  const absl::StatusOr<size_t> tensors = Import(options);
-  if (!tensors.ok()) {
-    std::fprintf(stderr, "error: %s\n", Printable(tensors.status().message()).c_str());
-    return absl::IsResourceExhausted(tensors.status()) ? kExitStorage
-           : absl::IsUnavailable(tensors.status())     ? kExitPeerLost
+  const absl::StatusOr<std::string> written = Import(options);
+  if (!written.ok()) {
+    std::fprintf(stderr, "error: %s\n", Printable(written.status().message()).c_str());
+    return absl::IsResourceExhausted(written.status()) ? kExitStorage
+           : absl::IsUnavailable(written.status())     ? kExitPeerLost
                                                        : kExitConfig;
   }
-  std::printf("%s\n", Printable(absl::StrCat(options.directory, ": ", *tensors, " tensors of ", options.file,
+  std::printf("%s\n", Printable(absl::StrCat(options.directory, ": ", *written, " of ", options.file,
                                              ", for checkpoint.init_from"))
                           .c_str());
   return kExitOk;

@@ -12,10 +12,10 @@ struct ImportOptions {
   std::string like;
 };
 
-// Writes a checkpoint that holds the file's tensors and no training, for checkpoint.init_from. Their order
-// and which of them are running statistics follow from `like`; without it from the places of their bytes and
-// from PyTorch's names. Returns the exit code. 78: the file or its tensors cannot be taken, or the folder
-// holds initial weights already.
+// Writes a checkpoint that holds the file's tensors and embedding tables (NAME/keys and NAME/values, as `weir
+// export` writes them) and no training, for checkpoint.init_from. Their order and which of them are running
+// statistics follow from `like`; without it from the places of their bytes and from PyTorch's names. Returns
+// the exit code. 78: the file or its tensors cannot be taken, or the folder holds initial weights already.
 int RunImport(const ImportOptions& options);
 
 }  // namespace weir

@@ -1,6 +1,7 @@
 #include "cli/commands/job_plan.h"
 
 #include <filesystem>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -41,27 +42,39 @@ absl::Status CheckProgram(const UpOptions& options, const v1::JobConfig& config)
 
 }  // namespace
 
+absl::StatusOr<UpConfig> ConfigOfUp(const UpOptions& options) {
+  UpConfig up;
+  up.overrides = options.overrides;
+  if (!options.resume.empty()) {
+    up.overrides.push_back(PathOverride("checkpoint.directory", options.resume));
+  }
+  if (!options.init_from.empty()) {
+    up.overrides.push_back(PathOverride("checkpoint.init_from", options.init_from));
+  }
+  if (options.seed.has_value()) up.overrides.push_back(absl::StrCat("seed=", *options.seed));
+  if (options.workers.has_value()) up.overrides.push_back(absl::StrCat("cluster.workers=", *options.workers));
+  WEIR_ASSIGN_OR_RETURN(up.config, LoadJobConfig(options.config, up.overrides));
+  if (up.config.cluster().has_workers()) return up;
+  up.overrides.push_back("cluster.workers=1");
+  absl::StatusOr<v1::JobConfig> with_one = LoadJobConfig(options.config, up.overrides);
+  if (!with_one.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(with_one.status().message(),
+                     "\n`weir up` starts 1 worker, unless cluster.workers or --workers=N says how many"));
+  }
+  up.config = *std::move(with_one);
+  return up;
+}
+
 absl::StatusOr<JobPlan> PlanJob(const UpOptions& options, Console& console) {
   JobPlan plan;
   LocalCluster::Options& cluster = plan.cluster;
-  cluster.overrides = options.overrides;
-  if (!options.resume.empty()) {
-    cluster.overrides.push_back(PathOverride("checkpoint.directory", options.resume));
-  }
-  if (!options.init_from.empty()) {
-    cluster.overrides.push_back(PathOverride("checkpoint.init_from", options.init_from));
-  }
-  if (options.seed.has_value()) cluster.overrides.push_back(absl::StrCat("seed=", *options.seed));
-  if (options.workers.has_value()) {
-    cluster.overrides.push_back(absl::StrCat("cluster.workers=", *options.workers));
-  }
-  WEIR_ASSIGN_OR_RETURN(const v1::JobConfig config, LoadJobConfig(options.config, cluster.overrides));
+  WEIR_ASSIGN_OR_RETURN(UpConfig up, ConfigOfUp(options));
+  cluster.overrides = std::move(up.overrides);
+  const v1::JobConfig& config = up.config;
   WEIR_RETURN_IF_ERROR(CheckProgram(options, config));
   plan.name = config.name();
-  cluster.workers = static_cast<int>(config.cluster().has_workers() ? config.cluster().workers() : 1);
-  if (!options.workers.has_value()) {
-    cluster.overrides.push_back(absl::StrCat("cluster.workers=", cluster.workers));
-  }
+  cluster.workers = static_cast<int>(config.cluster().workers());
   plan.saves = config.checkpoint().has_directory();
   plan.lease = absl::Seconds(config.cluster().lease_seconds());
   // A job that is resumed has begun already.

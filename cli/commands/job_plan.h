@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "cli/local_cluster/local_cluster.h"
 #include "cli/report/console.h"
+#include "proto/job_config.pb.h"
 
 // What is asked of `weir up`, and what follows from that and from the job's config before anything starts.
 namespace weir {
@@ -44,6 +45,13 @@ struct JobPlan {
   size_t needed_workers = 0;      // for the job to begin
   absl::Duration lease;
 };
+
+// The config that `weir up` runs with these options.
+struct UpConfig {
+  v1::JobConfig config;
+  std::vector<std::string> overrides;  // that make it of the file
+};
+absl::StatusOr<UpConfig> ConfigOfUp(const UpOptions& options);
 
 // Finds everything that is wrong and can be found without a task: each error is for a person to correct.
 // `console` outlives the result. Shows there which checkpoint the job starts from.

@@ -1,11 +1,18 @@
 #include "cli/commands/start.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "cli/report/format.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
+#include "common/config/object_path.h"
 #include "common/object_store/object_file_system.h"
 
 namespace weir {
@@ -13,6 +20,22 @@ namespace {
 
 absl::Status Refuse(absl::string_view field, const std::string& path, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("checkpoint.", field, ": ", path, what));
+}
+
+// The folder can be written to or, if it is not there, be made.
+absl::Status CheckWritable(const std::string& directory) {
+  if (IsObjectPath(directory)) return absl::OkStatus();
+  std::filesystem::path there = directory;
+  std::error_code error;
+  while (!std::filesystem::exists(there, error) && there != there.parent_path()) there = there.parent_path();
+  if (!std::filesystem::is_directory(there, error)) {
+    return Refuse("directory", directory, absl::StrCat(": ", there.string(), " is not a folder"));
+  }
+  if (access(there.c_str(), W_OK | X_OK) != 0) {
+    return Refuse("directory", directory,
+                  absl::StrCat(": cannot write to ", there.string(), ": ", std::strerror(errno)));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> FindResumed(const std::string& directory) {
@@ -54,10 +77,9 @@ absl::Status CheckNew(const std::string& directory) {
 }  // namespace
 
 absl::StatusOr<std::string> FindStart(const v1::CheckpointConfig& checkpoint, bool resume) {
+  if (checkpoint.has_directory()) WEIR_RETURN_IF_ERROR(CheckWritable(checkpoint.directory()));
   if (resume) return FindResumed(checkpoint.directory());
-  if (checkpoint.has_directory()) {
-    if (absl::Status status = CheckNew(checkpoint.directory()); !status.ok()) return status;
-  }
+  if (checkpoint.has_directory()) WEIR_RETURN_IF_ERROR(CheckNew(checkpoint.directory()));
   if (!checkpoint.has_init_from()) return "";
   const auto found = ResolveCheckpoint(AnyStorage(), checkpoint.init_from());
   if (!found.ok()) {

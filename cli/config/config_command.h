@@ -6,15 +6,19 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "cli/commands/job_plan.h"
 
 namespace weir {
 
-// `weir config check FILE --set ...`: for a valid config a line on stdout, and what was found about data and
-// model. Both commands return the process's exit code: 0, or 78 (kExitConfig) with every problem on stderr,
-// one per line. The program `worker` checks what the config alone does not show, and takes this process's
-// place. An error in `worker`: the program is not there, and the output says so.
-int RunConfigCheck(const std::string& path, const std::vector<std::string>& overrides,
-                   const absl::StatusOr<std::string>& worker);
+// `weir config check FILE --set ...`: says whether `weir up` would begin with this job on this machine. For a
+// valid config a line on stdout, and what was found about data and model. Both commands return the process's
+// exit code: 0, or 78 (kExitConfig) with every problem on stderr, one per line. The programs check what the
+// config alone does not show: `ps_server`, and then `worker`, which takes this process's place. An error in
+// one of them: the program is not there, and the output says so.
+struct Programs {
+  absl::StatusOr<std::string> ps_server, worker;
+};
+int RunConfigCheck(const UpOptions& options, const Programs& programs);
 
 // `weir config show FILE --set ...`: the effective config with its defaults, as JSON that can be used as a
 // config itself; and on stderr lines about the memory that a server needs (in bytes where the data on this

@@ -74,6 +74,25 @@ absl::Status CheckReply(const v1::JoinReply& reply, const ClientOptions& options
   return absl::OkStatus();
 }
 
+// Where a step takes more examples than the training set has, the job's epochs are fewer steps than one
+// expects.
+void WarnOfLargeBatch(const v1::JoinReply& reply, uint64_t train_examples, const v1::JobConfig& config) {
+  const bool sync = TraitsOf(config).works_on_parts;
+  const uint64_t batch = config.data().batch_size();
+  const uint64_t examples = sync ? batch * reply.parts() : batch;
+  if (examples <= train_examples) return;
+  const char* const unit = sync ? "step" : "batch";
+  const uint64_t units = sync ? reply.total_steps() : reply.total_batches();
+  LogWarning("a ", unit, " has ", examples, " examples (", sync ? absl::StrCat(reply.parts(), " x ") : "",
+             "data.batch_size ", batch, "), and the training set has ", train_examples, ": a ", unit,
+             " goes through several epochs, and all ", reply.total_examples(), " examples of the job are ",
+             units, " ", unit,
+             units == 1 ? ""
+             : sync     ? "s"
+                        : "es",
+             "; lower data.batch_size for more");
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ClientImpl>> ClientImpl::Enter(const ClientOptions& options, bool again,
@@ -113,6 +132,8 @@ absl::StatusOr<std::unique_ptr<ClientImpl>> ClientImpl::Enter(const ClientOption
   };
   WEIR_ASSIGN_OR_RETURN(const v1::JoinReply reply, JoinJob(request, join, *loop));
   WEIR_RETURN_IF_ERROR(CheckReply(reply, options, model, config));
+  // One worker says it.
+  if (!options.reader && options.rank == 0 && !again) WarnOfLargeBatch(reply, options.train_examples, config);
 
   // The addresses that this program was given come first: it may reach the servers in another way than ps:0
   // does. ps:0 knows better only if servers have moved since, or if those addresses are out of date.

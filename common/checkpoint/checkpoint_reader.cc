@@ -191,13 +191,16 @@ absl::StatusOr<v1::ShardState> CheckpointReader::LoadShard(const ModelSpec& mode
   return MergeShardStates(states, shard, num_shards);
 }
 
+absl::Status CheckpointReader::CheckModel(const ModelSpec& model) const {
+  const std::string difference = WithoutInitialValues(model).FirstDifference(WithoutInitialValues(model_));
+  if (difference.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(folder_, " is of another model than the job's: ", difference));
+}
+
 absl::Status CheckpointReader::LoadWeights(const ModelSpec& model, uint32_t shard, uint32_t num_shards,
                                            absl::Span<float> weights) const {
-  const std::string difference = WithoutInitialValues(model).FirstDifference(WithoutInitialValues(model_));
-  if (!difference.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(folder_, " is of another model than the job's: ", difference));
-  }
+  WEIR_RETURN_IF_ERROR(CheckModel(model));
   const Partition partition(model.elements(), num_shards);
   if (weights.size() != static_cast<size_t>(partition.shard_elements(shard))) {
     return absl::InvalidArgumentError(absl::StrCat("shard ", shard, " of ", num_shards, " has ",

@@ -50,7 +50,10 @@ class CheckpointReader {
   absl::StatusOr<v1::ShardState> LoadShard(const ModelSpec& model, uint32_t shard, uint32_t num_shards,
                                            const Target& target) const;
 
-  // Loads the weights alone, for a job that starts anew from them. Initial values and optimizers may differ.
+  // Whether a job with this model can start anew from the weights alone. Initial values and optimizers may
+  // differ. FailedPrecondition: names the first difference.
+  absl::Status CheckModel(const ModelSpec& model) const;
+  // Loads the weights alone, for such a job.
   absl::Status LoadWeights(const ModelSpec& model, uint32_t shard, uint32_t num_shards,
                            absl::Span<float> weights) const;
 

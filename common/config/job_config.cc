@@ -12,6 +12,7 @@
 #include "common/config/override.h"
 #include "common/config/proto_json.h"
 #include "common/config/text_file.h"
+#include "common/config/written_path.h"
 #include "google/protobuf/descriptor.h"
 
 namespace weir {
@@ -27,21 +28,38 @@ bool IsPath(const FieldDescriptor& field) {
           (field.name() == "directory" || field.name() == "init_from"));
 }
 
-// Makes all paths in the message absolute; relative ones start from this folder.
-void MakePathsAbsolute(const std::filesystem::path& folder, Message* message) {
+// Calls `change` for each path that the message has, with the field's path ("checkpoint.directory").
+template <typename Change>
+void ForEachPath(const std::string& message_path, Message* message, const Change& change) {
   const Reflection& r = *message->GetReflection();
   std::vector<const FieldDescriptor*> fields;
   r.ListFields(*message, &fields);
   for (const FieldDescriptor* field : fields) {
+    const std::string path = FieldPath(message_path, field->name());
     if (!field->is_repeated() && field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-      MakePathsAbsolute(folder, r.MutableMessage(message, field));
-    } else if (IsPath(*field) && !IsObjectPath(r.GetString(*message, field))) {
-      std::error_code error;  // without a working folder: the path stays as it is
-      const std::filesystem::path absolute =
-          std::filesystem::absolute(folder / r.GetString(*message, field), error);
-      if (!error) r.SetString(message, field, absolute.lexically_normal().string());
+      ForEachPath(path, r.MutableMessage(message, field), change);
+    } else if (IsPath(*field)) {
+      r.SetString(message, field, change(path, *field, r.GetString(*message, field)));
     }
   }
+}
+
+// Takes file:// off, and reports the paths that cannot be taken.
+void CheckPaths(v1::JobConfig* config, ConfigProblems* problems) {
+  ForEachPath(
+      "", config, [&](const std::string& path, const FieldDescriptor& field, const std::string& value) {
+        const absl::StatusOr<std::string> checked = CheckedPath(value);
+        if (!checked.ok()) {
+          problems->Add(path, checked.status().message());
+          return value;
+        }
+        if (IsObjectPath(value) && field.containing_type() == v1::DataFiles::descriptor()) {
+          problems->Add(path, absl::StrCat(JsonQuote(value),
+                                           " is in object storage, which is for checkpoints; copy the "
+                                           "file to a disk of each worker"));
+        }
+        return *checked;
+      });
 }
 
 // Each machine may have its files elsewhere, but none may lack what the others have.
@@ -107,6 +125,7 @@ absl::StatusOr<v1::JobConfig> ParseJobConfig(absl::string_view text, absl::strin
   // Rules over fields that could not be read would only repeat what is wrong with those.
   WEIR_RETURN_IF_ERROR(problems.ToStatus());
   FillContextDefaults(&config);
+  CheckPaths(&config, &problems);
   CheckJobConfigRules(config, &problems);
   WEIR_RETURN_IF_ERROR(problems.ToStatus());
   return config;
@@ -116,8 +135,26 @@ absl::StatusOr<v1::JobConfig> LoadJobConfig(const std::string& path,
                                             const std::vector<std::string>& overrides) {
   WEIR_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
   WEIR_ASSIGN_OR_RETURN(v1::JobConfig config, ParseJobConfig(text, path, overrides));
-  MakePathsAbsolute(std::filesystem::path(path).parent_path(), &config);
+  const absl::Status paths = MakePathsAbsolute(std::filesystem::path(path).parent_path(), &config);
+  if (!paths.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", paths.message()));
   return config;
+}
+
+absl::Status MakePathsAbsolute(const std::string& folder, v1::JobConfig* config) {
+  absl::Status status;
+  ForEachPath("", config, [&](const std::string& path, const FieldDescriptor&, const std::string& value) {
+    const absl::StatusOr<std::string> expanded = ExpandedPath(value);
+    if (!expanded.ok()) {
+      status.Update(absl::InvalidArgumentError(absl::StrCat(path, ": ", expanded.status().message())));
+      return value;
+    }
+    if (IsObjectPath(value)) return value;
+    std::error_code error;  // without a working folder: the path stays as it is
+    const std::filesystem::path absolute =
+        std::filesystem::absolute(std::filesystem::path(folder) / *expanded, error);
+    return error ? *expanded : absolute.lexically_normal().string();
+  });
+  return status;
 }
 
 std::string ToJson(const v1::JobConfig& config, bool with_defaults) {

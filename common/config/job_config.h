@@ -8,22 +8,27 @@
 #include "proto/job_config.pb.h"
 
 // A job's config: JSON with comments, read strictly into the schema of proto/job_config.proto. Pure
-// functions.
+// functions, but for the files and folders that they name.
 namespace weir {
 
 // Reads, overrides, validates, and fills in what follows from the config alone (a layer's name, stride,
 // padding and init). Every other default is the schema's: use the proto's accessors. An override
 // ("a.b[0].c=value", see override.h) wins over the text and is applied before anything is checked.
 //
+// Paths are checked (common/config/written_path.h), but relative ones and "~" stay.
+//
 // InvalidArgument with all problems found, one a line: "source:line:column: field.path: what is allowed, what
 // was seen"; for a value from an override, "--set a.b=c" stands for the place.
 absl::StatusOr<v1::JobConfig> ParseJobConfig(absl::string_view text, absl::string_view source,
                                              const std::vector<std::string>& overrides = {});
 
-// The same for a file, whose relative paths (data.*, checkpoint.*) become absolute, from the file's folder
-// (an override's too).
+// The same for a file, whose paths (data.*, checkpoint.*) become absolute: relative ones start at the file's
+// folder (an override's too), "~" is the home folder.
 absl::StatusOr<v1::JobConfig> LoadJobConfig(const std::string& path,
                                             const std::vector<std::string>& overrides = {});
+// Makes the paths of a config from ParseJobConfig() absolute: relative ones start at `folder`, or at the
+// working folder if that is "".
+absl::Status MakePathsAbsolute(const std::string& folder, v1::JobConfig* config);
 
 // JSON that parses back to an equal config, except that a section without content, which means nothing, is
 // left out. With defaults, also shows the schema's defaults of fields that apply: momentum does not under

@@ -325,7 +325,7 @@ void CheckCheckpoint(const v1::CheckpointConfig& checkpoint, ConfigProblems* pro
   }
   for (const auto& [name, path] :
        {std::pair("directory", checkpoint.directory()), std::pair("init_from", checkpoint.init_from())}) {
-    if (!absl::StrContains(path, "://")) continue;
+    if (!IsObjectPath(path)) continue;
     if (const absl::Status status = CheckObjectPath(path); !status.ok()) {
       problems->Add(FieldPath("checkpoint", name), std::string(status.message()));
     }

@@ -3,12 +3,15 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "common/config/suggestion.h"
+#include "common/config/written_path.h"
 #include "common/program/exit_codes.h"
 #include "common/program/help_formatter.h"
 #include "common/program/version.h"
@@ -28,6 +31,22 @@ std::vector<std::string> Allowed(const CLI::App& command) {
 void SetFormatter(CLI::App& app, const std::shared_ptr<CLI::FormatterBase>& formatter) {
   app.formatter(formatter);
   for (CLI::App* sub : app.get_subcommands({})) SetFormatter(*sub, formatter);
+}
+
+void ExpandPaths(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    const std::string type = option->get_type_name();
+    if (type != "FILE" && type != "DIR") continue;
+    option->transform(CLI::Validator(
+        [](std::string& path) {
+          absl::StatusOr<std::string> expanded = ExpandedPath(path);
+          if (!expanded.ok()) return std::string(expanded.status().message());
+          path = *std::move(expanded);
+          return std::string();
+        },
+        ""));
+  }
+  for (CLI::App* sub : app.get_subcommands({})) ExpandPaths(*sub);
 }
 
 }  // namespace
@@ -62,6 +81,7 @@ int BadCommandLine(const CLI::App& app, const std::string& message) {
 
 std::optional<int> ReadCommandLine(CLI::App& app, int argc, char** argv) {
   SetFormatter(app, std::make_shared<HelpFormatter>());
+  ExpandPaths(app);
   app.set_version_flag("--version", absl::StrCat(app.get_name(), " ", kVersion));
   try {
     app.parse(argc, argv);

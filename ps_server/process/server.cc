@@ -18,6 +18,7 @@
 #include "common/object_store/object_file_system.h"
 #include "common/protocol/job_failure.h"
 #include "common/rpc/grpc_credentials.h"
+#include "common/rpc/grpc_socket_options.h"
 #include "common/sync/mutex.h"
 #include "common/system/host_memory.h"
 #include "common/system/process.h"
@@ -438,6 +439,14 @@ ServerImpl::~ServerImpl() {
 }
 
 }  // namespace
+
+absl::Status Server::CheckHost(const v1::JobConfig& config) {
+  WEIR_RETURN_IF_ERROR(KernelsFromConfig(config.server()).status());
+  const absl::Status options = OptionsOfAccepted(config.wire().congestion_control()).status();
+  return options.ok()
+             ? options
+             : absl::Status(options.code(), absl::StrCat("wire.congestion_control: ", options.message()));
+}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(Options options) {
   auto server = std::make_unique<ServerImpl>(std::move(options));

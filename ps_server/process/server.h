@@ -57,6 +57,8 @@ class Server {
   // The server listens when this returns. FailedPrecondition: the address cannot be bound, or this CPU lacks
   // the configured kernels. Unavailable: checkpoint.directory is in object storage, which did not answer.
   static absl::StatusOr<std::unique_ptr<Server>> Start(Options options);
+  // Whether this host's CPU and kernel have what the config asks for by name. Start() checks it, too.
+  static absl::Status CheckHost(const v1::JobConfig& config);
   // Stops at once if the job is not over.
   virtual ~Server() = default;
 

@@ -8,6 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/initial_weights.h"
 #include "common/config/job_config.h"
+#include "common/config/written_path.h"
 #include "common/program/version.h"
 #include "python/capi/error.h"
 #include "python/capi/handles.h"
@@ -28,7 +29,19 @@ absl::Status SaveWeights(const char* directory, const weir_tensor* tensors, size
   for (size_t i = 0; i < n; ++i) {
     weights.insert(weights.end(), values[i], values[i] + model.tensors[i].elements());
   }
-  return WriteInitialWeights(FileSystem::Posix(), directory, model, weights);
+  WEIR_ASSIGN_OR_RETURN(const std::string folder, ExpandedPath(directory));
+  return WriteInitialWeights(FileSystem::Posix(), folder, model, weights);
+}
+
+absl::StatusOr<v1::JobConfig> LoadJob(const char* path, const std::vector<std::string>& overrides) {
+  WEIR_ASSIGN_OR_RETURN(const std::string file, ExpandedPath(path));
+  return LoadJobConfig(file, overrides);
+}
+
+absl::StatusOr<v1::JobConfig> ParseJob(const char* text, const std::vector<std::string>& overrides) {
+  WEIR_ASSIGN_OR_RETURN(v1::JobConfig config, ParseJobConfig(text, "the job", overrides));
+  WEIR_RETURN_IF_ERROR(MakePathsAbsolute("", &config));
+  return config;
 }
 
 }  // namespace
@@ -71,7 +84,7 @@ weir_error* weir_load_job(const char* path, const char* text, const char* const*
                           weir_job** job) {
   const std::vector<std::string> sets(overrides, overrides + n);
   const absl::StatusOr<weir::v1::JobConfig> config =
-      path != nullptr ? weir::LoadJobConfig(path, sets) : weir::ParseJobConfig(text, "the job", sets);
+      path != nullptr ? weir::LoadJob(path, sets) : weir::ParseJob(text, sets);
   if (!config.ok()) return weir::ErrorOf(config.status());
   *job = new weir_job{*config, weir::ToJson(*config, /*with_defaults=*/true)};
   return nullptr;

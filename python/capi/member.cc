@@ -9,6 +9,7 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_reader.h"
 #include "common/config/cluster_spec.h"
+#include "common/config/written_path.h"
 #include "common/object_store/object_file_system.h"
 #include "common/protocol/job_failure.h"
 #include "common/protocol/mode_traits.h"
@@ -51,6 +52,14 @@ absl::Status CheckTask(const Task& task, bool reader) {
                                 : "; make it a worker or chief, or have it read (weir.torch.Reader)"));
 }
 
+absl::StatusOr<TlsFiles> TlsFilesToRead() {
+  TlsFiles files = TlsFilesOfEnvironment();
+  for (std::string* file : {&files.ca, &files.certificate, &files.key}) {
+    WEIR_ASSIGN_OR_RETURN(*file, ExpandedPath(*file));
+  }
+  return files;
+}
+
 absl::StatusOr<std::optional<TaskEnvironment>> EnvironmentOf(const weir_options& options) {
   const char* const tf_config = std::getenv("TF_CONFIG");
   std::string task = Text(options.task);
@@ -58,8 +67,9 @@ absl::StatusOr<std::optional<TaskEnvironment>> EnvironmentOf(const weir_options&
   if (options.reader != 0 && task.empty() && tf_config == nullptr && options.cluster != nullptr) {
     task = "evaluator:0";
   }
+  WEIR_ASSIGN_OR_RETURN(const std::string cluster, ExpandedPath(Text(options.cluster)));
   WEIR_ASSIGN_OR_RETURN(std::optional<TaskEnvironment> environment,
-                        FromEnvironment(tf_config, Text(options.cluster), task, Pod::Current()));
+                        FromEnvironment(tf_config, cluster, task, Pod::Current()));
   if (options.reader != 0 && !environment.has_value()) {
     return absl::InvalidArgumentError(
         "a reader needs a cluster whose job it reads: give `cluster`, or TF_CONFIG in the environment. The "
@@ -76,7 +86,7 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
   ClientOptions client;
   client.reader = options.reader != 0;
   client.job_config = config.SerializeAsString();
-  client.history_path = Text(options.history);
+  WEIR_ASSIGN_OR_RETURN(client.history_path, ExpandedPath(Text(options.history)));
   client.train_examples = options.train_examples;
   if (environment.has_value()) {
     WEIR_RETURN_IF_ERROR(CheckTask(environment->task, client.reader));
@@ -85,10 +95,12 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
     client.servers = environment->cluster.ps_addresses();
   }
   WEIR_RETURN_IF_ERROR(PrepareProcess(options.log_level, environment.has_value() ? client.task : ""));
-  const std::string token =
-      options.token_file != nullptr ? Text(options.token_file) : EnvironmentValue("WEIR_TOKEN_FILE");
+  WEIR_ASSIGN_OR_RETURN(const std::string token,
+                        ExpandedPath(options.token_file != nullptr ? Text(options.token_file)
+                                                                   : EnvironmentValue("WEIR_TOKEN_FILE")));
   WEIR_ASSIGN_OR_RETURN(client.token, JobToken::ReadIfGiven(token));
-  WEIR_ASSIGN_OR_RETURN(client.tls, Tls::ReadIfGiven(TlsFilesOfEnvironment()));
+  WEIR_ASSIGN_OR_RETURN(const TlsFiles tls, TlsFilesToRead());
+  WEIR_ASSIGN_OR_RETURN(client.tls, Tls::ReadIfGiven(tls));
   if (client.tls != nullptr) {
     if (!environment.has_value()) {
       return absl::InvalidArgumentError(absl::StrCat(

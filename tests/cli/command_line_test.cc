@@ -47,6 +47,9 @@ TEST_CASE("a bad command line exits with 64 and says what is allowed") {
       {{"up", "job.json", "--device=tpu"}, {"the device 'tpu' is not known", "cuda:N"}},
       {{"demo", "--device=cpu,cuda:0"}, {"mixes kinds"}},
       {{"demo", "--seeds=0"}, {"--seeds", "1000"}},
+      {{"up", "$HOME/job.json"}, {"config", "\"$HOME/job.json\" has $HOME in it"}},
+      {{"up", "job.json", "--summary=gs://b/s"}, {"--summary", "\"gs://b/s\" begins with gs:"}},
+      {{"export", "~ann/step-1", "x"}, {"checkpoint", "begins with ~ann"}},
       {{"config"}, {"check, show, fields"}},
       {{"config", "check"}, {"config is required", "weir config check"}},
       {{"status"}, {"--cluster=FILE", "--address=HOST:PORT"}},
@@ -306,40 +309,103 @@ TEST_CASE("config check looks at the data and at whether the model fits it") {
   CHECK(result.code == kExitConfig);
   CHECK_THAT(result.output, Contains("data.train.images: cannot read " + (folder / "images").string() +
                                      ": No such file or directory"));
-  // 3 images of 2 x 2; the content after the headers is not read.
+  // 3 images of 2 x 2.
   const auto number = [](char n) { return std::string(3, '\0') + n; };
-  std::ofstream(folder / "images") << std::string("\0\0\x08\x03", 4) + number(3) + number(2) + number(2);
-  std::ofstream(folder / "labels") << std::string("\0\0\x08\x01", 4) + number(4);
+  const std::string images =
+      std::string("\0\0\x08\x03", 4) + number(3) + number(2) + number(2) + std::string(12, '\1');
+  std::ofstream(folder / "images") << images;
+  std::ofstream(folder / "labels") << std::string("\0\0\x08\x01", 4) + number(4) + std::string(4, '\1');
   result = check();
   CHECK(result.code == kExitConfig);
   CHECK_THAT(result.output, Contains("has 3 images, but") && Contains("has 4 labels"));
-  std::ofstream(folder / "labels") << std::string("\0\0\x08\x01", 4) + number(3);
+  std::ofstream(folder / "labels") << std::string("\0\0\x08\x01", 4) + number(3) + std::string(3, '\1');
   result = check();
   CHECK(result.code == 0);
   CHECK_THAT(result.output, Contains("  data: training set: 3 examples of shape [1, 2, 2]; test set: 3 ") &&
-                                Contains("  not checked: the values in the data files"));
-  CHECK_THAT(result.output, !Contains("logit"));
+                                !Contains("not checked"));
   const auto sizes = [&] { return Weir({"--sizes", "--config=" + job}, "worker/worker"); };
   // Twice three images of 4 bytes, doubled while they are read, and their labels; 50 parameters six times;
   // for each of 32 examples twice the outputs (4, 10), a gradient (10), two inputs (4).
-  CHECK(
-      sizes().output ==
-      "{\"parameters\": 50, \"worker_bytes\": 7160, \"unknown\": \"the values in the data files, and whether "
-      "the files are whole\"}\n");
+  CHECK(sizes().output == "{\"parameters\": 50, \"worker_bytes\": 7160, \"unknown\": \"\"}\n");
+  // Small files are read whole.
+  std::ofstream(folder / "images") << images.substr(0, images.size() - 1);
+  result = check();
+  CHECK(result.code == kExitConfig);
+  CHECK_THAT(result.output, Contains("images: the file is cut short"));
   std::ofstream(folder / "images") << "no images";
   CHECK_THAT(check().output, Contains("images: not an IDX file"));
 
-  write("3", R"({"format": "csv", "train": {"path": "table.csv"}, "test": {"path": "table.csv"}})");
-  std::ofstream(folder / "table.csv") << "1,2,0\n3,4,1\n";
+  const std::string csv =
+      R"({"format": "csv", "train": {"path": "table.csv"}, "test": {"path": "table.csv"}})";
+  write("2", csv);
+  const std::string lines = "1,2,0\n3,4,1\n";
+  std::ofstream(folder / "table.csv") << lines;
   result = check();
   CHECK(result.code == 0);
   CHECK_THAT(result.output, Contains("  data: training set: lines of 2 numbers and a label; test set: ") &&
+                                !Contains("not checked"));
+  CHECK_THAT(sizes().output, StartsWith("{\"parameters\": 6, \"worker_bytes\": null, "));
+  write("3", csv);
+  CHECK_THAT(check().output, Contains("gives the shape [3], but the data needs [2]"));
+  // Of a large file the beginning is read.
+  {
+    std::ofstream large(folder / "table.csv");
+    for (size_t bytes = 0; bytes <= 16 << 20; bytes += lines.size()) large << lines;
+  }
+  result = check();
+  CHECK(result.code == 0);
+  CHECK_THAT(result.output, Contains("  not checked: the values in the data files") &&
                                 Contains("  not checked: whether the last layer has a logit for each class"));
   // How many lines the file has is not known.
   CHECK_THAT(sizes().output, StartsWith("{\"parameters\": 9, \"worker_bytes\": null, "));
   std::ofstream(folder / "table.csv") << "1,2,0\n3,four,1\n";
   CHECK(sizes().code == kExitConfig);
   CHECK_THAT(check().output, Contains("table.csv:2:3"));
+}
+
+TEST_CASE("config check refuses what weir up would refuse on this machine") {
+  const std::filesystem::path folder = std::filesystem::path(std::getenv("TEST_TMPDIR")) / "check_as_up";
+  std::filesystem::create_directories(folder);
+  const std::string job = folder / "job.json";
+  std::ofstream(job) << R"({"model": {"layers": [{"type": "flatten"}, {"type": "dense", "units": 8192}, )"
+                        R"({"type": "dense", "units": 10}]}, "data": {"format": "digits"}})";
+  std::ofstream(folder / "labels.csv") << "1,2,0\n3,4,7\n";
+  const std::string csv = (folder / "labels.csv").string();
+  struct Case {
+    std::vector<std::string> set, says;
+  };
+  const std::string one = "`weir up` starts 1 worker, unless cluster.workers or --workers=N says how many";
+  const std::vector<Case> cases = {
+      {{"checkpoint.init_from=/nowhere"}, {"checkpoint.init_from: /nowhere"}},
+      {{"checkpoint.directory=job.json/runs"},
+       {"checkpoint.directory: " + job + "/runs: " + job + " is not a folder"}},
+      {{"cluster.min_workers=2"},
+       {"cluster.min_workers: must be at most cluster.workers, which is 1, got 2", one}},
+      {{"consistency.backup_workers=1"},
+       {"consistency.backup_workers: must be below cluster.workers, which is 1", one}},
+      {{"debug={\"worker_delay\": 0.1, \"delayed_worker\": 1}"},
+       {"debug.delayed_worker: must be below", one}},
+      {{"wire.congestion_control=nosuch"},
+       {"wire.congestion_control: congestion control \"nosuch\" is not known"}},
+      {{"server.memory_limit_mib=4"}, {"server.memory_limit_mib allows 4.0 MiB"}},
+      {{"data={\"format\": \"csv\", \"classes\": 3, \"train\": {\"path\": \"" + csv +
+            "\"}, \"test\": {\"path\": \"" + csv + "\"}}",
+        "model.layers[2].units=3"},
+       {csv + ":2: the label is 7; data.classes has the classes 0 to 2"}},
+  };
+  for (const Case& c : cases) {
+    std::vector<std::string> args = {"config", "check", job};
+    for (const std::string& field : c.set) args.insert(args.end(), {"--set", field});
+    const WeirResult result = Weir(args);
+    INFO(result.output);
+    CHECK(result.code == kExitConfig);
+    for (const std::string& text : c.says) CHECK_THAT(result.output, Contains(text));
+  }
+  CHECK(Weir({"config", "check", job}).code == 0);
+  CHECK(Weir({"config", "check", job, "--workers=2", "--set", "cluster.min_workers=2"}).code == 0);
+  const WeirResult up = Weir({"up", job, "--set", "cluster.min_workers=2"});
+  CHECK(up.code == kExitConfig);
+  CHECK_THAT(up.output, Contains(one));
 }
 
 }  // namespace

@@ -297,6 +297,17 @@ class Errors(unittest.TestCase):
                    lambda: weir.Client(job(), {"w": np.array([0, np.nan])}, 8).join())
         self.assertEqual(weir.Job(job(), ["train.epochs=3"]).get("train.epochs"), 3)
 
+    def test_paths(self):
+        home = os.path.expanduser("~")
+        self.assertEqual(weir.Job(job(), ["checkpoint.directory=~/runs"]).get("checkpoint.directory"), f"{home}/runs")
+        self.assertEqual(weir.Job(job(), ["checkpoint.directory=runs"]).get("checkpoint.directory"),
+                         os.path.abspath("runs"))
+        for path, text in ("$HOME/runs", "has $HOME in it"), ("gs://b/runs", "begins with gs:"):
+            self.error(weir.ConfigError, text, lambda path=path: weir.Job(job(), [f"checkpoint.directory={path}"]))
+            self.error(weir.ConfigError, text, lambda path=path: weir.Job(path))
+            self.error(weir.ConfigError, text,
+                       lambda path=path: weir.Client(job(), TENSORS, 8, history=path).close())
+
     def test_arrays(self):
         ok = {"w": np.zeros(INPUTS, np.float32), "b": np.zeros((), np.float32)}
         read_only = np.zeros(INPUTS, np.float32)

@@ -136,6 +136,8 @@ class Import(unittest.TestCase):
             ({**good, "n": np.int64([-2**40])}, (), ["tensor 'n' (I64): element 0 is -1099511627776"]),
             ({**good, "n": np.uint64([2**63])}, (), ["tensor 'n' (U64): element 0 is 9223372036854775808"]),
             ({**good, "e": np.zeros((2, 0), np.float32)}, (), ["e"]),
+            ({**good, "t/keys": np.int64([5, 5]), "t/values": np.ones((2, 3), np.float32)}, (),
+             ["table 't' has two rows for the key 5"]),
             ({}, (), ["tensors"]),
             ({"w": good["w"]}, (like,), ["has no tensor 'b'", "step-00000000"]),
             ({**good, "c": good["b"]}, (like,), ["has the tensor 'c'", "step-00000000"]),

@@ -101,6 +101,34 @@ TEST_CASE("Paths start at the config's folder") {
   CHECK(LoadJobConfig(relative.string())->data().train().path() == config->data().train().path());
 }
 
+TEST_CASE("Paths are taken as people write them") {
+  setenv("HOME", "/home/ann", 1);
+  const std::string path = absl::StrCat(Folder(), "/written.json");
+  std::ofstream(path) << R"({"model": {"layers": [{"type": "dense", "units": 2}]},
+    "data": {"format": "csv", "train": {"path": "~/train.csv"}, "test": {"path": "file:///abs/test.csv"}},
+    "checkpoint": {"directory": "~", "init_from": "file:///abs/6"}})";
+  const auto config = LoadJobConfig(path, {"data.classes=2"});
+  INFO(config.status());
+  REQUIRE(config.ok());
+  CHECK(config->data().train().path() == "/home/ann/train.csv");
+  CHECK(config->data().test().path() == "/abs/test.csv");
+  CHECK(config->checkpoint().directory() == "/home/ann");
+  CHECK(config->checkpoint().init_from() == "/abs/6");
+  CHECK(absl::StrContains(LoadJobConfig(path, {"checkpoint.directory=$HOME/x"}).status().message(),
+                          "checkpoint.directory: \"$HOME/x\" has $HOME in it"));
+  unsetenv("HOME");
+  CHECK(absl::StrContains(LoadJobConfig(path).status().message(),
+                          path + ": data.train.path: \"~/train.csv\" begins with ~"));
+  // A config that a program gives, and not a file.
+  setenv("HOME", "/home/ann", 1);
+  auto given = ParseJobConfig(R"({"checkpoint": {"directory": "~/x", "init_from": "y"}})", "the job");
+  REQUIRE(given.ok());
+  CHECK(given->checkpoint().directory() == "~/x");
+  REQUIRE(MakePathsAbsolute("", &*given).ok());
+  CHECK(given->checkpoint().directory() == "/home/ann/x");
+  CHECK(given->checkpoint().init_from() == std::filesystem::absolute("y").string());
+}
+
 TEST_CASE("A file that cannot be read is named") {
   CHECK(LoadJobConfig("/nowhere/job.json").status().message() ==
         "/nowhere/job.json: cannot be read: No such file or directory");
@@ -113,8 +141,10 @@ TEST_CASE("A file that cannot be read is named") {
 
 TEST_CASE("weir config check and show") {
   int code = -1;
-  const absl::Status no_worker = absl::NotFoundError("no worker here");
-  CHECK(Capture(STDOUT_FILENO, [&] { code = RunConfigCheck("configs/digits.json", {}, no_worker); }) ==
+  UpOptions digits;
+  digits.config = "configs/digits.json";
+  const Programs none = {absl::NotFoundError("no server here"), absl::NotFoundError("no worker here")};
+  CHECK(Capture(STDOUT_FILENO, [&] { code = RunConfigCheck(digits, none); }) ==
         "configs/digits.json: ok (job \"digits\", 4 layers)\n"
         "  not checked: the data, and whether the model fits it (no worker here)\n");
   CHECK(code == 0);
@@ -127,8 +157,8 @@ TEST_CASE("weir config check and show") {
   CHECK(absl::StartsWith(memory, "memory of a server, W = bytes of its weights: "));
   CHECK(absl::EndsWith(
       memory, "\ncheckpoints: none (checkpoint.directory is not set); a lost server ends the job\n"));
-  const std::string error =
-      Capture(STDERR_FILENO, [&] { code = RunConfigCheck("configs/digits.json", {"seed=x"}, no_worker); });
+  digits.overrides = {"seed=x"};
+  const std::string error = Capture(STDERR_FILENO, [&] { code = RunConfigCheck(digits, none); });
   CHECK(error == "--set seed=x: seed: must be a whole number at least 0, got \"x\"\n");
   CHECK(code == 78);
   CHECK(Capture(STDOUT_FILENO, [&] { code = RunConfigShow("/nowhere.json", {}, 1, {}); }) == "");

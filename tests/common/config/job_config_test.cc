@@ -182,7 +182,7 @@ TEST_CASE("Each field problem is named with its place, its path, what was seen a
       {R"({"data": {"format": "digits"}})",
        "f:1:1: model: is missing and must be given with data.format: an object with layers, loss. (A program "
        "that "
-       "brings its own model and data leaves out model, and of data all but batch_size)"},
+       "brings its own model and data leaves out model, and of data all but batch_size and drop_last)"},
       {WithData("{}"),
        "f:2:9: data.format: is missing and must be given with model: one of digits, idx, csv. (A program"},
       {WithData(R"({"format": "csv", "header": 1})"), "f:2:37: data.header: must be true or false, got 1"},
@@ -296,7 +296,13 @@ TEST_CASE("Impossible combinations are refused with their paths") {
       {With(R"("checkpoint": {"directory": "s3://bucket"})"),
        "f:5:29: checkpoint.directory: must be s3://BUCKET/PREFIX"},
       {With(R"("checkpoint": {"init_from": "gs://bucket/runs"})"),
-       "f:5:29: checkpoint.init_from: must be s3://BUCKET/PREFIX"},
+       "f:5:29: checkpoint.init_from: \"gs://bucket/runs\" begins with gs:, which is not known"},
+      {With(R"("checkpoint": {"directory": "$SCRATCH/runs"})"),
+       "f:5:29: checkpoint.directory: \"$SCRATCH/runs\" has $SCRATCH in it, which only a shell replaces"},
+      {With(R"("checkpoint": {"directory": "~ann/runs"})"),
+       "f:5:29: checkpoint.directory: \"~ann/runs\" begins with ~ann, which only a shell replaces"},
+      {WithData(R"({"format": "csv", "train": {"path": "s3://bucket/x"}, "test": {"path": "x"}})"),
+       "f:2:45: data.train.path: \"s3://bucket/x\" is in object storage, which is for checkpoints"},
       {With(
            R"("server": {"durability": "log"}, "consistency": {"mode": "async"}, "checkpoint": {"directory": "s3://b-1/x"})"),
        "f:5:26: server.durability: is \"log\", which needs a checkpoint.directory on a disk"},
@@ -614,7 +620,8 @@ TEST_CASE("The effective config is readable and has what applies") {
   },
   "data": {
     "format": "digits",
-    "batch_size": 32
+    "batch_size": 32,
+    "drop_last": false
   },
   "train": {
     "epochs": 10,

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace weir {
+
+// Paths as people write them, in a config, a flag or the environment.
+//
+//   file:///x             /x
+//   ~ and ~/x             the home folder, and x in it (HOME)
+//   s3://BUCKET/PREFIX    itself: object storage
+//
+// What only a shell replaces ($NAME, ${NAME}, ~user), other schemes and file:// with a host are refused by
+// name, so that no folder is made that bears such a name.
+
+// Without file://. "~" stays, since another machine may read the path. InvalidArgument: the path is refused.
+absl::StatusOr<std::string> CheckedPath(absl::string_view path);
+
+// CheckedPath(), with the home folder of this process. InvalidArgument, too, if HOME is not set.
+absl::StatusOr<std::string> ExpandedPath(absl::string_view path);
+
+}  // namespace weir
