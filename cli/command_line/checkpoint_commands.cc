@@ -69,18 +69,25 @@ void AddTableCommands(Commands& commands) {
 }
 
 constexpr const char* kExportExamples = R"(Examples:
-  weir export runs/digits digits.safetensors)";
+  weir export runs/digits digits.safetensors
+  weir export runs/model model.safetensors --with=initial.safetensors)";
 
 void AddExportCommand(Commands& commands) {
   struct Options {
-    std::string checkpoint, out;
+    std::string checkpoint, out, with;
   };
   const auto options = std::make_shared<Options>();
   CLI::App* command =
       commands.Add("export", "Writes the weights of a checkpoint into one safetensors file", kExportExamples);
   AddCheckpoint(command, &options->checkpoint, kOneCheckpoint);
   command->add_option("out", options->out, "The file to write")->type_name("FILE")->required();
-  commands.OnRun(command, [options] { return RunExport(options->checkpoint, options->out); });
+  command
+      ->add_option(
+          "--with", options->with,
+          "A safetensors file of the program's model, whose tensors are added where the checkpoint has "
+          "none of the name: frozen parameters and constants")
+      ->type_name("FILE");
+  commands.OnRun(command, [options] { return RunExport(options->checkpoint, options->out, options->with); });
 }
 
 constexpr const char* kImportExamples = R"(Examples:

@@ -149,21 +149,22 @@ int RunCheckpointVerify(const std::string& path) {
   return kExitOk;
 }
 
-int RunExport(const std::string& path, const std::string& out) {
+int RunExport(const std::string& path, const std::string& out, const std::string& with) {
   std::string folder;
   auto reader = OpenCheckpoint(path, &folder);
   if (!reader.ok()) return Refuse(reader.status());
-  absl::Status written = reader->Export(out);
-  if (IsDamage(written) && IsFolderOfCheckpoints(AnyStorage(), path)) {
-    std::fprintf(stderr, "warning: passed over: %s\n", Printable(written.message()).c_str());
+  absl::StatusOr<size_t> added = reader->Export(out, with);
+  if (IsDamage(added.status()) && IsFolderOfCheckpoints(AnyStorage(), path)) {
+    std::fprintf(stderr, "warning: passed over: %s\n", Printable(added.status().message()).c_str());
     reader = OpenWholeBefore(path, reader->manifest().step(), &folder);
     if (!reader.ok()) return Refuse(reader.status());
-    written = reader->Export(out);
+    added = reader->Export(out, with);
   }
-  if (!written.ok()) return Refuse(written);
+  if (!added.ok()) return Refuse(added.status());
   const std::string tables = DescribeTables(*reader);
   Print(absl::StrCat(out, ": ", reader->manifest().model().tensors_size(), " tensors",
-                     tables.empty() ? "" : " and ", tables, " of ", folder));
+                     tables.empty() ? "" : " and ", tables, " of ", folder,
+                     with.empty() ? "" : absl::StrCat(", and ", *added, " of ", with)));
   return kExitOk;
 }
 

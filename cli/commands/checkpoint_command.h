@@ -20,8 +20,9 @@ int RunCheckpointList(const std::string& directory);
 // message names the file and, if the damage lies in a tensor, the tensor. 78: there is no checkpoint.
 int RunCheckpointVerify(const std::string& path);
 
-// Writes the weights of one checkpoint (of a folder, the newest) into one safetensors file. 1: it is damaged;
-// 78: there is no checkpoint, or the file cannot be written.
-int RunExport(const std::string& path, const std::string& out);
+// Writes the weights of one checkpoint (of a folder, the newest) into one safetensors file. `with`: a
+// safetensors file whose tensors are added where the checkpoint has none of the name; "": none. 1: the
+// checkpoint is damaged; 78: there is none, `with` is of another model, or the file cannot be written.
+int RunExport(const std::string& path, const std::string& out, const std::string& with);
 
 }  // namespace weir

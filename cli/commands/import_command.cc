@@ -62,6 +62,7 @@ class WeightsFile {
     WEIR_ASSIGN_OR_RETURN(weights.file_, AnyStorage().Open(path));
     WEIR_ASSIGN_OR_RETURN(weights.header_, ReadSafetensorsHeader(*weights.file_, path));
     for (const StoredTensor& tensor : weights.header_.tensors) weights.by_name_[tensor.name] = &tensor;
+    WEIR_RETURN_IF_ERROR(weights.FindAliases());
     return weights;
   }
 
@@ -108,10 +109,13 @@ class WeightsFile {
   absl::StatusOr<ModelSpec> Model() const {
     ModelSpec model;
     for (const StoredTensor& stored : header_.tensors) {
-      if (of_tables_.count(stored.name) > 0) continue;
+      if (of_tables_.count(stored.name) > 0 || aliases_.count(stored.name) > 0) continue;
       TensorSpec& tensor = model.tensors.emplace_back();
       tensor.name = stored.name;
       tensor.shape = ShapeOf(stored);
+      for (const auto& [alias, name] : aliases_) {
+        if (name == stored.name) tensor.aliases.push_back(alias);
+      }
       if (IsRunningStatistic(stored.name)) tensor.kind = TensorKind::kBuffer;
     }
     const absl::Status valid = model.Validate();
@@ -136,6 +140,7 @@ class WeightsFile {
     std::set<std::string> names = of_tables_;
     for (const TensorSpec& tensor : model.tensors) names.insert(tensor.name);
     for (const StoredTensor& stored : header_.tensors) {
+      if (aliases_.count(stored.name) > 0) continue;
       const bool known = names.count(stored.name) > 0;
       if (!known) {
         return absl::InvalidArgumentError(
@@ -183,6 +188,10 @@ class WeightsFile {
       case TensorType::kI64:
       case TensorType::kU64:
         break;
+      default:
+        return absl::InvalidArgumentError(
+            absl::StrCat(path_, ": tensor '", tensor.name, "' is of ", NameOf(tensor.type),
+                         "; weights must be F32, BF16 or F16, and counts I64 or U64"));
     }
     if (floats != nullptr) {
       const auto elements = static_cast<int64_t>(values.size());
@@ -209,6 +218,32 @@ class WeightsFile {
     return absl::OkStatus();
   }
 
+  // Of an export. The names may be gone from the file since, but where they are, the values are the same.
+  absl::Status FindAliases() {
+    for (const auto& [key, name] : header_.metadata) {
+      if (!absl::StartsWith(key, kAliasKey)) continue;
+      const std::string alias = key.substr(sizeof(kAliasKey) - 1);
+      const auto found = by_name_.find(alias), first = by_name_.find(name);
+      if (found == by_name_.end() || first == by_name_.end()) continue;
+      WEIR_ASSIGN_OR_RETURN(const bool same, Same(*found->second, *first->second));
+      if (!same) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(path_, ": the tensors '", name, "' and '", alias,
+                         "' are one in the job that they were exported from, and differ here"));
+      }
+      aliases_[alias] = name;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<bool> Same(const StoredTensor& a, const StoredTensor& b) const {
+    if (a.type != b.type || a.shape != b.shape) return false;
+    std::vector<char> bytes(a.bytes), others(b.bytes);
+    WEIR_RETURN_IF_ERROR(ReadBytes(a, bytes.data()));
+    WEIR_RETURN_IF_ERROR(ReadBytes(b, others.data()));
+    return bytes == others;
+  }
+
   // All of the tensor, to where there is room for it.
   absl::Status ReadBytes(const StoredTensor& tensor, void* out) const {
     return file_->Read(header_.bytes + tensor.offset, absl::MakeSpan(static_cast<char*>(out), tensor.bytes));
@@ -220,6 +255,8 @@ class WeightsFile {
   // Point into the header.
   std::map<std::string, const StoredTensor*> by_name_;
   std::set<std::string> of_tables_;
+  // The further names of tied tensors, and their first names.
+  std::map<std::string, std::string> aliases_;
 };
 
 // What the file holds of a job.

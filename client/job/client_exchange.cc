@@ -45,10 +45,10 @@ absl::StatusOr<ShardSet::Push> ClientImpl::MakePush(ExchangeOrder::Push order,
   std::shared_ptr<const SharedSegment> memory;
   if (tensors.dtype == v1::F32) memory = gradients_.Find(tensors.begin);
   WEIR_ASSIGN_OR_RETURN(
-      push.gradient,
-      OutgoingGradient::Create(
-          {caller_.worker(), options_.task, push.work.clock, rejects_, shard_checks_, rows_finite}, tensors_,
-          std::move(tensors), wire_, order.gate.get(), std::move(memory)));
+      push.gradient, OutgoingGradient::Create(
+                         {caller_.worker(), options_.task, push.work.clock, push.work.batch,
+                          push.work.first_example, push.work.examples, rejects_, shard_checks_, rows_finite},
+                         tensors_, std::move(tensors), wire_, order.gate.get(), std::move(memory)));
   return push;
 }
 

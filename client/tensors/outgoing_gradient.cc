@@ -168,7 +168,8 @@ void OutgoingGradient::OnFailed(const absl::Status& why) {
 }
 
 void OutgoingGradient::Refuse(const absl::Status& found) {
-  const std::string push = NonFinitePush(options_.worker, options_.task, found.message(), options_.clock);
+  const std::string push = NonFinitePush(options_.worker, options_.task, found.message(), options_.clock,
+                                         options_.batch, options_.first_example, options_.examples);
   if (!options_.reject) return Fail(Divergence(push));
   if (ended_.load()) return;
   refusal_ = push.substr(0, kMaxRefusalBytes);

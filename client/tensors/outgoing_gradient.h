@@ -38,7 +38,7 @@ class OutgoingGradient final : public GradientGate::Watcher {
     // The push, for messages.
     uint32_t worker = 0;
     std::string task;
-    uint64_t clock = 0;
+    uint64_t clock = 0, batch = 0, first_example = 0, examples = 0;
     // A gradient that is not finite is refused. False: the push fails.
     bool reject = false;
     // The shard alone checks what it reads in place. Only for a job's only shard: no other shard would have

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -98,6 +99,55 @@ class CheckpointReader::ShardFile {
   std::vector<ShardTensor> tensors_;
   std::unique_ptr<ReadableFile> file_;
   v1::ShardState state_;
+};
+
+// The tensors of a safetensors file that a model has not.
+class CheckpointReader::Additions {
+ public:
+  static absl::StatusOr<Additions> Open(FileSystem& fs, const std::string& path, const ModelSpec& model) {
+    Additions additions;
+    if (path.empty()) return additions;
+    WEIR_ASSIGN_OR_RETURN(additions.file_, fs.Open(path));
+    WEIR_ASSIGN_OR_RETURN(additions.header_, ReadSafetensorsHeader(*additions.file_, path));
+    std::map<std::string, const TensorSpec*> known;
+    for (const TensorSpec& tensor : model.tensors) {
+      known[tensor.name] = &tensor;
+      for (const std::string& alias : tensor.aliases) known[alias] = &tensor;
+    }
+    for (const StoredTensor& tensor : additions.header_.tensors) {
+      const auto found = known.find(tensor.name);
+      if (found == known.end()) {
+        additions.tensors_.push_back(tensor);
+      } else if (!std::equal(tensor.shape.begin(), tensor.shape.end(), found->second->shape.begin(),
+                             found->second->shape.end())) {
+        return absl::FailedPreconditionError(
+            absl::StrCat(path, " is of another model than the checkpoint: tensor '", tensor.name,
+                         "' has the shape [", absl::StrJoin(tensor.shape, ", "), "] there, and [",
+                         absl::StrJoin(found->second->shape, ", "), "] in the checkpoint"));
+      }
+    }
+    return additions;
+  }
+
+  const std::vector<StoredTensor>& tensors() const { return tensors_; }
+
+  absl::Status Copy(SafetensorsWriter& writer) const {
+    std::vector<char> buffer(kChunk);
+    for (const StoredTensor& tensor : tensors_) {
+      for (uint64_t done = 0; done < tensor.bytes;) {
+        const auto piece = absl::MakeSpan(buffer).subspan(0, std::min<uint64_t>(kChunk, tensor.bytes - done));
+        WEIR_RETURN_IF_ERROR(file_->Read(header_.bytes + tensor.offset + done, piece));
+        WEIR_RETURN_IF_ERROR(writer.Append(absl::string_view(piece.data(), piece.size())));
+        done += piece.size();
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  std::unique_ptr<ReadableFile> file_;
+  SafetensorsHeader header_;
+  std::vector<StoredTensor> tensors_;
 };
 
 CheckpointReader::CheckpointReader(FileSystem& fs, std::string folder, v1::CheckpointManifest manifest,
@@ -215,21 +265,28 @@ absl::Status CheckpointReader::LoadWeights(const ModelSpec& model, uint32_t shar
   return absl::OkStatus();
 }
 
-absl::Status CheckpointReader::WriteExport(WritableFile& file, const std::string& path) const {
+absl::Status CheckpointReader::WriteExport(WritableFile& file, const std::string& path,
+                                           const Additions& additions) const {
   std::vector<ShardFile> files;
   for (uint32_t shard = 0; shard < manifest_.num_shards(); ++shard) {
     WEIR_ASSIGN_OR_RETURN(ShardFile opened, OpenShard(shard));
     files.push_back(std::move(opened));
   }
   std::vector<StoredTensor> stored;
+  std::map<std::string, std::string> metadata = {{"format", "pt"},
+                                                 {"weir.step", absl::StrCat(manifest_.step())}};
   for (const TensorSpec& tensor : model_.tensors) {
     stored.push_back({tensor.name, TensorType::kF32, {tensor.shape.begin(), tensor.shape.end()}, 0, 0});
+    for (const std::string& alias : tensor.aliases) {
+      stored.push_back(stored.back());
+      stored.back().name = alias;
+      metadata[kAliasKey + alias] = tensor.name;
+    }
   }
+  stored.insert(stored.end(), additions.tensors().begin(), additions.tensors().end());
   WEIR_RETURN_IF_ERROR(AddExportedTables(stored));
-  WEIR_ASSIGN_OR_RETURN(
-      const std::unique_ptr<SafetensorsWriter> writer,
-      SafetensorsWriter::Create(file, path, std::move(stored),
-                                {{"format", "pt"}, {"weir.step", absl::StrCat(manifest_.step())}}));
+  WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsWriter> writer,
+                        SafetensorsWriter::Create(file, path, std::move(stored), metadata));
   // A partition of one shard, whose local space is the address space.
   const Partition whole(partition_.elements(), 1);
   std::vector<float> values;
@@ -249,16 +306,21 @@ absl::Status CheckpointReader::WriteExport(WritableFile& file, const std::string
                       });
       }));
     }
-    WEIR_RETURN_IF_ERROR(writer->Append(values));
+    for (size_t names = 0; names <= tensor.aliases.size(); ++names) {
+      WEIR_RETURN_IF_ERROR(writer->Append(values));
+    }
     address += tensor.elements();
   }
+  WEIR_RETURN_IF_ERROR(additions.Copy(*writer));
   WEIR_RETURN_IF_ERROR(ExportTables(*writer));
   return writer->Finish().status();
 }
 
-absl::Status CheckpointReader::Export(const std::string& path) const {
+absl::StatusOr<size_t> CheckpointReader::Export(const std::string& path, const std::string& with) const {
+  WEIR_ASSIGN_OR_RETURN(const Additions additions, Additions::Open(*fs_, with, model_));
   WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<StagedFile> file, fs_->Stage(path, absl::StrCat(path, ".tmp")));
-  return file->Publish(WriteExport(*file, path), FileSystem::Existing::kReplace);
+  WEIR_RETURN_IF_ERROR(file->Publish(WriteExport(*file, path, additions), FileSystem::Existing::kReplace));
+  return additions.tensors().size();
 }
 
 }  // namespace weir

@@ -83,10 +83,12 @@ class CheckpointReader {
   // here. What was handed out before an error is right, but not all.
   absl::Status LoadTable(size_t index, uint32_t shard, uint32_t num_shards, const TableTarget& target) const;
 
-  // Writes one safetensors file with all tensors in their shapes, which PyTorch and others open, and for each
-  // table NAME/keys (I64, the bits of the keys) and NAME/values, a row for each key. Needs memory for the
-  // largest tensor of the model. An existing file is replaced once the new one is whole.
-  absl::Status Export(const std::string& path) const;
+  // Writes one safetensors file with all tensors in their shapes, each under all of its names, which PyTorch
+  // and others open, and for each table NAME/keys (I64, the bits of the keys) and NAME/values, a row for each
+  // key. Needs memory for the largest tensor of the model. An existing file is replaced once the new one is
+  // whole. `with`: a safetensors file whose tensors are added where the checkpoint has none of the name; ""
+  // is none. Returns how many were added. FailedPrecondition: that file has a tensor in another shape.
+  absl::StatusOr<size_t> Export(const std::string& path, const std::string& with = "") const;
 
  private:
   class ShardFile;
@@ -97,7 +99,8 @@ class CheckpointReader {
   // Fills the part of another shard's arrays (the weights, then slots) that `file` holds.
   absl::Status LoadFrom(const ShardFile& file, const Partition& partition, uint32_t shard,
                         const std::vector<absl::Span<float>>& arrays) const;
-  absl::Status WriteExport(WritableFile& file, const std::string& path) const;
+  class Additions;
+  absl::Status WriteExport(WritableFile& file, const std::string& path, const Additions& additions) const;
   absl::StatusOr<TableChain> OpenTable(uint32_t shard, size_t index, TableReader::Columns columns) const;
   absl::Status VerifyTables(const v1::CheckpointFile& file) const;
   absl::Status AddExportedTables(std::vector<StoredTensor>& tensors) const;

@@ -40,19 +40,25 @@ absl::Status CheckLength(absl::string_view what, absl::Span<const float> values,
       absl::StrCat("shard ", shard, " has ", expected, " elements, but ", what, " has ", values.size()));
 }
 
+absl::Status CheckTensorName(const std::string& name) {
+  if (!ParseJson(JsonQuote(name), "").ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor '", absl::CHexEscape(name), "': the name must be UTF-8"));
+  }
+  if (name == "__metadata__" || absl::StartsWith(name, "weir.")) {
+    return absl::InvalidArgumentError(absl::StrCat("tensor '", name,
+                                                   "': checkpoints need this name themselves; it must not "
+                                                   "be __metadata__ or begin with 'weir.'"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckTensorNames(const ModelSpec& model) {
   for (const TensorSpec& tensor : model.tensors) {
-    if (!ParseJson(JsonQuote(tensor.name), "").ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tensor '", absl::CHexEscape(tensor.name), "': the name must be UTF-8"));
-    }
-    if (tensor.name == "__metadata__" || absl::StartsWith(tensor.name, "weir.")) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor '", tensor.name,
-                                                     "': checkpoints need this name themselves; it must not "
-                                                     "be __metadata__ or begin with 'weir.'"));
-    }
+    WEIR_RETURN_IF_ERROR(CheckTensorName(tensor.name));
+    for (const std::string& alias : tensor.aliases) WEIR_RETURN_IF_ERROR(CheckTensorName(alias));
   }
   return absl::OkStatus();
 }

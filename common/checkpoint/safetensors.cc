@@ -24,11 +24,12 @@ struct TypeName {
   const char* name;
   uint64_t bytes;
 };
-constexpr TypeName kTypes[] = {{TensorType::kF32, "F32", 4},
-                               {TensorType::kBF16, "BF16", 2},
-                               {TensorType::kF16, "F16", 2},
-                               {TensorType::kI64, "I64", 8},
-                               {TensorType::kU64, "U64", 8}};
+constexpr TypeName kTypes[] = {
+    {TensorType::kF32, "F32", 4},  {TensorType::kBF16, "BF16", 2}, {TensorType::kF16, "F16", 2},
+    {TensorType::kI64, "I64", 8},  {TensorType::kU64, "U64", 8},   {TensorType::kF64, "F64", 8},
+    {TensorType::kI32, "I32", 4},  {TensorType::kU32, "U32", 4},   {TensorType::kI16, "I16", 2},
+    {TensorType::kU16, "U16", 2},  {TensorType::kI8, "I8", 1},     {TensorType::kU8, "U8", 1},
+    {TensorType::kBool, "BOOL", 1}};
 
 const TypeName& Describe(TensorType type) {
   return *std::find_if(std::begin(kTypes), std::end(kTypes),
@@ -120,7 +121,9 @@ class HeaderReader {
     const auto known = std::find_if(std::begin(kTypes), std::end(kTypes),
                                     [&](const TypeName& t) { return type->value.text == t.name; });
     if (known == std::end(kTypes)) {
-      return bad(absl::StrCat("dtype must be F32, BF16, F16, I64 or U64, got ", type->value.Describe()));
+      const std::string names = absl::StrJoin(
+          kTypes, ", ", [](std::string* out, const TypeName& t) { absl::StrAppend(out, t.name); });
+      return bad(absl::StrCat("dtype must be one of ", names, "; got ", type->value.Describe()));
     }
     tensor->type = known->type;
     if (offsets[0] > offsets[1] || offsets[1] > data_bytes_) {
@@ -160,6 +163,8 @@ std::string EncodeHeader(const std::vector<StoredTensor>& tensors,
 }
 
 }  // namespace
+
+const char* NameOf(TensorType type) { return Describe(type).name; }
 
 absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(const ReadableFile& file, const std::string& path) {
   const auto bad = [&](absl::string_view what) {

@@ -90,6 +90,21 @@ absl::Status ModelSpec::Validate() const {
         absl::StrCat("the model has ", tensors.size(), " tensors; at most ", kMaxTensors, " are allowed"));
   }
   absl::flat_hash_set<std::string> names;
+  for (const TensorSpec& t : tensors) {
+    for (const std::string& alias : t.aliases) {
+      if (alias.empty() || alias.size() > kMaxTensorName) {
+        return absl::InvalidArgumentError(absl::StrCat("tensor '", t.name, "' has an alias of ", alias.size(),
+                                                       " bytes; 1 to ", kMaxTensorName, " are allowed"));
+      }
+      if (!names.insert(alias).second) {
+        return absl::InvalidArgumentError(absl::StrCat("two tensors are named '", alias, "'"));
+      }
+      if (names.size() > kMaxTensors) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("the model's tensors have more than ", kMaxTensors, " aliases, which is the limit"));
+      }
+    }
+  }
   int64_t total = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const TensorSpec& t = tensors[i];

@@ -34,6 +34,9 @@ struct TensorSpec {
   std::vector<int64_t> shape;  // row-major; empty is a scalar
   TensorKind kind = TensorKind::kParameter;
   Initializer init;
+  // Other names that the program's model has for this tensor (tied weights). An export holds the tensor under
+  // each of its names.
+  std::vector<std::string> aliases = {};
 
   int64_t elements() const;
 };
@@ -61,11 +64,12 @@ struct ModelSpec {
   // A worker uploads the initial values of all tensors (of a valid model: else of none).
   bool uploaded() const;
 
-  // InvalidArgument: no tensors, an empty or repeated name, a shape with a number < 1, a model beyond the
-  // limits, or one that is uploaded in part.
+  // InvalidArgument: no tensors, an empty or repeated name (aliases are names, too), a shape with a number <
+  // 1, a model beyond the limits, or one that is uploaded in part.
   absl::Status Validate() const;
   // Over names, shapes, kinds and initializers; equal on every machine. kUploaded counts as zeros: who only
-  // reads, and who goes on from a checkpoint, need not know where the job's initial values came from.
+  // reads, and who goes on from a checkpoint, need not know where the job's initial values came from. Aliases
+  // do not count: a model that ties its weights has the tensors of one that does not know the other names.
   uint64_t Hash() const;
   // "" if the two are equal, else the first difference in words, `this` as "expected" and `other` as "got".
   // kUploaded counts as zeros here, too.

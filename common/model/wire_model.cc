@@ -16,6 +16,7 @@ v1::Model ToProto(const ModelSpec& model) {
     p->set_kind(static_cast<v1::Tensor::Kind>(t.kind));
     p->set_init(static_cast<v1::Tensor::Initializer>(t.init.kind));
     p->set_init_value(t.init.value);
+    p->mutable_aliases()->Assign(t.aliases.begin(), t.aliases.end());
   }
   return out;
 }
@@ -30,7 +31,8 @@ absl::StatusOr<ModelSpec> FromProto(const v1::Model& model) {
     out.tensors.push_back({p.name(),
                            {p.shape().begin(), p.shape().end()},
                            static_cast<TensorKind>(p.kind()),
-                           {static_cast<Initializer::Kind>(p.init()), p.init_value()}});
+                           {static_cast<Initializer::Kind>(p.init()), p.init_value()},
+                           {p.aliases().begin(), p.aliases().end()}});
   }
   WEIR_RETURN_IF_ERROR(out.Validate());
   return out;

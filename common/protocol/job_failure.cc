@@ -110,14 +110,20 @@ std::string NonFiniteValue(absl::string_view what, float value) {
   return absl::StrCat(what, " is ", std::isnan(value) ? "NaN" : value > 0 ? "Inf" : "-Inf");
 }
 
-std::string NonFinitePush(uint32_t worker, absl::string_view task, absl::string_view found, uint64_t clock) {
-  return absl::StrCat("worker ", worker, " (", task, "): ", found, " at clock ", clock);
+std::string NonFinitePush(uint32_t worker, absl::string_view task, absl::string_view found, uint64_t clock,
+                          uint64_t batch, uint64_t first_example, uint64_t examples) {
+  return absl::StrCat("worker ", worker, " (", task, "): ", found, " at clock ", clock,
+                      examples == 0 ? ""
+                                    : absl::StrCat(", batch ", batch, " (examples ", first_example, " to ",
+                                                   first_example + examples - 1, " in the job's order)"));
 }
 
 absl::Status Divergence(absl::string_view push) {
-  return JobFailure(v1::FAILURE_DIVERGED,
-                    absl::StrCat("training diverged: ", push,
-                                 "; try a lower optimizer.learning_rate, train.clip_norm or a warm-up"));
+  return JobFailure(
+      v1::FAILURE_DIVERGED,
+      absl::StrCat("training diverged: ", push,
+                   "; look for NaN and Inf in the batch's inputs and loss, and if there are none "
+                   "try a lower optimizer.learning_rate, train.clip_norm or a warm-up"));
 }
 
 absl::Status Misfit(absl::string_view why) {

@@ -45,8 +45,10 @@ absl::Status FromDetails(absl::StatusCode code, absl::string_view text, absl::st
 // "WHAT is NaN", "Inf" or "-Inf"; "WHAT is not finite" if `value` is finite, and so has changed since it was
 // found.
 std::string NonFiniteValue(absl::string_view what, float value);
-// "worker 1 (worker:1): FOUND at clock 7"; found: "the gradient of dense_0/weight[12] is NaN".
-std::string NonFinitePush(uint32_t worker, absl::string_view task, absl::string_view found, uint64_t clock);
+// "worker 1 (worker:1): FOUND at clock 7, batch 12 (examples 96 to 103 in the job's order)"; found: "the
+// gradient of dense_0/weight[12] is NaN". examples: 0 if the push names no batch.
+std::string NonFinitePush(uint32_t worker, absl::string_view task, absl::string_view found, uint64_t clock,
+                          uint64_t batch, uint64_t first_example, uint64_t examples);
 // FAILURE_DIVERGED: the failure of a job, or of a worker, that ends with such a push.
 absl::Status Divergence(absl::string_view push);
 

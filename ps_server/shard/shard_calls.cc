@@ -140,8 +140,10 @@ std::string Shard::NonFinite(const PushArrival& arrival) const {
     const auto& [at, value] = *arrival.non_finite();
     return NonFiniteValue(absl::StrCat("the gradient of ", store_->Describe(at)), value);
   };
-  return NonFinitePush(push.caller().worker(), members_.TaskOf(push.caller().worker()), found(),
-                       push.clock());
+  const uint64_t batch = push.batch_plus_one() - 1;
+  return NonFinitePush(push.caller().worker(), members_.TaskOf(push.caller().worker()), found(), push.clock(),
+                       batch, batch * options_.config.data().batch_size(),
+                       push.batch_plus_one() == 0 ? 0 : push.examples());
 }
 
 v1::PushReply Shard::NewReply(v1::Outcome outcome, std::string reason) const {

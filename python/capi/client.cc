@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -185,6 +186,10 @@ class KeptOptions {
          {&options_.cluster, &options_.task, &options_.token_file, &options_.history, &options_.log_level}) {
       if (*text != nullptr) *text = texts_.emplace_back(*text).c_str();
     }
+    for (const weir_fingerprint& of : absl::MakeConstSpan(options.fingerprints, options.n_fingerprints)) {
+      fingerprints_.push_back({texts_.emplace_back(of.name).c_str(), texts_.emplace_back(of.value).c_str()});
+    }
+    options_.fingerprints = fingerprints_.data();
   }
   KeptOptions(const KeptOptions&) = delete;
   const weir_options& options() const { return options_; }
@@ -192,6 +197,7 @@ class KeptOptions {
  private:
   weir_options options_;
   std::deque<std::string> texts_;
+  std::vector<weir_fingerprint> fingerprints_;
 };
 
 // `of` the membership, unless there is none.

@@ -54,6 +54,7 @@ absl::StatusOr<ModelSpec> ModelOf(const weir_tensor* tensors, size_t n) {
     tensor.shape.assign(tensors[i].shape, tensors[i].shape + tensors[i].rank);
     if (tensors[i].buffer != 0) tensor.kind = TensorKind::kBuffer;
     tensor.init.value = tensors[i].value;
+    tensor.aliases.assign(tensors[i].aliases, tensors[i].aliases + tensors[i].n_aliases);
     switch (tensors[i].initializer) {
       case WEIR_CONSTANT:
         tensor.init.kind = Initializer::Kind::kConstant;

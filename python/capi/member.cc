@@ -88,6 +88,9 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
   client.job_config = config.SerializeAsString();
   WEIR_ASSIGN_OR_RETURN(client.history_path, ExpandedPath(Text(options.history)));
   client.train_examples = options.train_examples;
+  for (const weir_fingerprint& of : absl::MakeConstSpan(options.fingerprints, options.n_fingerprints)) {
+    client.fingerprints.push_back({of.name, of.value});
+  }
   if (environment.has_value()) {
     WEIR_RETURN_IF_ERROR(CheckTask(environment->task, client.reader));
     client.task = environment->task.ToString();

@@ -73,6 +73,9 @@ typedef struct {
   // Not 0: running statistics. A push holds their new values instead of a gradient, which are assigned: in
   // sync the mean over the step's parts, else those of each push.
   int buffer;
+  // Other names that the model has for this tensor, under which an export holds it, too.
+  const char* const* aliases;
+  size_t n_aliases;
 } weir_tensor;
 
 // Rows of one embedding table of the job.
@@ -89,6 +92,11 @@ weir_error* weir_save_weights(const char* directory, const weir_tensor* tensors,
 
 // ---- membership
 
+typedef struct weir_fingerprint {
+  const char* name;  // for messages: "the training set's examples"
+  const char* value;
+} weir_fingerprint;
+
 typedef struct {
   // As the flags of `worker`; NULL: from the environment (TF_CONFIG, WEIR_TOKEN_FILE).
   const char* cluster;
@@ -104,6 +112,10 @@ typedef struct {
   uint32_t servers;
   // Not 0: this member reads weights of a cluster's job, and takes no part in training. train_examples is 0.
   int reader;
+  // What must be the same for every worker of the job, at most 16; ps:0 compares those with the same name. A
+  // name has 1 to 64 bytes, a value at most 128.
+  const weir_fingerprint* fingerprints;
+  size_t n_fingerprints;
 } weir_options;
 
 // Finds the servers or, where there is no cluster, starts some in this process, on loopback. Does not join

@@ -11,12 +11,17 @@ from typing import TYPE_CHECKING, Any, Callable
 
 class Tensor(Structure):
     _fields_ = [("name", c_char_p), ("shape", POINTER(c_int64)), ("rank", c_size_t), ("initializer", c_int),
-                ("value", c_float), ("buffer", c_int)]
+                ("value", c_float), ("buffer", c_int), ("aliases", POINTER(c_char_p)), ("n_aliases", c_size_t)]
+
+
+class Fingerprint(Structure):
+    _fields_ = [("name", c_char_p), ("value", c_char_p)]
 
 
 class Options(Structure):
     _fields_ = [("cluster", c_char_p), ("task", c_char_p), ("token_file", c_char_p), ("history", c_char_p),
-                ("log_level", c_char_p), ("train_examples", c_uint64), ("servers", c_uint32), ("reader", c_int)]
+                ("log_level", c_char_p), ("train_examples", c_uint64), ("servers", c_uint32), ("reader", c_int),
+                ("fingerprints", POINTER(Fingerprint)), ("n_fingerprints", c_size_t)]
 
 
 class Membership(Structure):

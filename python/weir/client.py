@@ -13,6 +13,7 @@ from ._library import library
 from ._work_calls import WorkCall, WorkCalls
 from .errors import ConfigError, Drained, Error, JobDone, check
 from .exchange import Exchange, Gate, Gradient, Pushed, View, Weights, Work
+from .fingerprints import EXAMPLES, in_cluster, of_program, of_training_set
 from .future import Future
 from .job import ExampleOrder, Job, Model, Tensor
 from .progress import is_live, say
@@ -42,6 +43,11 @@ class Client:
     progress: steps() shows on stderr how far the job is, in one line. By default where the servers are in this process,
         and stderr is a terminal or a notebook.
 
+    train_set: the training set, of which join() compares a few examples with those of the other workers: an array, a tuple
+        or dict of arrays, or anything that has an example at each index. By default nothing is compared but train_examples.
+    code_version: text that must be the same for every worker. By default in sync that of the program's main file.
+    fingerprints: name -> value, at most 8 texts of 64 and 128 bytes: what else must be the same for every worker.
+
     reader: this client reads the weights of a cluster's job, and takes no part in training. snapshot() and
         wait_draining() are for it.
 
@@ -61,22 +67,32 @@ class Client:
                  cluster: str | None = None,
                  task: str | None = None, token_file: str | None = None, history: str | None = None,
                  log_level: str | None = None, servers: int = 1, overrides: Sequence[str] = (), reader: bool = False,
-                 progress: bool | None = None):
+                 progress: bool | None = None, train_set: Any = None, code_version: str | None = None,
+                 fingerprints: Mapping[str, str] | None = None):
         self.job = job if isinstance(job, Job) else Job(job, overrides)
+        if not isinstance(tensors, Mapping) or not hasattr(train_examples, "__index__"):
+            raise ConfigError(f"tensors must be a mapping, and train_examples a whole number; got {type(tensors).__name__} and "
+                              f"{type(train_examples).__name__}. The order is weir.Client(job, tensors, train_examples)")
         self.model = Model(tensors)
         #: The job's embedding tables: name -> dim, the values of a row.
         self.tables = Tables(self.job)
         self.train_examples = train_examples
+        alike = dict(fingerprints or {})
         if not reader:
             self.order = ExampleOrder(train_examples, int(self.job.config["seed"]))
+            if train_set is not None and in_cluster(cluster):
+                alike.update(of_training_set(train_set, self.order(0, min(EXAMPLES, train_examples)).tolist()))
+            alike.update(of_program(code_version, self.job.get("consistency.mode") == "sync"))
         if servers < 1:
             raise ConfigError(f"servers must be at least 1, got {servers}")
 
         def encoded(text: str | None) -> bytes | None:
             return None if text is None else os.fsencode(text)
 
+        pairs = [_library.Fingerprint(name.encode(), value.encode()) for name, value in alike.items()]
         options = _library.Options(encoded(cluster), encoded(task), encoded(token_file), encoded(history),
-                                   encoded(log_level), train_examples, servers, reader)
+                                   encoded(log_level), train_examples, servers, reader,
+                                   (_library.Fingerprint * len(pairs))(*pairs), len(pairs))
         opened = library.open(self.job._handle, ctypes.byref(options), self.model.array, len(self.model.names))
         self._handle = Future(opened, _take_client).result()
         self._closed = False
@@ -276,9 +292,9 @@ class Client:
         """Yields each piece of work that this worker has to do, in every mode, until the job's examples are done; call
         push() of each. Joins if need be, joins again where the membership was lost, and leaves at the end.
 
-        result: arrays for the model's tensors, which get the trained weights before this worker leaves; with them result_rows
-        get the rows of their keys. JobDone: the job was done before this worker came, so that there is no result; but where
-        the servers are in this process, result and result_rows get what the job's last checkpoint has.
+        result: arrays for the model's tensors, which get the trained weights before this worker leaves; an empty dict gets arrays,
+        too. With them result_rows get the rows of their keys. JobDone: the job was done before this worker came, so that there is
+        no result; but where the servers are in this process, result and result_rows get what the job's last checkpoint has.
         """
         from .steps import run
         return run(self, result, result_rows)

@@ -8,6 +8,7 @@
 """
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any, Iterator, Mapping, Sequence
 
@@ -69,21 +70,27 @@ class Step:
     """One piece of work.
 
     params: the tree of weights to compute with. examples: int32 indices of its examples, in [0, train_examples).
-    work: what it is (weir.Work). work.batch, its number in the job, makes a key for random numbers that is the same
-    whichever worker computes it.
+    work: what it is (weir.Work). seed: of the batch (weir.Step.seed).
     """
 
     def __init__(self, step: _Step, params: Any):
         self._step = step
         self.params = params
-        self.work = step.work
+        self.work, self.seed = step.work, step.seed
         self.examples: npt.NDArray[np.int32] = step.examples
+
+    @functools.cached_property
+    def key(self) -> jax.Array:
+        """A key for JAX's random numbers, of the batch's seed: it does not depend on which worker computes the batch, and no two
+        batches have the same."""
+        # Without jax_enable_x64 a key takes the low 32 bits of a number.
+        return jax.random.fold_in(jax.random.PRNGKey(self.seed & 0x7FFFFFFF), self.seed >> 31)
 
     def push(self, gradient: Any, *, loss: Any = None) -> None:
         """Sends the gradient: a tree like params, the mean over the examples. Waits for JAX to compute it, not for the
         servers. loss: the mean loss (a number or array), which `weir status` and the summary show. train.clip_norm of the
         job applies."""
-        self._step.push(flatten(gradient), loss=None if loss is None else float(loss))
+        self._step.push(flatten(gradient), loss=loss)
 
 
 class Trainer:

@@ -36,6 +36,7 @@ class Tensor:
     buffer: running statistics. A push holds their new values instead of a gradient. In sync the step gives them the mean
         over its parts; otherwise they are those of the newest push.
     values: the initial values instead, float32 of this shape, which a worker uploads (Client).
+    aliases: other names that the model has for this tensor (tied weights). `weir export` writes it under each of its names.
     """
 
     shape: tuple[int, ...]
@@ -43,6 +44,7 @@ class Tensor:
     value: float = 0.0
     buffer: bool = False
     values: SupportsDLPack | None = field(default=None, repr=False, compare=False)
+    aliases: tuple[str, ...] = ()
 
     @staticmethod
     def of(given: Tensor | Sequence[int] | Floats) -> Tensor:
@@ -65,10 +67,15 @@ class Job:
     """
 
     def __init__(self, job: str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = ()):
+        if not isinstance(job, (str, os.PathLike, Mapping)):
+            raise ConfigError(f"job must be the path of a job's config, or a mapping with its fields; got {type(job).__name__}")
         sets = [*overrides, *json.loads(os.environ.get("WEIR_SET", "[]"))]
         array = (ctypes.c_char_p * len(sets))(*(s.encode() for s in sets))
         path = None if isinstance(job, Mapping) else os.fsencode(job)
-        text = json.dumps(job).encode() if isinstance(job, Mapping) else None
+        try:
+            text = json.dumps(job).encode() if isinstance(job, Mapping) else None
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"job must be a mapping with the fields of a job's config, as JSON has them: {error}") from error
         handle = ctypes.c_void_p()
         check(library.load_job(path, text, array, len(sets), ctypes.byref(handle)))
         self._handle: ctypes.c_void_p | None = handle
@@ -149,16 +156,23 @@ class Model:
             entry.name, entry.shape, entry.rank = name.encode(), dimensions, len(shape)
             entry.initializer = _UPLOADED if self.initial else _INITIALIZERS[tensor.initializer]
             entry.value, entry.buffer = tensor.value, tensor.buffer
+            aliases = (ctypes.c_char_p * len(tensor.aliases))(*(alias.encode() for alias in tensor.aliases))
+            self._keep.append(aliases)
+            entry.aliases, entry.n_aliases = aliases, len(aliases)
 
     def split(self, flat: Floats) -> FlatTensors:
         """The tensors in flat memory, which holds them end to end."""
         return FlatTensors(self, flat)
 
     def place(self, given: Arrays, what: str, writeable: bool) -> tuple[Any, ctypes.Array[ctypes.c_void_p]]:
-        """What keeps the tensors' memory, and where they lie. ConfigError: a tensor is missing, unknown, not as the model has
-        it, or not in memory that can be used where it is."""
+        """What keeps the tensors' memory, and where they lie. An empty dict that is to be written gets arrays. ConfigError: a tensor
+        is missing, unknown, not as the model has it, or not in memory that can be used where it is."""
         if isinstance(given, FlatTensors) and given.model is self:
             return given, given.pointers
+        if not isinstance(given, Mapping):
+            raise ConfigError(f"{what}: must be arrays by name, got {type(given).__name__}")
+        if writeable and isinstance(given, dict) and not given:
+            given.update({name: np.empty(shape, dtype=np.float32) for name, shape in zip(self.names, self.shapes)})
         arrays = as_numpy(given, what)
         return arrays, self.pointers(arrays, what, writeable)
 
@@ -190,6 +204,9 @@ def save_weights(directory: str | os.PathLike[str], weights: Mapping[str, Floats
     weights: the model's tensors by name, float32, in the model's order. buffers: which of them are running statistics
         (Tensor.buffer).
     """
+    if not isinstance(weights, Mapping):
+        raise ConfigError(f"weights must be arrays by name, got {type(weights).__name__}; the order is weir.save_weights(directory, "
+                          "weights)")
     arrays = {name: np.asarray(array, dtype=np.float32, order="C") for name, array in weights.items()}
     model = Model({name: Tensor(array.shape, buffer=name in buffers) for name, array in arrays.items()})
     check(library.save_weights(os.fsencode(directory), model.array, len(model.names),

@@ -13,11 +13,12 @@ import numpy.typing as npt
 
 from ._dlpack import Arrays
 from .client import Client
-from .errors import Error, Fenced, JobDone
+from .errors import ConfigError, Error, Fenced, JobDone
 from .exchange import Gate, Gradient, Pushed, Weights, Work
 from .future import Future
 from .job import FlatTensors, Floats
 from .progress import ProgressLine, say
+from .randomness import batch_seed, seed_globals
 from .tables import Keys, Rows, RowSet
 
 T = TypeVar("T")
@@ -26,6 +27,20 @@ _log = logging.getLogger("weir")
 
 # After this many memberships in a row without any progress the loop gives up, as `worker` does.
 _FRUITLESS = 10
+
+
+def loss_of(loss: Any) -> float | None:
+    """The loss as a number. ConfigError: it is not one."""
+    if loss is None:
+        return None
+    shape = getattr(loss, "shape", ())
+    try:
+        if not isinstance(loss, (str, bytes)) and math.prod(shape) == 1:
+            return float(loss)
+    except (TypeError, ValueError):
+        pass
+    kind = type(loss).__name__ + (f" of shape {tuple(shape)}" if shape else "")
+    raise ConfigError(f"loss must be one number, the mean loss over the batch's examples; got {kind}")
 
 
 class Step:
@@ -55,6 +70,13 @@ class Step:
     def examples(self) -> npt.NDArray[np.int32]:
         """The indices of the work's examples, in [0, train_examples)."""
         return self._loop.client.order(self.work.first_example, self.work.examples)
+
+    @property
+    def seed(self) -> int:
+        """For random numbers of this step, in [0, 2^63): a function of the job's seed and the batch alone, so that the numbers do not
+        depend on which worker computes the batch, and no two batches have the same. numpy.random and `random` begin each
+        step with it."""
+        return batch_seed(self._loop.job_seed, self.work.batch)
 
     @property
     def gradient(self) -> Gradient:
@@ -120,13 +142,17 @@ class Step:
         if self._gate is not None:
             self._gate.ready(name)
 
-    def push(self, gradient: Arrays | None = None, *, loss: float | None = None, rows: Rows | None = None) -> None:
+    def push(self, gradient: Arrays | None = None, *, loss: Any = None, rows: Rows | None = None) -> None:
         """Sends the gradient: the mean over the examples. Returns at once; the memory must not be written again.
 
-        gradient: by default step.gradient. train.clip_norm applies, to rows with it. loss: the mean loss over the examples,
-        which `weir status` and the summary show. rows: the gradient of rows, {"table": (keys, values)}; that of a key which
-        comes several times is summed.
+        gradient: by default step.gradient. train.clip_norm applies, to rows with it. loss: the mean loss over the examples (a number,
+        or an array of one), which `weir status` and the summary show. rows: the gradient of rows, {"table": (keys, values)}; that of
+        a key which comes several times is summed.
         """
+        if gradient is not None and not isinstance(gradient, Mapping):
+            raise ConfigError(f"push() takes the gradient first, arrays by name, got {type(gradient).__name__}; give the loss by its "
+                              "name: push(loss=loss)")
+        mean_loss = loss_of(loss)
         self._check_open()
         if self._late:
             pass
@@ -139,7 +165,7 @@ class Step:
             raise Error("a part of step.gradient is on its way, since ready() was called; put all of it there, and call "
                         "push() without a gradient")
         if not self._late:
-            self._loop.report(self.work, loss)
+            self._loop.report(self.work, mean_loss)
         self.pushed = True
 
     def _check_open(self) -> None:
@@ -168,8 +194,9 @@ class Step:
 class _Membership:
     """The loop from joining until the job is done or the membership ends."""
 
-    def __init__(self, client: Client, progress: "_Progress", recycles: bool):
-        self.client, self.progress, self._recycles = client, progress, recycles
+    def __init__(self, client: Client, progress: "_Progress", recycles: bool, seeds: bool):
+        self.client, self.progress, self._recycles, self._seeds = client, progress, recycles, seeds
+        self.job_seed = int(client.job.config["seed"])
         # Memory that no push uses any more.
         self._spare: list[Gradient] = []
         self.progressed = False
@@ -202,6 +229,8 @@ class _Membership:
             assert self._base is not None
             self.progress.begin(self.client)
             step = Step(self, work, self._views[0], self._base)
+            if self._seeds:
+                seed_globals(step.seed)
             yield step
             if step._error is not None:
                 raise step._error
@@ -332,12 +361,13 @@ class _Progress:
 
 
 def run(client: Client, result: Arrays | None = None, result_rows: Rows | None = None,
-        recycles: bool = False) -> Iterator[Step]:
+        recycles: bool = False, seeds: bool = True) -> Iterator[Step]:
     """Yields each step of the job that this worker has to do, until the job is done; then it has left the job.
 
     result: the model's tensors, float32, which get the newest weights when the job's examples are done; and result_rows
         the rows of their keys, of the same version.
     recycles: the caller uses no step.gradient after its push, so that a later step may have the same memory.
+    seeds: numpy.random and `random` are seeded for each step; otherwise the caller does so.
 
     A membership that is lost (the lease ended, or the job went back to a checkpoint) begins again, as long as there is
     progress. Other errors are raised.
@@ -347,11 +377,11 @@ def run(client: Client, result: Arrays | None = None, result_rows: Rows | None =
         client.model.place(result, "steps", writeable=True)
         client.tables.place(result_rows, "steps", writeable=True)
     with contextlib.closing(_Progress()) as progress:
-        yield from _memberships(client, result, result_rows, progress, recycles)
+        yield from _memberships(client, result, result_rows, progress, recycles, seeds)
 
 
 def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None, progress: _Progress,
-                 recycles: bool) -> Iterator[Step]:
+                 recycles: bool, seeds: bool) -> Iterator[Step]:
     fruitless, furthest = 0, 0
     while True:
         membership: _Membership | None = None
@@ -363,7 +393,7 @@ def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None
                     client.join()
                 start = client.start_clock
                 progress.restart()
-                membership = _Membership(client, progress, recycles)
+                membership = _Membership(client, progress, recycles, seeds)
                 yield from membership.run()
             except JobDone as done:
                 # This worker stood still, or came late, while others did all the work; or an earlier run has done it, and its servers

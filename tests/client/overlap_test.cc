@@ -81,14 +81,17 @@ void SetOnNonfinite(ClientFixture& f, v1::ConsistencyConfig::OnNonfinite what) {
 }
 std::string Diverged(const std::string& found) {
   return "training diverged: worker 0 (worker:0): " + found +
-         " at clock 0; try a lower optimizer.learning_rate, train.clip_norm or a warm-up";
+         " at clock 0, batch 0 (examples 0 to 9 in the job's order); look for NaN and Inf in the batch's "
+         "inputs "
+         "and loss, and if there are none try a lower optimizer.learning_rate, train.clip_norm or a warm-up";
 }
 
 // Every shard received the refusal, and none has a gradient.
 void CheckRefused(const ClientFixture& f, size_t shards, const std::string& expected) {
   CHECK(f.cluster.pushes().size() == shards);
   for (const FakeCluster::Push& push : f.cluster.pushes()) {
-    CHECK(push.header.refused() == "worker 0 (worker:0): " + expected + " at clock 0");
+    CHECK(push.header.refused() ==
+          "worker 0 (worker:0): " + expected + " at clock 0, batch 0 (examples 0 to 9 in the job's order)");
     CHECK(push.header.batch_plus_one() > 0);
     CHECK(push.gradient.empty());
   }

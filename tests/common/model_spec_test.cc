@@ -1,6 +1,7 @@
 #include "common/model/model_spec.h"
 
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include "catch2/catch.hpp"
@@ -65,6 +66,26 @@ TEST_CASE("A bad model spec is refused") {
   m.tensors[0].shape = std::vector<int64_t>(32, 1);
   CHECK(m.Validate().ok());
   m.tensors[0].shape.push_back(1);
+  CHECK_FALSE(m.Validate().ok());
+}
+
+TEST_CASE("Aliases are names, of which a model's identity does not depend") {
+  ModelSpec m = TwoTensors();
+  const ModelSpec plain = m;
+  m.tensors[0].aliases = {"b/weight", "c/weight"};
+  CHECK(m.Validate().ok());
+  CHECK(m.Hash() == plain.Hash());
+  CHECK(plain.FirstDifference(m).empty());
+  for (const char* taken : {"a/weight", "a/bias", "b/weight"}) {
+    m.tensors[1].aliases = {taken};
+    CHECK(m.Validate().message() == std::string("two tensors are named '") + taken + "'");
+  }
+  m.tensors[1].aliases = {""};
+  CHECK(m.Validate().message() == "tensor 'a/bias' has an alias of 0 bytes; 1 to 1024 are allowed");
+  m.tensors[1].aliases = {std::string(1025, 'x')};
+  CHECK_FALSE(m.Validate().ok());
+  for (size_t i = 0; i <= kMaxTensors; ++i) m.tensors[1].aliases.push_back(std::to_string(i));
+  m.tensors[1].aliases.erase(m.tensors[1].aliases.begin());
   CHECK_FALSE(m.Validate().ok());
 }
 

@@ -140,7 +140,7 @@ TEST_CASE("keep_best: its checkpoint stays beside the last one, and holds the we
     REQUIRE(found.status() == absl::OkStatus());
     const auto reader = CheckpointReader::Open(FileSystem::Posix(), found->folder);
     REQUIRE(reader.status() == absl::OkStatus());
-    REQUIRE(reader->Export(to) == absl::OkStatus());
+    REQUIRE(reader->Export(to).status() == absl::OkStatus());
   }
   const auto weights = [](const std::string& file) {
     const std::string bytes = ReadWholeFile(file);

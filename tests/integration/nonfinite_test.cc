@@ -89,7 +89,7 @@ void CheckStop(const std::vector<std::string>& set) {
     INFO(task);
     job.ExpectExit(task, kExitInternal, kEndLimit);
     CHECK_THAT(job[task].log(), Contains("training diverged: worker ") && Contains("the gradient of ") &&
-                                    Contains("; try a lower optimizer.learning_rate"));
+                                    Contains(" try a lower optimizer.learning_rate"));
   }
 }
 
@@ -121,7 +121,7 @@ void CheckDivergence(const std::string& mode, const std::string& on_nonfinite) {
                                     (Contains(": the mean loss of the last 50 batches is ") ||
                                      Contains(": the losses of the last 50 batches are not finite")) &&
                                     Contains(" (train.divergence = 10) at clock ") &&
-                                    Contains("; try a lower optimizer.learning_rate"));
+                                    Contains(" try a lower optimizer.learning_rate"));
   }
 }
 

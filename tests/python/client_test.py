@@ -327,6 +327,38 @@ class Errors(unittest.TestCase):
             self.error(weir.ConfigError, "steps: w must be float32", lambda: next(client.steps(wrong)))
         self.error(weir.ConfigError, "closed", lambda: client.next_work())
 
+    def test_arguments_in_another_order(self):
+        order = "The order is weir.Client(job, tensors, train_examples)"
+        for call, text in ((lambda: weir.Client(job(), EXAMPLES, TENSORS), f"got int and dict. {order}"),
+                           (lambda: weir.Client(job(), TENSORS, "120"), f"got dict and str. {order}"),
+                           (lambda: weir.Client(EXAMPLES, TENSORS, EXAMPLES), "job must be the path of a job's config, or a mapping"),
+                           (lambda: weir.Client({"w": np.zeros(3)}, job(), EXAMPLES), "job must be a mapping with the fields of a job's"),
+                           (lambda: weir.save_weights({"w": np.zeros(3)}, "folder"), "got str; the order is weir.save_weights(")):
+            self.error(weir.ConfigError, text, call)
+
+    def test_a_loss_or_a_gradient_of_another_type(self):
+        with self.client() as client:
+            step = next(client.steps())
+            step.gradient.flat[:] = 0
+            for loss, text in (("0.5", "got str"), (np.zeros(3), "got ndarray of shape (3,)"), ([0.5], "got list"), (1j, "got complex")):
+                self.error(weir.ConfigError, f"loss must be one number, the mean loss over the batch's examples; {text}",
+                           lambda: step.push(loss=loss))
+            self.error(weir.ConfigError, "got float; give the loss by its name: push(loss=loss)", lambda: step.push(0.5))
+            step.push(loss=np.float32([[0.5]]))
+
+    def test_an_empty_dict_gets_arrays(self):
+        trained, read = {}, {}
+        with self.client() as client:
+            for step in client.steps(trained):
+                if step.work.batch == 0:
+                    client.snapshot(read).result()
+                    np.testing.assert_array_equal(read["w"], step.weights["w"])
+                step.gradient.flat[:] = 1
+                step.push()
+        self.assertEqual({name: (a.shape, a.dtype) for name, a in trained.items()},
+                         {"w": ((INPUTS,), np.float32), "b": ((), np.float32)})
+        self.assertFalse(np.array_equal(trained["w"], read["w"]))
+
     def test_a_push_that_lacks_something(self):
         gradient = {"w": np.zeros(INPUTS, np.float32), "b": np.zeros((), np.float32)}
         with self.client() as client:
@@ -352,7 +384,8 @@ class Errors(unittest.TestCase):
                     step.gradient.flat[:] = np.nan
                     step.push()
 
-        error = self.error(weir.Diverged, "the gradient of w[0] is NaN", run)
+        error = self.error(weir.Diverged, "the gradient of w[0] is NaN at clock 0, batch 0 (examples 0 to 9 in the job's order); look for NaN",
+                           run)
         self.assertEqual(error.exit_code, 70)
 
     def test_a_step_that_is_not_pushed(self):

@@ -132,6 +132,20 @@ class Training(unittest.TestCase):
             for array, copy in zip(weir.jax.flatten(params).values(), copies):
                 np.testing.assert_array_equal(array, copy)
 
+    def test_random_numbers(self):
+        """Of the job's seed and the batch alone, in every mode."""
+        runs = []
+        for mode in ("sync", "async"):
+            drawn = {}
+            with weir.jax.Trainer(job(consistency={"mode": mode}), make_params(), EXAMPLES) as trainer:
+                for step in trainer.steps():
+                    drawn[step.work.batch] = jax.random.uniform(step.key).item(), np.random.default_rng(step.seed).random(), np.random.rand()
+                    step.push(jax.tree_util.tree_map(jnp.zeros_like, step.params))
+            runs.append(drawn)
+        self.assertEqual(*runs)
+        numbers = np.ravel(list(runs[0].values()))
+        self.assertEqual(len(np.unique(numbers)), 3 * EPOCHS * EXAMPLES // BATCH)
+
     def test_snapshot(self):
         x, y = examples()
         with weir.jax.Trainer(job(), make_params(), EXAMPLES) as trainer:

@@ -196,6 +196,23 @@ class Use(unittest.TestCase):
         self.assertEqual(versions[0], 0)
         self.assertEqual(versions[-1], STEPS - 1)
 
+    def test_a_snapshot_between_forward_and_backward(self):
+        """The gradient is that of the weights that forward had, whatever the model has in the meantime."""
+        model, data = train.make_model(0), train.Examples()
+        opt = self.optimizer(model, data)
+        for x, y, *_ in opt.loader():
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            with opt.snapshot(), torch.no_grad():
+                model(x)
+            loss.backward()
+            grads = [p.grad.clone() for p in model.parameters()]
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            for p, grad in zip(model.parameters(), grads):
+                self.assertTrue(torch.equal(p.grad, grad))
+            opt.step(loss=loss.reshape(1, 1))
+
     def test_misuse_is_refused_with_what_to_do(self):
         def loop(change):
             opt = self.optimizer()
@@ -226,6 +243,16 @@ class Use(unittest.TestCase):
             ("map-style", lambda: self.optimizer(data=iter([]))),
             ("train.micro_batches", lambda: self.optimizer(train={"micro_batches": 2})),
             ("worker", lambda: self.optimizer(cluster={"workers": 2}).loader().__next__()),
+            ("opt.step(loss=loss)", lambda: loop(lambda opt: opt.step(torch.tensor(0.5)))),
+            ("got Tensor of shape (3,)", lambda: loop(lambda opt: opt.step(loss=torch.ones(3)))),
+            ("got str", lambda: loop(lambda opt: opt.step(loss="0.5"))),
+            ("got list", lambda: loop(lambda opt: opt.step(loss=[0.5]))),
+            ("the order is weir.torch.Optimizer(model, job, train_set)",
+             lambda: weir.torch.Optimizer(train.make_model(), train.Examples(), job())),
+            ("got Sequential", lambda: weir.torch.Optimizer(train.make_model(), train.make_model(), train.Examples())),
+            ("model must be the torch.nn.Module itself, got dict", lambda: weir.torch.Reader(job(), train.make_model())),
+            ("model must be the torch.nn.Module itself, got str", lambda: weir.torch.save_weights("folder", train.make_model())),
+            ("sampler cannot be given to loader(): the job gives out", lambda: self.optimizer().loader(sampler=[1, 2])),
         ]
         for text, call in cases:
             with self.subTest(text):

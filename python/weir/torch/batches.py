@@ -2,13 +2,16 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, List
 
 import torch.utils.data
 
 from ..errors import ConfigError
 from ..exchange import Work
+from ..fingerprints import Generators, of_examples, of_subset, read_twice
 from ..job import ExampleOrder
+from ..randomness import examples_seed
+from .device import seed_on_host
 
 
 class WorkPredictor:
@@ -47,14 +50,16 @@ class WorkPredictor:
 
 
 class Batches:
-    """The batch of each work: from processes that make the probable ones ahead, or made here.
+    """The batch of each work: from processes that make the probable ones ahead, or made here. The global random numbers, of
+    whichever process makes it, are seeded for each batch.
 
     Iterating begins with the processes, before this process has any connection: a fork would share it.
     """
 
     def __init__(self, dataset: Any, order: ExampleOrder, batch: int, parts: int, num_workers: int,
-                 collate: Callable[[list[Any]], Any] | None, **options: Any):
-        self._dataset, self._order, self._batch = dataset, order, batch
+                 collate: Callable[[list[Any]], Any] | None, job_seed: int, compared: int, **options: Any):
+        """compared: of how many examples `fingerprints` are."""
+        self._dataset, self._order, self._batch, self._job_seed = dataset, order, batch, job_seed
         self._collate = collate or torch.utils.data.default_collate
         self._predictor = WorkPredictor(batch, parts)
         self._ahead: Iterator[Any] | None = None
@@ -63,10 +68,15 @@ class Batches:
         self._peeked: tuple[int, Any] | None = None
         # Of the batch that follows, and whether the last guess was right.
         self._guess, self._guesses = -1, False
+        self._chosen = [order(begin, min(batch, compared - begin)).tolist() for begin in range(0, compared, batch)]
+        # Each twice by the same process: its generators go on in between, if they are not known, and not seeded.
+        self._requests = self._chosen + (self._chosen * num_workers)[:-len(self._chosen) % max(num_workers, 1)] + self._chosen
         if num_workers > 0:
             loader = torch.utils.data.DataLoader(dataset, batch_sampler=_Endless(self._indices), collate_fn=collate,
-                                                 num_workers=num_workers, **options)
+                                                 num_workers=num_workers, generator=_generator(job_seed), **options)
             self._ahead = iter(loader)
+        #: Of the training set, for the other workers' to be compared with.
+        self.fingerprints = self._compare() if compared > 0 else {}
 
     def __call__(self, work: Work) -> Any:
         self._predictor.saw(work)
@@ -107,30 +117,55 @@ class Batches:
         if self._guesses:
             self._peeked = self._guess, self._make(self._guess, self._batch)
 
+    def _compare(self) -> dict[str, str]:
+        if self._ahead is None:
+            first, second = read_twice(lambda: [self._made_of(indices) for indices in self._chosen], self._dataset, self._collate)
+        else:
+            # Where the other batches are made: a file that a data set opens when it is first read must not be open in this process,
+            # which may fork other loaders.
+            made = [next(self._ahead) for _ in self._requests]
+            first, second = made[:len(self._chosen)], made[-len(self._chosen):]
+        return {**of_subset(self._dataset), **of_examples(first, second)}
+
     def _make(self, first: int, examples: int) -> Any:
-        indices = self._order(first, examples).tolist()
+        seed_on_host(self._seed(first))
+        return self._made_of(self._order(first, examples).tolist())
+
+    def _made_of(self, indices: list[int]) -> Any:
         # As PyTorch's own loaders, from 2.0 on.
         whole = getattr(self._dataset, "__getitems__", None)
         return self._collate([self._dataset[i] for i in indices] if whole is None else whole(indices))
 
     def _indices(self) -> Iterator[list[int]]:
+        for indices in self._requests:
+            yield _Seeded(indices, 0, compares=True)
         while True:
             first = self._predictor.next()
             self._begun.append(first)
-            yield self._order(first, self._batch).tolist()
+            yield _Seeded(self._order(first, self._batch).tolist(), self._seed(first))
+
+    def _seed(self, first: int) -> int:
+        return examples_seed(self._job_seed, first // self._batch)
 
 
 class StreamBatches:
     """A batch for each work from this process's own passes over an IterableDataset: the next one, whatever the work. The
-    processes that make them begin with this, before this process has any connection."""
+    processes that make them begin with this, before this process has any connection.
 
-    def __init__(self, dataset: Any, batch: int, num_workers: int, collate: Callable[[list[Any]], Any] | None,
+    seed: this worker's own, since all workers may have the same stream. Where batches are made here the global random numbers are
+    seeded for each; the processes have other seeds than those of other workers.
+    """
+
+    def __init__(self, dataset: Any, batch: int, num_workers: int, collate: Callable[[list[Any]], Any] | None, seed: int,
                  **options: Any):
         # They outlive a pass: later a fork would share the connections.
         self._loader = torch.utils.data.DataLoader(dataset, batch_size=batch, collate_fn=collate, num_workers=num_workers,
-                                                   persistent_workers=num_workers > 0, **options)
+                                                   persistent_workers=num_workers > 0, generator=_generator(seed), **options)
         self._pass = iter(self._loader)
         self._makes_ahead = num_workers > 0
+        #: There are none: streams may differ.
+        self.fingerprints: dict[str, str] = {}
+        self._seed, self._made = seed, 0
         self._peeked: list[Any] = []
 
     def __call__(self, work: Work) -> Any:
@@ -147,6 +182,9 @@ class StreamBatches:
             self.peek(work)
 
     def _next(self) -> Any:
+        if not self._makes_ahead:
+            seed_on_host(examples_seed(self._seed, self._made))
+            self._made += 1
         for _ in range(2):
             for data in self._pass:
                 return data
@@ -160,3 +198,40 @@ class _Endless(torch.utils.data.Sampler):  # type: ignore[type-arg]
 
     def __iter__(self) -> Iterator[list[int]]:
         return self._indices()
+
+
+class _Seeded(List[int]):
+    """The examples of a batch, for a process of the loader: a plain list there. Unpickling it, just before the examples are made,
+    seeds the process."""
+
+    def __init__(self, indices: list[int], seed: int, compares: bool = False):
+        """compares: generators that the data set has are seeded, too, until the next batch."""
+        super().__init__(indices)
+        self._arguments = list(indices), seed, compares
+
+    def __reduce__(self) -> Any:
+        return _arrive, self._arguments
+
+
+# In a process of the loader.
+_own_generators: Generators | None = None
+
+
+def _arrive(indices: list[int], seed: int, compares: bool) -> list[int]:
+    global _own_generators
+    if _own_generators is not None:
+        _own_generators.restore()
+        _own_generators = None
+    if compares:
+        process: Any = torch.utils.data.get_worker_info()  # type: ignore[no-untyped-call]
+        _own_generators = Generators(None if process is None else process.dataset)
+        _own_generators.seed(seed)
+    seed_on_host(seed)
+    return indices
+
+
+def _generator(seed: int) -> torch.Generator:
+    # Otherwise DataLoader draws a number from the program's own generator.
+    generator = torch.Generator()
+    generator.manual_seed(seed)
+    return generator

@@ -9,6 +9,7 @@ import torch
 
 from ..errors import ConfigError, Error
 from ..job import FlatTensors
+from ..randomness import seed_globals
 from ..steps import Step
 
 #: A gradient, or nothing where the parameter has none, and the index of its tensor.
@@ -66,9 +67,8 @@ class Host:
         """Returns when the tensors have what load() was given, whose memory may go then."""
 
     def seed(self, seed: int) -> None:
-        """Of torch's random numbers, as far as this model uses them."""
-        # torch.manual_seed() takes as long as a small step, for devices that are not used.
-        torch.default_generator.manual_seed(seed)
+        """Of the global random numbers: torch's, as far as this model uses them, NumPy's and Python's."""
+        seed_on_host(seed)
 
 
 class Gpu:
@@ -137,12 +137,19 @@ class Gpu:
         stream.synchronize()
 
     def seed(self, seed: int) -> None:
-        torch.default_generator.manual_seed(seed)
+        seed_on_host(seed)
         torch.cuda.default_generators[self.device.index].manual_seed(seed)
 
     def _copy_out(self, step: Step, index: int) -> None:
         piece = self._pieces[index]
         _page_locked(step.gradient)[piece.storage_offset():][:piece.numel()].copy_(piece.view(-1), non_blocking=True)
+
+
+def seed_on_host(seed: int) -> None:
+    """Of the global random numbers of torch on the CPU, NumPy and Python."""
+    # torch.manual_seed() takes as long as a small step, for devices that are not used.
+    torch.default_generator.manual_seed(seed)
+    seed_globals(seed)
 
 
 def load_each(tensors: Iterable[torch.Tensor], values: Iterable[torch.Tensor]) -> None:

@@ -2,7 +2,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
+import platform
 import warnings
 from typing import Any, Callable, Generator, Iterator, Mapping, NoReturn, Sequence, TypeVar
 
@@ -13,15 +16,32 @@ import torch.utils.data
 from .._interrupts import Interrupts
 from ..client import Client
 from ..errors import ConfigError, Error
+from ..fingerprints import EXAMPLES, in_cluster
 from ..job import ExampleOrder, Job
-from ..steps import Step, run
+from ..steps import Step, loss_of, run
 from ..tables import Tables
+from .batch_norm import SmallBatchCheck
 from .batches import Batches, StreamBatches
 from .buffers import BufferRules
 from .changes import Changes
 from .gradients import Gradients
+from .one_loop import SEVERAL_LOSSES, Loop
+from .plain_model import PlainModel
 from .table_rows import KeptRows, KeysOfTables, TableRows, as_arrays
 from .weights import ModelWeights
+
+# Keywords of DataLoader, and what the job has in their place.
+_OF_LOADERS = {
+    "batch_size": "it is data.batch_size of the job",
+    "shuffle": "the job's order of the examples follows from its seed",
+    "drop_last": "set data.drop_last of the job. Batches cross the ends of epochs, so that only the job's last step (in bounded and async "
+                 "its last batch) may not be full, which is then left out",
+    "sampler": "the job gives out the examples, each once in an epoch, in an order that follows from its seed",
+    "batch_sampler": "the job gives out the examples, each once in an epoch, in batches of data.batch_size",
+    "generator": "random numbers follow from the job's seed",
+    "persistent_workers": "the loader's processes go on from epoch to epoch, since one loop has them all",
+    "timeout": "the loader waits for its processes as long as they live",
+}
 
 # Keywords of torch's optimizers, and the field of the job's config that says the same.
 _FIELDS = {
@@ -46,7 +66,8 @@ class Optimizer(torch.optim.Optimizer):
         rows up in the job's tables, which are trained, too.
     job: the job's config, a path or a mapping. Its optimizer and schedule run on the servers; data.batch_size is the
         size of the loader's batches. It has no `model` and no other field of `data`.
-    train_set: a map-style data set, the same for every worker. In bounded and async also an IterableDataset: each batch is
+    train_set: a map-style data set, the same for every worker: in a cluster a few of its examples are made twice when the
+        loop begins, and join() compares them with those of the other workers. In bounded and async also an IterableDataset: each batch is
         the next one of this process's own passes over it, so that examples do not count exactly once. Its length is its
         __len__ or else train.examples of the job.
     buffers: which buffers and frozen parameters are the job's, {glob: "job" or "own"}; the first glob that fits a name counts.
@@ -57,7 +78,7 @@ class Optimizer(torch.optim.Optimizer):
         within accumulate()), and nothing may change a gradient after it; step() raises if something did, for example
         clip_grad_norm_(): use train.clip_norm of the job. A change through `.data` goes unnoticed, and is not sent.
     servers: without a cluster, how many to start in this process.
-    cluster, task, token_file, history, log_level, overrides, progress: as of weir.Client. Under `weir up` or with TF_CONFIG this
+    cluster, task, token_file, history, log_level, overrides, progress, code_version: as of weir.Client. Under `weir up` or with TF_CONFIG this
         process is a worker of the cluster.
 
     Initial values: the model's own, unless the job has checkpoint.init_from or checkpoints to go on from. In a cluster
@@ -67,24 +88,26 @@ class Optimizer(torch.optim.Optimizer):
     def __init__(self, model: torch.nn.Module, job: str | os.PathLike[str] | Mapping[str, Any], train_set: Any, *,
                  overlap: bool = False, servers: int = 1, cluster: str | None = None, task: str | None = None,
                  token_file: str | None = None, history: str | None = None, log_level: str | None = None,
-                 overrides: Sequence[str] = (), progress: bool | None = None, buffers: BufferRules | None = None, **refused: NoReturn):
+                 overrides: Sequence[str] = (), progress: bool | None = None, buffers: BufferRules | None = None,
+                 code_version: str | None = None, **refused: NoReturn):
         for name in refused:
             where = _FIELDS.get(name)
             raise TypeError(f"weir.torch.Optimizer() takes no {name}: the rule runs on the servers, and the job's config has its "
                             f"settings in `optimizer`{'' if where is None else f'; this one is {where}'}")
-        if not isinstance(model, torch.nn.Module):
-            raise ConfigError(f"model must be the torch.nn.Module itself, got {type(model).__name__}; give model, not "
-                              "model.parameters()")
-        self._weights = ModelWeights(model, buffers)
+        self._model, self._weights = model, ModelWeights(model, buffers)
         self._place = self._weights.place
+        if isinstance(train_set, (str, os.PathLike, Mapping, Job)):
+            raise ConfigError(f"train_set must be a data set, got {type(train_set).__name__}; the order is "
+                              "weir.torch.Optimizer(model, job, train_set)")
         #: The job's config (weir.Job).
         self.job = Job(job, overrides)
         self._tables = Tables(self.job)
         self._rows = TableRows(model, self._tables)
         self._train_set = train_set
         self._examples = _count_examples(train_set, self.job)
-        self._arguments = dict(servers=servers, cluster=cluster, task=task, token_file=token_file, history=history,
-                               log_level=log_level, progress=progress)
+        self._arguments: dict[str, Any] = dict(servers=servers, cluster=cluster, task=task, token_file=token_file, history=history,
+                               log_level=log_level, progress=progress, code_version=code_version)
+        self._one_loop = Loop(self._weights.parameters.values(), cluster, task)
         self._client: Client | None = None
         self._overlap = overlap
         self._gradients: Gradients | None = None
@@ -109,8 +132,11 @@ class Optimizer(torch.optim.Optimizer):
         A batch has data.batch_size examples (the job's last one may have fewer). Each example comes once in an epoch, in
         an order that follows from the job's seed; after a restart the job goes on where it was. With a batch come its
         weights: they are in the model when the batch is yielded. When the loop has ended the model has the trained
-        weights. In sync torch's random numbers are seeded for each batch, so that dropout does not depend on which
-        worker computes it.
+        weights.
+
+        The global random numbers of torch, NumPy and Python's `random` are seeded for each batch, from the job's seed and
+        the batch alone: when its examples are made, also in the loader's processes, and again when it is yielded. So dropout and
+        augmentations do not depend on which worker computes a batch, and differ from batch to batch.
 
         num_workers, collate_fn, pin_memory, prefetch_factor, worker_init_fn, multiprocessing_context: as of DataLoader;
             batches are pinned where they are made ahead, by num_workers.
@@ -119,8 +145,8 @@ class Optimizer(torch.optim.Optimizer):
             one is yielded, and its rows travel while this one is computed (weir.Step.prefetch_rows()).
         """
         if refused:
-            raise ConfigError(f"{next(iter(refused))} cannot be given: the job gives out the examples, in batches of "
-                              "data.batch_size and shuffled by its seed")
+            name = next(iter(refused))
+            raise ConfigError(f"{name} cannot be given to loader(): {_OF_LOADERS.get(name, 'it has no such argument')}")
         if self._begun:
             raise Error("loader() was called already; one loop trains the whole job, all its epochs")
         self._weights.check()
@@ -136,6 +162,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _loop(self, num_workers: int, collate_fn: Any, options: Mapping[str, Any], kept: KeptRows,
               prefetch_keys: Callable[[Any], KeysOfTables] | None) -> Generator[Any, None, None]:
+        self._one_loop.begin()
         job, examples = self.job, self._train_set
         sync = job.get("consistency.mode") == "sync"
         parts = int(job.get("consistency.parts") or job.get("cluster.workers") or 1) if sync else 1
@@ -144,33 +171,38 @@ class Optimizer(torch.optim.Optimizer):
         # Before the client: a fork would share its connections.
         batches: Batches | StreamBatches
         if isinstance(examples, torch.utils.data.IterableDataset):
-            batches = StreamBatches(examples, batch, num_workers, collate_fn, **options)
+            batches = StreamBatches(examples, batch, num_workers, collate_fn, _seed_of_task(seed, self._arguments["task"]), **options)
         else:
             order = ExampleOrder(self._examples, seed)
-            batches = Batches(examples, order, batch, parts, num_workers, collate_fn, **options)
-        self._client = client = Client(job, self._weights.tensors(), self._examples, **self._arguments)  # type: ignore[arg-type]
+            compared = min(EXAMPLES, self._examples) if in_cluster(self._arguments["cluster"]) else 0
+            batches = Batches(examples, order, batch, parts, num_workers, collate_fn, seed, compared, **options)
+        self._client = client = Client(job, self._weights.tensors(), self._examples, fingerprints=batches.fingerprints,
+                                       **self._arguments)
         with Interrupts() as interrupts:
-            yield from self._steps(client, batches, seed if sync else None, kept, prefetch_keys, interrupts)
+            yield from self._steps(client, batches, kept, prefetch_keys, interrupts)
 
-    def _steps(self, client: Client, batches: Batches | StreamBatches, seed: int | None, kept: KeptRows,
+    def _steps(self, client: Client, batches: Batches | StreamBatches, kept: KeptRows,
                prefetch_keys: Callable[[Any], KeysOfTables] | None, interrupts: Interrupts) -> Iterator[Any]:
         final = client.model.split(np.empty(client.model.elements, dtype=np.float32))
         self._gradients = gradients = Gradients(self._weights, self._overlap)
         self._changes = changes = Changes(self._weights)
+        small: SmallBatchCheck | None = None
         self._rows.bind()
         try:
-            for step in run(client, final, kept.into(), recycles=True):
+            for step in run(client, final, kept.into(), recycles=True, seeds=False):
                 self._weights.load(step.memory)
                 changes.loaded(step.memory)
                 data = batches(step.work)
                 if prefetch_keys is not None and step.work.examples_left > step.work.examples:
                     step.prefetch_rows(as_arrays(prefetch_keys(batches.peek(step.work))))
-                if seed is not None:
-                    self._place.seed((seed + 0x9E3779B97F4A7C15 * (step.work.batch + 1)) % 2**63)
+                if small is None:
+                    small = SmallBatchCheck(PlainModel(self._model), self.job, self._examples, step.work.examples)
+                self._place.seed(step.seed)
                 self._step, self._rank = step, client._rank
                 gradients.begin(step)
                 self._rows.begin(step)
                 yield data
+                small.remove()
                 interrupts.seen = False
                 self._step = None
                 self._rows.end()
@@ -192,9 +224,12 @@ class Optimizer(torch.optim.Optimizer):
             self._step = self._gradients = self._changes = None
             # The memory of weights that are still on their way to a GPU goes now.
             self._place.wait()
+            if small is not None:
+                small.remove()
             gradients.close()
             self._rows.end()
             self._client = None
+            self._one_loop.end()
             client.close()
 
     @torch.no_grad()
@@ -206,11 +241,15 @@ class Optimizer(torch.optim.Optimizer):
         """
         result = None
         if closure is not None:
+            if not callable(closure):
+                raise ConfigError(f"step() takes a closure first, as torch's optimizers do, got {type(closure).__name__}; give the loss "
+                                  "by its name: opt.step(loss=loss)")
             with torch.enable_grad():
                 result = loss = closure()
-        step = self._step
+        step, mean_loss = self._step, loss_of(loss)
         if step is None or self._gradients is None or self._changes is None:
-            raise Error("step() was called outside the loop over loader(), which gives each batch its place in the job")
+            raise Error("step() was called outside the loop over loader(), which gives each batch its place in the job. If this program "
+                        f"has another optimizer, whose loop it is: {SEVERAL_LOSSES}")
         if any(group["lr"] != self._lr for group in self.param_groups):
             raise ConfigError(f"the learning rate was changed here from {self._lr} to {self.param_groups[0]['lr']}, but it "
                               "is the servers' that counts; use optimizer.schedule of the job instead of a scheduler")
@@ -223,7 +262,7 @@ class Optimizer(torch.optim.Optimizer):
         if not rows and not self._overlap and missing == len(self._weights.parameters):
             warnings.warn("step() sends zeros, since no parameter of the model has a gradient: was backward() called, and on a "
                           "loss of this model?", stacklevel=2)
-        step.push(loss=None if loss is None else float(loss), rows=rows)
+        step.push(loss=mean_loss, rows=rows)
         return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -328,6 +367,13 @@ class Loader(Iterator[Any]):
     def close(self) -> None:
         """Leaves the loop, as `break` does."""
         self._batches.close()
+
+
+def _seed_of_task(job_seed: int, task: str | None) -> int:
+    """The same whenever this task of the cluster is started, and another one for each task."""
+    named = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task")
+    digest = hashlib.sha256(f"{job_seed} {task or named} {platform.node()}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") % 2**63
 
 
 def _count_examples(train_set: Any, job: Job) -> int:

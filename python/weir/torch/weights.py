@@ -18,15 +18,10 @@ from ..job import FlatTensors, Floats, Tensor
 from ..tables import Rows
 from .buffers import BufferRules, Others, Places
 from .device import Gpu, Host, load_each, place_of
+from .plain_model import PlainModel
 from .shared_memory import refuse_shared_memory
 
 _requires_grad = operator.attrgetter("requires_grad")
-
-
-def original(model: torch.nn.Module) -> torch.nn.Module:
-    """The model that torch.compile() has made this one of, whose names have no "_orig_mod." in front; or else itself."""
-    found = getattr(model, "_orig_mod", model)
-    return found if isinstance(found, torch.nn.Module) else model
 
 
 class ModelWeights:
@@ -35,7 +30,8 @@ class ModelWeights:
 
     def __init__(self, model: torch.nn.Module, buffers: BufferRules | None = None):
         #: The model, whose tensors have these names.
-        self.model = model = original(model)
+        self.model = model = PlainModel(model)
+        self._aliases = model.aliases()
         for name, t in (*model.named_parameters(), *model.named_buffers()):
             if torch.nn.parameter.is_lazy(t):
                 raise ConfigError(f"{name} has no shape yet, since its module is lazy; call the model once, and make the optimizer then")
@@ -106,7 +102,7 @@ class ModelWeights:
 
     def tensors(self) -> dict[str, Tensor]:
         """As a weir.Client takes them, with the model's values as the initial ones."""
-        return {name: Tensor(array.shape, buffer=name in self.buffers, values=array)
+        return {name: Tensor(array.shape, buffer=name in self.buffers, values=array, aliases=tuple(self._aliases[id(self.all[name])]))
                 for name, array in self.arrays().items()}
 
     def arrays(self) -> dict[str, Floats]:
@@ -140,8 +136,9 @@ class ModelWeights:
 
     @torch.no_grad()
     def _load_each(self, values: Mapping[str, Floats]) -> None:
-        # One by one: on a GPU the gradients of a batch may be where all values would travel through.
-        load_each(self.all.values(), (torch.from_numpy(values[name]) for name in self.all))
+        # One by one: on a GPU the gradients of a batch may be where all values would travel through. `data`, since the values that
+        # forward has used come back: backward() after a snapshot must not take them for others.
+        load_each((t.data for t in self.all.values()), (torch.from_numpy(values[name]) for name in self.all))
 
 
 def _form(tensor: torch.Tensor) -> tuple[str, str, str]:

@@ -240,7 +240,7 @@ TEST_CASE("A chain is the whole state after each of its links, on any number of 
     CHECK(reader->manifest().chain_size() == static_cast<int>(step / 10) - 1);
     CHECK(reader->manifest().chain(0).folder() == "step-00000010");
     CHECK(reader->Verify() == absl::OkStatus());
-    CHECK(reader->Export("/out") == absl::OkStatus());
+    CHECK(reader->Export("/out").status() == absl::OkStatus());
   }
   CHECK(fs.Open(Folder(20) + "/shard-00001-of-00002.table-000.delta.safetensors").ok());
   // A chain has ten deltas at most.

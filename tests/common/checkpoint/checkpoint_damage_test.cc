@@ -48,7 +48,7 @@ class Patient {
     const bool unexported = tensor.empty() || absl::StartsWith(tensor, "tensor 'weir.") ||
                             absl::StartsWith(tensor, "tensor 'counters/") ||
                             absl::EndsWith(tensor, "/slots'");
-    refused("export", reader.ok() && !unexported ? reader->Export("/out")
+    refused("export", reader.ok() && !unexported ? reader->Export("/out").status()
                       : reader.ok()              ? reader->Verify()
                                                  : reader.status());
     refused("load into 2", job_.LoadAll(fs_, kFolder, 2));

@@ -39,7 +39,7 @@ TEST_CASE("An export is one file that other programs open: names, shapes, values
     const auto reader = CheckpointReader::Open(fs, CheckpointFolder(dir, shards));
     REQUIRE(reader.status() == absl::OkStatus());
     const std::string out = JoinPath(dir, "out.safetensors");
-    REQUIRE(reader->Export(out) == absl::OkStatus());
+    REQUIRE(reader->Export(out).status() == absl::OkStatus());
     CHECK(!fs.Open(out + ".tmp").ok());
 
     Subprocess::Options options;
@@ -61,7 +61,7 @@ TEST_CASE("An export that fails leaves the file that was there") {
   (void)*fs.Create("/out");
   fs.SetContents("/out", "before");
   fs.SetCapacity(fs.bytes_used() + 1000);
-  const absl::Status full = CheckpointReader::Open(fs, "/c/step-00000001")->Export("/out");
+  const absl::Status full = CheckpointReader::Open(fs, "/c/step-00000001")->Export("/out").status();
   CHECK(full.code() == absl::StatusCode::kResourceExhausted);
   CHECK(fs.Contents("/out") == "before");
   CHECK(*fs.List("/") == std::vector<std::string>{"c", "out"});

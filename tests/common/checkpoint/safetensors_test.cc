@@ -108,7 +108,7 @@ TEST_CASE("safetensors: headers that lie are refused, with the tensor") {
       {WithHeader("{", ""), "header"},
       {WithHeader(good, data + "x"), "9 follow the header"},
       {WithHeader(good, data.substr(1)), "\"a\": data_offsets [0, 8]"},
-      {WithHeader(tensor(R"("dtype":"F64","shape":[1],"data_offsets":[0,8])"), data), "dtype"},
+      {WithHeader(tensor(R"("dtype":"C64","shape":[1],"data_offsets":[0,8])"), data), "dtype"},
       {WithHeader(tensor(R"("dtype":"F32","shape":[3],"data_offsets":[0,8])"), data), "shape [3]"},
       {WithHeader(tensor(R"("dtype":"F32","shape":[-2],"data_offsets":[0,8])"), data), "\"a\""},
       {WithHeader(tensor(R"("dtype":"F32","shape":[2.0],"data_offsets":[0,8])"), data), "\"a\""},

@@ -213,7 +213,7 @@ TEST_CASE("An export holds each table's keys and values; a name that the model h
     FaultyFileSystem fs(1);
     StoredJob job = WithTables();
     REQUIRE(job.Write(fs, "/c", 7, shards).ok());
-    REQUIRE(CheckpointReader::Open(fs, "/c/step-00000007")->Export("/out") == absl::OkStatus());
+    REQUIRE(CheckpointReader::Open(fs, "/c/step-00000007")->Export("/out").status() == absl::OkStatus());
     const auto header = ReadSafetensorsHeader(**fs.Open("/out"), "/out");
     REQUIRE(header.status() == absl::OkStatus());
     REQUIRE(header->tensors.size() == job.model.tensors.size() + 4);
@@ -238,7 +238,7 @@ TEST_CASE("An export holds each table's keys and values; a name that the model h
     job.tables[0].set_name("x");
     job.model.tensors[0].name = "x/keys";
     REQUIRE(job.Write(fs, "/d", 7, shards).ok());
-    const absl::Status status = CheckpointReader::Open(fs, "/d/step-00000007")->Export("/out2");
+    const absl::Status status = CheckpointReader::Open(fs, "/d/step-00000007")->Export("/out2").status();
     CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
     CHECK(Says(status, "the model has a tensor 'x/keys', which table 'x' needs in an export"));
   }

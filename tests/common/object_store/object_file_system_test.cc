@@ -201,9 +201,9 @@ TEST_CASE("Paths lead to the disk or to object storage") {
   const auto reader = CheckpointReader::Open(any, found->folder);
   REQUIRE(reader.status() == absl::OkStatus());
   CHECK(reader->Verify() == absl::OkStatus());
-  REQUIRE(reader->Export(folder + "/out.safetensors") == absl::OkStatus());
+  REQUIRE(reader->Export(folder + "/out.safetensors").status() == absl::OkStatus());
   CHECK((*FileSystem::Posix().Open(folder + "/out.safetensors"))->size() > 400);
-  REQUIRE(reader->Export(Path("exported/out.safetensors")) == absl::OkStatus());
+  REQUIRE(reader->Export(Path("exported/out.safetensors")).status() == absl::OkStatus());
   CHECK((*any.ReadFile(Path("exported/out.safetensors"), 1 << 20) ==
          *any.ReadFile(folder + "/out.safetensors", 1 << 20)));
   CHECK(any.HoldsFolders(folder));

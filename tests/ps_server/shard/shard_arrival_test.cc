@@ -279,7 +279,9 @@ TEST_CASE("A gradient that is not finite is refused by name, leaves no trace, an
   bad.bad_element = 25;
   const auto refused = f.Push(bad);
   CHECK(refused->reply().outcome() == v1::REFUSED);
-  CHECK(refused->reply().reason() == "worker 0 (worker:0): the gradient of second[5] is NaN at clock 1");
+  CHECK(refused->reply().reason() ==
+        "worker 0 (worker:0): the gradient of second[5] is NaN at clock 1, batch 3 (examples 24 to 24 in the "
+        "job's order)");
   CHECK(refused->reply().version().count() == 3);
   CHECK(f.Weights() == before);
   CHECK(waiting->there());  // the clock was completed, so no pull waits for it
