@@ -128,7 +128,7 @@ absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, const Join
     if (absl::IsDeadlineExceeded(status) && now >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat(
           name, " did not start the job", limit, ": ",
-          waiting_for.empty() ? std::string(status.message()) : absl::StrCat("it ", waiting_for)));
+          waiting_for.empty() ? std::string(status.message()) : absl::StrCat("this process ", waiting_for)));
     }
     if (!absl::IsUnavailable(status) && !absl::IsCancelled(status)) {
       return Reworded(status, absl::StrCat(name, ": ", status.message()));

@@ -20,6 +20,7 @@ grpc::Status ToGrpc(const absl::Status& status) {
 }
 
 absl::Status FromGrpc(const grpc::Status& status, absl::string_view call) {
+  if (status.ok()) return absl::OkStatus();
   const auto code = static_cast<absl::StatusCode>(status.error_code());
   std::string text = status.error_message();
   if (text.empty()) {

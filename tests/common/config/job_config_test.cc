@@ -148,9 +148,9 @@ TEST_CASE("Each field problem is named with its place, its path, what was seen a
        "f:5:26: optimizer.groups[0]: must be an object with match, learning_rate_factor, weight_decay, "
        "frozen, clip_weights; got 7"},
       {With(R"("optimizer": {"clip_weights": -0.01})"),
-       "f:5:32: optimizer.clip_weights: must be a number in [0, 1e+30], got -0.01"},
+       "f:5:31: optimizer.clip_weights: must be a number in [0, 1e+30], got -0.01"},
       {With(R"("optimizer": {"groups": [{"match": "*", "clip_weights": 1e31}]})"),
-       "f:5:57: optimizer.groups[0].clip_weights: must be a number in [0, 1e+30], got 1e+31"},
+       "f:5:57: optimizer.groups[0].clip_weights: must be a number in [0, 1e+30], got 1e31"},
       {With(R"("cluster": {"workers": 0})"),
        "f:5:24: cluster.workers: must be a whole number in [1, 1024], got 0"},
       {With(R"("cluster": {"workers": 4294967296})"),

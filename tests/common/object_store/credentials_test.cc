@@ -46,7 +46,7 @@ struct Fixture {
 
 TEST_CASE("Temporary keys are replaced before they expire, with the token that the file has then") {
   Fixture f;
-  f.WriteToken("another job's");
+  f.WriteToken("another-job");
   const absl::Status refused = f.credentials.Get().status();
   CHECK(refused.code() == Code::kPermissionDenied);
   CHECK_THAT(std::string(refused.message()),
@@ -124,7 +124,7 @@ TEST_CASE("A store works with temporary keys, and gets others when these have ex
   while (absl::Now() - since < absl::Seconds(2)) REQUIRE(store.Look(key)->bytes == 7);
   CHECK(f.Given() >= 2);
   Server().SetFaults("expire=1");
-  f.WriteToken("another job's");
+  f.WriteToken("another-job");
   const absl::Status refused = store.Put(key, "more", {});
   CHECK(refused.code() == Code::kPermissionDenied);
   CHECK_THAT(std::string(refused.message()),

@@ -370,8 +370,8 @@ TEST_CASE(
     CHECK(settings->endpoint == "http://127.0.0.1:9000");
   }
   for (const auto& [name, value] : clean) {
-    for (const std::string& bad : std::vector<std::string>{"a b",
-                                                           "a\nb",
+    for (const std::string& bad : std::vector<std::string>{"x y",
+                                                           "x\ny",
                                                            {"a\0b", 3},
                                                            "\xef\xbb\xbf"
                                                            "a"}) {

@@ -82,7 +82,8 @@ TEST_CASE("Keys that have expired") {
     const S3Error error = ErrorOf(Answer(400, code));
     CHECK(error.expired);
     CHECK(error.refusal.code() == Code::kPermissionDenied);
-    CHECK_THAT(std::string(error.refusal.message()), Contains("set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and"));
+    CHECK_THAT(std::string(error.refusal.message()),
+               Contains("set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and"));
   }
   CHECK(ErrorOf(Answer(400, ""), "HEAD").expired);
 }

@@ -476,7 +476,7 @@ TEST_CASE("A shard that cannot go on for a reason of its own ends the job with t
   f.HeartbeatAll();
   CHECK(f.ends == 1);
   CHECK(f.failure_kind == v1::FAILURE_INTERNAL);
-  CHECK_THAT(f.failure, Contains("ps:1: shard 1 cannot commit step 3"));
+  CHECK_THAT(f.failure, Contains("ps:1 at ") && Contains(": shard 1 cannot commit step 3"));
 }
 
 TEST_CASE("A job that is drained is saved with all that was acknowledged, and then ends") {

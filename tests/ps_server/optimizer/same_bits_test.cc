@@ -52,7 +52,7 @@ std::string HashOfLibrary() {
 }
 
 TEST_CASE("the hashes of what this process computes", "[.child]") {
-  printf("hashes %s %s\n", HashOfBits().c_str(), HashOfLibrary().c_str());
+  printf("bits=%s library=%s\n", HashOfBits().c_str(), HashOfLibrary().c_str());
 }
 
 TEST_CASE("Schedules, powers of beta and normal values have the same bits whatever CPU the C library finds") {
@@ -63,9 +63,9 @@ TEST_CASE("Schedules, powers of beta and normal values have the same bits whatev
     options.remove_environment = {"XML_OUTPUT_FILE", "TESTBRIDGE_TEST_ONLY", "TEST_TOTAL_SHARDS"};
     const auto result = RunCommand(std::move(options), std::chrono::seconds(50));
     REQUIRE(result.ok());
-    const size_t at = result->output.find("hashes ");
+    const size_t at = result->output.find("bits=");
     REQUIRE(at != std::string::npos);
-    return std::make_pair(result->output.substr(at + 7, 64), result->output.substr(at + 72, 64));
+    return std::make_pair(result->output.substr(at + 5, 64), result->output.substr(at + 78, 64));
   };
   const std::string here = HashOfBits();
   const auto [bits, library] = hashes("-FMA,-FMA4,-AVX2");
