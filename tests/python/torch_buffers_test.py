@@ -300,8 +300,7 @@ class ChangedByTheProgram(unittest.TestCase):
         def replace(_):
             model[4].running_mean = torch.ones(3)
 
-        # torch does not count what batch_norm() does to statistics.
-        for change, name in ((lambda n: model[4].reset_running_stats(), "running_mean"), (forward, "num_batches_tracked"),
+        for change, name in ((lambda n: model[4].reset_running_stats(), "running_mean"), (forward, "running_mean"),
                              (replace, "running_mean"), (lambda n: model[4].num_batches_tracked.add_(1), "num_batches_tracked"),
                              (lambda n: model[4].running_mean.data.add_(1), "running_mean")):
             model = train.make_model(norm=True)
@@ -340,12 +339,14 @@ class ChangedByTheProgram(unittest.TestCase):
                     opt = weir.torch.Optimizer(model, job(), train.Examples())
                     if within is None:
                         change(model)
+                    # Modules are looked at in each eighth batch.
+                    late = 8 if within and "module" in text else 0
                     with self.assertRaisesRegex(weir.ConfigError, f"^4.[a-z_]* is not as it was when the optimizer was made: {text}"):
                         for batch, _ in enumerate(opt.loader()):
                             if batch == within:
                                 change(model)
                             opt.step()
-                            self.assertNotEqual(batch, within)
+                            self.assertLess(batch, (within or 0) + late)
 
     def test_a_lazy_module(self):
         for lazy in (torch.nn.LazyLinear(3), torch.nn.LazyBatchNorm1d()):

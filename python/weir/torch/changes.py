@@ -12,8 +12,7 @@ from .weights import ModelWeights
 
 _get: Any = dict.get
 
-# In so many batches once it is looked whether there are more modules, or other parameters: in the first one, and beside these
-# where other gradients are missing than before.
+# In so many batches once it is looked at modules, beside those in which other gradients are missing than before.
 _EVERY = 8
 
 
@@ -34,7 +33,7 @@ class Changes:
 
     def loaded(self, values: FlatTensors) -> None:
         """The parameters have these values, whose memory stays as it is until the next call of this."""
-        self._parameters.expect(values)
+        self._parameters.loaded(values)
 
     def check(self) -> None:
         """Before the gradients of a batch go."""
@@ -51,10 +50,10 @@ class Changes:
         if self._buffers.tensors:
             self._buffers.expect(values)
         # Those of a layer that was replaced have none.
-        all_of_it = missing != self._missing or self._batches % _EVERY == 0
-        self._missing = missing
-        if not self._modules.same() or all_of_it and not (self._entries.same() and self._entries.complete() and self._places.complete()):
-            self._learn_anew()
+        if missing != self._missing or self._batches % _EVERY == 0:
+            self._missing = missing
+            if not (self._modules.same() and self._modules.complete() and self._places.complete()):
+                self._learn_anew()
         self._batches += 1
 
     def check_after(self) -> None:
@@ -96,8 +95,7 @@ class Changes:
     def _learn(self) -> None:
         model, others = self._weights.model, self._weights.others
         modules = list(model.modules())
-        self._modules = _Entries([m._modules for m in modules])
-        self._entries = _Entries([entries for m in modules for entries in (m._modules, m._parameters)])
+        self._modules = _Entries([entries for m in modules for entries in (m._modules, m._parameters)])
         own = {id(t) for name, t in model.named_buffers() if others.rule(name) == "own"}
         self._places = _Entries([m._buffers for m in modules], own)
         self._constants = Constants(others.constants)

@@ -17,7 +17,7 @@ _memcmp: Any = ctypes.PyDLL(None).memcmp
 _memcmp.argtypes, _memcmp.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_int
 
 # The most bytes that a look compares.
-_WINDOW = 4096
+_WINDOW = 1024
 
 
 class _Watch:
@@ -36,34 +36,29 @@ class _Watch:
 
     def changed_in_place(self) -> str | None:
         """The name of a tensor that has other values than it should, after an operation that torch counts."""
-        return None if list(map(_version, self.tensors)) == self._versions else self.changed(sample=False)
+        return None if sum(map(_version, self.tensors)) == self._versions else self.changed(sample=False)
 
     def changed(self, sample: bool = True) -> str | None:
         """The name of one whose other values are seen, with all that a look sees. sample: compares some values of some tensors."""
-        tensors = self.tensors
-        versions, pointers = list(map(_version, tensors)), list(map(_pointer, tensors))
-        if versions != self._versions or pointers != self._pointers:
-            suspects = [i for i in range(len(tensors)) if versions[i] != self._versions[i] or pointers[i] != self._pointers[i]]
-        elif sample:
-            suspects = self._sample()
-        else:
-            return None
-        for i in suspects:
-            if _kind(tensors[i]) != self._kinds[i] or not self._is_right(i):
+        if sum(map(_version, self.tensors)) == self._versions and list(map(_pointer, self.tensors)) == self._pointers:
+            if not sample or self._is_sample_right():
+                return None
+        for i, tensor in enumerate(self.tensors):
+            if _kind(tensor) != self._kinds[i] or not self._is_right(i):
                 return self._names[i]
-        if suspects:
-            self._settle()
+        self._settle()
         return None
 
     def _settle(self) -> None:
         """All tensors are as they should be, where they are now."""
-        self._versions, self._pointers = list(map(_version, self.tensors)), list(map(_pointer, self.tensors))
+        # Versions grow with each operation in place, so that their sum says as much as they do.
+        self._versions, self._pointers = sum(map(_version, self.tensors)), list(map(_pointer, self.tensors))
         of_memory = [(i, self._pointers[i], self._bytes(i)) for i in range(len(self.tensors))]
         self._memory = [entry for entry in of_memory if entry[2] > 0]
         self._rest = [i for i, _, size in of_memory if size == 0 and self._has_rows(i)]
 
-    def _sample(self) -> list[int]:
-        """A tensor whose values are wrong. Each look compares a part of one, or all of it: of the next one in turn."""
+    def _is_sample_right(self) -> bool:
+        """Whether a part of the next tensor in turn, or all of it, has the expected values."""
         if self._memory:
             if self._turn >= len(self._memory):
                 self._turn, self._round = 0, self._round + 1
@@ -71,14 +66,13 @@ class _Watch:
             self._turn += 1
             offset = 0 if size <= _WINDOW else self._round * _WINDOW % size
             expected = self._expected_at[self._first + i] + offset
-            if _memcmp(address + offset, expected, min(_WINDOW, size - offset)) or not self.tensors[i].is_contiguous():
-                return [i]
+            if _memcmp(address + offset, expected, min(_WINDOW, size - offset)):
+                return False
         if self._rest:
             row, turn = divmod(self._rows, len(self._rest))
             self._rows += 1
-            if not self._is_row_right(self._rest[turn], row):
-                return [self._rest[turn]]
-        return []
+            return self._is_row_right(self._rest[turn], row)
+        return True
 
     def _bytes(self, index: int) -> int:
         """How much of a tensor can be compared as memory; 0: nothing."""
@@ -105,11 +99,23 @@ class Known(_Watch):
         super().__init__(tensors)
         self._first = first
         self._values: FlatTensors | None = None
+        # By how much a load of all tensors raises the sum of their versions.
+        self._load: int | None = None
 
     def expect(self, values: FlatTensors) -> None:
         """The tensors have these values now, which stay as they are until the next call."""
-        self._versions = list(map(_version, self.tensors))
+        self._versions = sum(map(_version, self.tensors))
         self._values, self._expected_at = values, values.pointers
+
+    def loaded(self, values: FlatTensors) -> None:
+        """As expect(), when just a load of all tensors came after a look."""
+        before = self._versions
+        if self._load is None:
+            self.expect(values)
+            self._load = self._versions - before
+        else:
+            self._versions = before + self._load
+            self._values, self._expected_at = values, values.pointers
 
     def _bytes(self, index: int) -> int:
         t = self.tensors[index]

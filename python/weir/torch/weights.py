@@ -85,7 +85,7 @@ class ModelWeights:
             name = next(name for name, p in self.parameters.items() if not p.requires_grad)
             raise ConfigError(f"{name} was frozen after the optimizer was made, but momentum and weight decay would move it on; freeze "
                               "parameters before the optimizer is made")
-        if any(map(_requires_grad, self._frozen.values())):
+        if self._frozen and any(map(_requires_grad, self._frozen.values())):
             name = next(name for name, p in self._frozen.items() if p.requires_grad)
             raise _not_as_it_was(name, "it was unfrozen since, and would not be trained")
 
