@@ -86,9 +86,10 @@ class Others:
 
 
 def others(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The model's frozen parameters and its buffers, by name, each once; but for sparse and quantized ones."""
+    """The model's frozen parameters and its buffers, by name, each once; but for sparse and quantized ones, and those of inference_mode()."""
     frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
-    return {name: t for name, t in (*frozen.items(), *model.named_buffers()) if t.layout == torch.strided and not t.is_quantized}
+    return {name: t for name, t in (*frozen.items(), *model.named_buffers())
+            if t.layout == torch.strided and not t.is_quantized and not t.is_inference()}
 
 
 def _statistics(model: torch.nn.Module) -> set[str]:
