@@ -8,10 +8,10 @@
 
 #include "cli/certs/certs_command.h"
 #include "cli/command_line/shared_options.h"
+#include "cli/commands/config_command.h"
 #include "cli/commands/doctor.h"
 #include "cli/commands/job_plan.h"
 #include "cli/commands/manifest_command.h"
-#include "cli/config/config_command.h"
 #include "cli/data/data_command.h"
 #include "cli/local_cluster/installation.h"
 #include "cli/local_cluster/other_program.h"

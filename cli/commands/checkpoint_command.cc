@@ -154,7 +154,9 @@ int RunExport(const std::string& path, const std::string& out, const std::string
   auto reader = OpenCheckpoint(path, &folder);
   if (!reader.ok()) return Refuse(reader.status());
   absl::StatusOr<size_t> added = reader->Export(out, with);
-  if (IsDamage(added.status()) && IsFolderOfCheckpoints(AnyStorage(), path)) {
+  // OUT's folder may be what is missing.
+  const bool damaged = IsDamage(added.status()) && !reader->Verify().ok();
+  if (damaged && IsFolderOfCheckpoints(AnyStorage(), path)) {
     std::fprintf(stderr, "warning: passed over: %s\n", Printable(added.status().message()).c_str());
     reader = OpenWholeBefore(path, reader->manifest().step(), &folder);
     if (!reader.ok()) return Refuse(reader.status());

@@ -63,15 +63,16 @@ absl::Status CheckNew(const std::string& directory) {
       std::find_if(there->rbegin(), there->rend(), [](const auto& c) { return c.has_manifest; });
   std::string what;
   if (newest != there->rend()) {
-    what = absl::StrCat("checkpoints of a job already, the newest of step ", FormatCount(newest->step));
+    what =
+        absl::StrCat(" holds checkpoints of a job already, the newest of step ", FormatCount(newest->step));
   } else {
     WEIR_ASSIGN_OR_RETURN(const bool log, HoldsLog(AnyStorage(), directory));
     if (!log) return absl::OkStatus();
-    what = "a log of a job's pushes already";
+    what = " holds a log of a job's pushes already";
   }
-  return Refuse("directory", directory,
-                absl::StrCat(" holds ", what, "; go on with that job (--resume=", directory,
-                             ") or name another folder"));
+  return Refuse(
+      "directory", directory,
+      absl::StrCat(what, "; go on with that job (--resume=", directory, ") or name another folder"));
 }
 
 }  // namespace

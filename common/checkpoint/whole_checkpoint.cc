@@ -18,7 +18,8 @@ absl::Status ReadWhole(FileSystem& fs, const std::string& folder) {
 absl::StatusOr<FoundCheckpoint> FindWholeBefore(FileSystem& fs, const std::string& path, uint64_t below,
                                                 const OnDamaged& damaged) {
   if (!IsFolderOfCheckpoints(fs, path)) {
-    return absl::DataLossError(absl::StrCat(path, " names one checkpoint, so no other one is taken; name the ",
+    return absl::DataLossError(absl::StrCat(path,
+                                            " names one checkpoint, so no other one is taken; name the ",
                                             "folder that it is in, or another checkpoint there"));
   }
   std::vector<std::string> seen;

@@ -67,7 +67,8 @@ constexpr Known kKnown[] = {
     {"AllAccessDisabled", 403, What::kRefused, Code::kPermissionDenied, kMay},
     {"AccountProblem", 403, What::kRefused, Code::kPermissionDenied, "ask the store's provider"},
     {"InvalidAccessKeyId", 403, What::kRefused, Code::kPermissionDenied,
-     "the store does not know this key; check AWS_ACCESS_KEY_ID (and AWS_ENDPOINT_URL_S3: it may be the key of "
+     "the store does not know this key; check AWS_ACCESS_KEY_ID (and AWS_ENDPOINT_URL_S3: it may be the key "
+     "of "
      "another store)"},
     {"SignatureDoesNotMatch", 403, What::kRefused, Code::kPermissionDenied,
      "check AWS_SECRET_ACCESS_KEY: it does not belong to AWS_ACCESS_KEY_ID"},
@@ -80,8 +81,8 @@ constexpr Known kKnown[] = {
 };
 
 const Known* Find(const std::string& code) {
-  const auto known = std::find_if(std::begin(kKnown), std::end(kKnown),
-                                  [&](const Known& one) { return code == one.name; });
+  const auto known =
+      std::find_if(std::begin(kKnown), std::end(kKnown), [&](const Known& one) { return code == one.name; });
   return known == std::end(kKnown) ? nullptr : known;
 }
 
@@ -116,7 +117,8 @@ std::string RegionHint(const HttpAnswer& answer, const std::string& in_body, con
   const std::string header = answer.header("x-amz-bucket-region");
   const std::string& region = header.empty() ? in_body : header;
   return absl::StrCat("set AWS_REGION to the bucket's region",
-                      region.empty() ? "" : absl::StrCat(", ", region), "; it is '", settings.region, "' now");
+                      region.empty() ? "" : absl::StrCat(", ", region), "; it is '", settings.region,
+                      "' now");
 }
 
 }  // namespace
@@ -131,8 +133,8 @@ absl::Time TimeOf(const HttpAnswer& answer) {
   return absl::ParseTime(absl::RFC3339_full, said, &time, &unclear) ? time : absl::InfinitePast();
 }
 
-S3Error ErrorIn(const HttpAnswer& answer, const std::string& method, absl::Time now, const S3Settings& settings,
-                const std::string& bucket) {
+S3Error ErrorIn(const HttpAnswer& answer, const std::string& method, absl::Time now,
+                const S3Settings& settings, const std::string& bucket) {
   S3Error error;
   const bool success = answer.status / 100 == 2;
   pugi::xml_document xml;
@@ -166,10 +168,10 @@ S3Error ErrorIn(const HttpAnswer& answer, const std::string& method, absl::Time 
     hint = "check what the role of AWS_ROLE_ARN may do";
   }
   if (error.expired) {
-    hint = settings.web_identity.has_value()
-               ? "the keys of AWS_ROLE_ARN have expired"
-               : "the temporary keys have expired; get new ones, set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and "
-                 "AWS_SESSION_TOKEN, and start again";
+    hint = settings.web_identity.has_value() ? "the keys of AWS_ROLE_ARN have expired"
+                                             : "the temporary keys have expired; get new ones, set "
+                                               "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and "
+                                               "AWS_SESSION_TOKEN, and start again";
   }
   if (error.code == "NoSuchBucket") {
     hint = absl::StrCat("make bucket '", bucket, "' first, or correct its name");

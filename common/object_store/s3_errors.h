@@ -27,10 +27,10 @@ struct S3Error {
   absl::Status refusal;
 };
 
-// Empty code after success: the answer is no error; an error may come after a head that said 200. `now`: the time
-// that the request bore.
-S3Error ErrorIn(const HttpAnswer& answer, const std::string& method, absl::Time now, const S3Settings& settings,
-                const std::string& bucket);
+// Empty code after success: the answer is no error; an error may come after a head that said 200. `now`: the
+// time that the request bore.
+S3Error ErrorIn(const HttpAnswer& answer, const std::string& method, absl::Time now,
+                const S3Settings& settings, const std::string& bucket);
 // The store's time when it answered. InfinitePast: it does not say.
 absl::Time TimeOf(const HttpAnswer& answer);
 

@@ -126,6 +126,12 @@ absl::Status Divergence(absl::string_view push) {
                    "try a lower optimizer.learning_rate, train.clip_norm or a warm-up"));
 }
 
+absl::Status GrownLoss(absl::string_view found) {
+  return JobFailure(v1::FAILURE_DIVERGED,
+                    absl::StrCat("training diverged: ", found,
+                                 "; try a lower optimizer.learning_rate, train.clip_norm or a warm-up"));
+}
+
 absl::Status Misfit(absl::string_view why) {
   return JobFailure(v1::FAILURE_CONFIG, absl::StrCat("the job cannot run as it was started: ", why));
 }

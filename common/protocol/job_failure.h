@@ -51,6 +51,8 @@ std::string NonFinitePush(uint32_t worker, absl::string_view task, absl::string_
                           uint64_t batch, uint64_t first_example, uint64_t examples);
 // FAILURE_DIVERGED: the failure of a job, or of a worker, that ends with such a push.
 absl::Status Divergence(absl::string_view push);
+// Training diverged, since losses have grown or are not finite (train.divergence): `found` says which.
+absl::Status GrownLoss(absl::string_view found);
 
 // FAILURE_CONFIG: servers with another token or version, a config with another checkpoint.
 absl::Status Misfit(absl::string_view why);

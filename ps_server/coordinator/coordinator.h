@@ -433,7 +433,7 @@ class Coordinator {
   // tried again.
   struct NumbersTrouble {
     absl::Time since, next;
-    uint64_t count = 0;
+    uint64_t count;
   };
   std::optional<NumbersTrouble> numbers_trouble_;
   // A change of the membership waits for numbers.

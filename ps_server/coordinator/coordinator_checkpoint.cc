@@ -139,7 +139,7 @@ void Coordinator::AskForNumbers(uint64_t count) {
 void Coordinator::AskAgain(uint64_t count, const std::string& why) {
   const double limit = options_.config.checkpoint().save_wait_seconds();
   if (!numbers_trouble_.has_value()) {
-    numbers_trouble_.emplace().since = now();
+    numbers_trouble_ = NumbersTrouble{now(), now(), count};
     LogWarning(why, "; it is tried again for ", limit,
                " s (checkpoint.save_wait_seconds), make room meanwhile");
   }

@@ -327,7 +327,7 @@ void Coordinator::HandleWorkerReport(const v1::Caller& caller, const v1::WorkerR
   if (over()) return;
   const std::optional<std::string> diverges = losses_.OnReport(caller.incarnation(), report);
   // All workers train the same weights, so that none can do better.
-  if (diverges.has_value()) FailJob(Divergence(absl::StrCat("worker ", caller.worker(), ": ", *diverges)));
+  if (diverges.has_value()) FailJob(GrownLoss(absl::StrCat("worker ", caller.worker(), ": ", *diverges)));
 }
 
 void Coordinator::HandleDivergence(uint32_t rank, const absl::Status& why) {
@@ -475,7 +475,7 @@ void Coordinator::HandlePin(const v1::PinRequest& request, Done<v1::PinReply> do
     return done(absl::UnavailableError(
         absl::StrCat("the job is ", v1::JobState_Name(state_), "; there is nothing to pin")));
   }
-  if (absl::Status caller = CheckCaller(request.caller()); !caller.ok()) return done(caller);
+  if (absl::Status caller = members_.CheckCaller(request.caller()); !caller.ok()) return done(caller);
   pins_.Ask(request, members_.TaskOf(request.caller().incarnation()), now(), std::move(done));
 }
 

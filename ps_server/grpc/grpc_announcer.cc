@@ -88,8 +88,8 @@ class GrpcAnnouncer::Calls final : public std::enable_shared_from_this<Calls> {
       schedule_.OnTaken();
       options_.on_answer();
     } else if (absl::IsAlreadyExists(refused) || absl::IsFailedPrecondition(refused) ||
-               absl::IsInvalidArgument(refused) || absl::IsUnauthenticated(refused) ||
-               absl::IsPermissionDenied(refused)) {
+               absl::IsNotFound(refused) || absl::IsInvalidArgument(refused) ||
+               absl::IsUnauthenticated(refused) || absl::IsPermissionDenied(refused)) {
       closed_ = true;
       options_.on_refused(refused);
     } else {

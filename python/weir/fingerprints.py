@@ -119,10 +119,12 @@ def _calls_of(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], Any], 
     if generator is random or isinstance(generator, random.Random) and not isinstance(generator, random.SystemRandom):
         return generator.getstate, generator.setstate, generator.seed
     if generator is np.random or isinstance(generator, np.random.RandomState):
-        return generator.get_state, generator.set_state, generator.seed
-    torch = sys.modules.get("torch")
+        numpys: Any = generator
+        return numpys.get_state, numpys.set_state, numpys.seed
+    torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(generator, torch.Generator):
-        return generator.get_state, generator.set_state, generator.manual_seed
+        torchs: Any = generator
+        return torchs.get_state, torchs.set_state, torchs.manual_seed
     return None
 
 

@@ -43,7 +43,7 @@ TEST_CASE("Join says its protocol version, and refuses a ps:0 of another major o
                                " version 1.9: upgrade " + f.options.task);
   REQUIRE(f.cluster.joins().size() == 1);
   CHECK(f.cluster.joins()[0].protocol().major() == 1);
-  CHECK(f.cluster.joins()[0].protocol().minor() == 8);
+  CHECK(f.cluster.joins()[0].protocol().minor() == 9);
 }
 
 TEST_CASE("A call that ends without a message is told by its server, its name and its code") {

@@ -188,7 +188,7 @@ TEST_CASE("a shard that refuses what the client found finite ends the client, or
     CHECK_FALSE(push->applied);
     return;
   }
-  CHECK_THAT(Message(push.status()), Contains("training diverged: d[7] is not finite (ps:1); try"));
+  CHECK_THAT(Message(push.status()), Contains("training diverged: d[7] is not finite (ps:1); look for NaN"));
   CHECK(j.client->NextWork().status() == push.status());
 }
 

@@ -476,7 +476,7 @@ TEST_CASE("rows: a sum that is not finite is refused by all shards, or ends the 
   CHECK_THAT(result->push.reason, Contains(found));
   REQUIRE(f.cluster.pushes().size() == 2);
   for (const FakeCluster::Push& push : f.cluster.pushes()) {
-    CHECK(push.header.refused() == found);
+    CHECK(push.header.refused() == found + ", batch 0 (examples 0 to 9 in the job's order)");
     CHECK(push.header.rows().empty());
     // The keys of the pull go along all the same.
     CHECK(push.rows.empty() != with_pull);

@@ -189,12 +189,16 @@ class ManifestCommand(unittest.TestCase):
 
     def test_the_export_has_the_job_s_folder(self):
         for directory, argument in [("/var/lib/weir/second job", "/var/lib/weir/second job"),
-                                    ("/var/lib/weir/$(x)\"", "/var/lib/weir/$$(x)\""), (DIRECTORY, DIRECTORY)]:
+                                    ("/var/lib/weir/x\"", "/var/lib/weir/x\""), (DIRECTORY, DIRECTORY)]:
             self.assertEqual(self.weir({**DIGITS, "checkpoint": {"directory": directory}}, "--force").returncode, 0)
             export = load((self.out / "deploy/kustomize/checkpoints/export.yaml").read_text(encoding="utf-8"))
             command = export[0]["spec"]["containers"][0]["command"]
             self.assertEqual(command[:2] + command[3:], ["sh", "-c", "weir-export", argument])
             self.assertIn('weir export "$1" ', command[2])
+        # Kubernetes would put a variable's value there.
+        refused = self.weir({**DIGITS, "checkpoint": {"directory": "/var/lib/weir/$(x)"}}, "--force")
+        self.assertEqual(refused.returncode, 78)
+        self.assertIn("has $(x) in it", refused.stderr)
 
     def test_the_sizes_are_said(self):
         flags = ["--parameters=9", "--worker_memory_mib=99"]

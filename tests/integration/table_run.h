@@ -55,8 +55,8 @@ bool EndsInDeltas(const std::string& directory);
 class DamagedLink {
  public:
   explicit DamagedLink(const std::string& directory);
-  // Neither a job that would go on from there nor `weir checkpoint verify` takes it: they name the file.
-  void CheckRefused(const TableRun& run) const;
+  // `weir checkpoint verify` does not take it, and names the file.
+  void CheckFound() const;
   void Repair() { Write(bytes_); }
 
  private:

@@ -298,7 +298,8 @@ class Errors(unittest.TestCase):
         self.assertEqual(weir.Job(job(), ["train.epochs=3"]).get("train.epochs"), 3)
 
     def test_paths(self):
-        home = os.path.expanduser("~")
+        home = "/home/someone"
+        self.enterContext(unittest.mock.patch.dict(os.environ, HOME=home))
         self.assertEqual(weir.Job(job(), ["checkpoint.directory=~/runs"]).get("checkpoint.directory"), f"{home}/runs")
         self.assertEqual(weir.Job(job(), ["checkpoint.directory=runs"]).get("checkpoint.directory"),
                          os.path.abspath("runs"))

@@ -1,7 +1,7 @@
 """The names of a model's tensors, as the plain model has them, without those of wrappers around it or its parts."""
 from __future__ import annotations
 
-from typing import Any, Iterator
+from typing import Any, Generator, Iterator
 
 import torch
 
@@ -26,8 +26,8 @@ class PlainModel(torch.nn.Module):
         self.__dict__["_model"] = model
 
     def named_modules(self, memo: Any = None, prefix: str = "",
-                      remove_duplicate: bool = True) -> Iterator[tuple[str, torch.nn.Module]]:
-        return _walk(self._model, set() if memo is None else memo, prefix, remove_duplicate)
+                      remove_duplicate: bool = True) -> Generator[tuple[str, torch.nn.Module], None, None]:
+        yield from _walk(self.__dict__["_model"], set() if memo is None else memo, prefix, remove_duplicate)
 
     def aliases(self) -> dict[int, list[str]]:
         """By id() of the parameter or buffer: its names but the first, in the model's order."""

@@ -11,7 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
-#include "cli/config/config_command.h"
+#include "cli/commands/config_command.h"
 #include "common/config/cluster_spec.h"
 #include "common/config/job_config.h"
 

@@ -57,8 +57,6 @@ TEST_CASE(
   f.Members(2, {{0, 200}, {1, 201}});
   CHECK(f.Push({1, 1, 1})->reply().outcome() == v1::FENCED);
   CHECK(f.Pull(0, 1)->reply().header.outcome() == v1::FENCED);
-  f.Commit(0, {});
-  f.Commit(1, {0});
   CHECK(f.Stats().version().count() == 0);
   CHECK(f.Stats().version().incarnation() == f.incarnation());
   CHECK(f.Stats().pushes_applied() == 0);
@@ -171,8 +169,6 @@ TEST_CASE(
   TestPush push{0, 0, 3};
   const auto a = f.Push(push);
   CHECK(staged() == Parts());
-  f.Commit(0, {3});
-  CHECK(f.Stats().version().count() == 0);
   push.part = 1;
   const auto b = f.Push(push);
   CHECK(staged() == Parts{{1, 3}});

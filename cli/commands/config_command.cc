@@ -1,4 +1,4 @@
-#include "cli/config/config_command.h"
+#include "cli/commands/config_command.h"
 
 #include <algorithm>
 #include <chrono>
