@@ -35,6 +35,7 @@
 #include "worker/dataset_gradients.h"
 #include "worker/evaluation.h"
 #include "worker/memberships.h"
+#include "worker/openblas_threads.h"
 #include "worker/preemption.h"
 #include "worker/replicas.h"
 #include "worker/trainer.h"
@@ -305,5 +306,5 @@ int main(int argc, char** argv) {
   app.add_option("--log_format", flags.log_format, "What a line of the log is")
       ->check(CLI::IsMember({"text", "json"}));
   if (const std::optional<int> exit = weir::ReadCommandLine(app, argc, argv)) return *exit;
-  return weir::Main(flags);
+  weir::ExitWithoutOpenBlas(weir::Main(flags));
 }

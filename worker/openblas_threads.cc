@@ -1,15 +1,26 @@
 // OpenBLAS makes its threads while it is loaded, before main. Where the system gives it none, it sends SIGINT
 // to its own process, which then looks as if Ctrl-C had ended it. Linked into the program alone: only a
 // program has functions that run before its libraries are loaded.
+#include "worker/openblas_threads.h"
+
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+
 #include "common/program/exit_codes.h"
 
-#if !defined(WEIR_ASAN) && !defined(WEIR_TSAN)
-
 namespace weir {
+
+#if defined(WEIR_ASAN) || defined(WEIR_TSAN)
+
+void ExitWithoutOpenBlas(int code) { std::exit(code); }
+
+#else
+
 namespace {
 
 void OnInterrupt(int signal, siginfo_t* info, void*) {
@@ -39,6 +50,13 @@ __attribute__((section(".preinit_array"), used)) void (*const before_libraries)(
                                                                                 char**) = BeforeLibraries;
 
 }  // namespace
-}  // namespace weir
+
+void ExitWithoutOpenBlas(int code) {
+  std::cout.flush();
+  std::fflush(nullptr);
+  _exit(code);
+}
 
 #endif
+
+}  // namespace weir

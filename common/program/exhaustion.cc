@@ -1,5 +1,7 @@
 #include "common/program/exhaustion.h"
 
+#include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -38,6 +40,17 @@ void Say(const char* text) {
   _exit(kExitInternal);
 }
 
+// C libraries abort where they find no memory. Only with RLIMIT_AS can it be told from a fault of the
+// program: then little address space is left.
+void OnAbort(int) {
+  constexpr size_t kLittle = 128 << 20;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  void* const left = mmap(nullptr, kLittle, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (left == MAP_FAILED) EndWithoutMemory();
+  munmap(left, kLittle);
+}
+
 [[noreturn]] void OnUncaught() {
   const std::exception_ptr thrown = std::current_exception();
   try {
@@ -63,6 +76,11 @@ void Say(const char* text) {
 
 }  // namespace
 
-void EndOnExhaustion() { std::set_terminate(OnUncaught); }
+void EndOnExhaustion() {
+  std::set_terminate(OnUncaught);
+  struct sigaction action = {};
+  action.sa_handler = OnAbort;  // abort() goes on when it returns
+  sigaction(SIGABRT, &action, nullptr);
+}
 
 }  // namespace weir

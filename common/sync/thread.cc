@@ -1,7 +1,10 @@
 #include "common/sync/thread.h"
 
+#include <sys/mman.h>
 #include <sys/resource.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <new>
 #include <system_error>
@@ -16,6 +19,8 @@
 
 namespace weir {
 namespace {
+
+constexpr size_t kSpare = 128 << 20;
 
 absl::Status Refused(absl::string_view purpose, absl::string_view why) {
   const std::string limits = LimitsOfThreads();
@@ -73,6 +78,8 @@ absl::StatusOr<std::thread> MakeThread(absl::string_view purpose, absl::AnyInvoc
 }
 
 absl::Status CheckRoomForThreads(int count, absl::string_view purpose) {
+  rlimit limit{};
+  const bool limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
   Mutex mutex;
   CondVar cv;
   bool over = false;
@@ -80,6 +87,9 @@ absl::Status CheckRoomForThreads(int count, absl::string_view purpose) {
   absl::Status status;
   for (int i = 0; i < count && status.ok(); ++i) {
     absl::StatusOr<std::thread> made = MakeThread(purpose, [&] {
+      // malloc() reserves address space for threads that allocate, and keeps it for those that come later.
+      void* volatile allocated = limited ? malloc(1) : nullptr;
+      free(allocated);
       MutexLock lock(mutex);
       while (!over) cv.Wait(mutex);
     });
@@ -88,6 +98,15 @@ absl::Status CheckRoomForThreads(int count, absl::string_view purpose) {
     } else {
       status = absl::Status(made.status().code(), absl::StrCat(made.status().message(), ". Of ", count,
                                                                " more threads it gave ", i));
+    }
+  }
+  if (status.ok() && limited) {
+    // Threads that have begun need memory for their work.
+    void* const spare = mmap(nullptr, kSpare, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (spare == MAP_FAILED) {
+      status = Refused(purpose, "out of address space");
+    } else {
+      munmap(spare, kSpare);
     }
   }
   {

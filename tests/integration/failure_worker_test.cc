@@ -206,7 +206,7 @@ TEST_CASE("signals that were ignored at the start end neither a server nor a wor
     job.StartWith(task, WithIgnored("HUP INT", job.Args(task)), {{"TF_CONFIG", job.TfConfig(task)}});
   }
   // worker:0 waits for worker:1.
-  job.WaitForTask("worker:0", "alive");
+  job.WaitForTask("worker:0", "waiting");
   for (const char* task : {"ps:0", "worker:0"}) {
     for (const int signal : {SIGHUP, SIGINT}) job[task].Signal(signal);
   }

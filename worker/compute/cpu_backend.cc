@@ -1,8 +1,11 @@
 #include "worker/compute/cpu_backend.h"
 
 #include <cblas.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -10,8 +13,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
+#include "common/base/status_macros.h"
 #include "common/codec/bfloat16.h"
 #include "worker/compute/im2col.h"
+
+// Of OpenBLAS, which has no header for them: takes a buffer, and gives it back.
+extern "C" void* blas_memory_alloc(int unused);
+extern "C" void blas_memory_free(void* buffer);
 
 namespace weir {
 namespace {
@@ -63,9 +71,42 @@ inline void TakeLarger(int32_t n, int32_t stride, const float* __restrict x, int
   }
 }
 
+// OpenBLAS maps a buffer for each thread that computes, keeps it for later, and tries on for ever where the
+// system refuses it. So where address space is limited, the buffers of all `backends` that there are are
+// mapped before they compute.
+absl::Status ReserveBuffers(int backends) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return absl::OkStatus();
+  constexpr size_t kBuffer = 129 << 20;  // with what aligns it
+  std::vector<void*> buffers(backends);
+  absl::Status status;
+  for (void*& buffer : buffers) {
+    void* const trial = mmap(nullptr, kBuffer, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (trial == MAP_FAILED) {
+      status = absl::ResourceExhaustedError(
+          absl::StrCat("no memory for OpenBLAS, which needs ", kBuffer >> 20,
+                       " MiB of address space for each thread that computes: RLIMIT_AS (ulimit -v) is ",
+                       limit.rlim_cur >> 20, " MiB for this process; raise it"));
+      break;
+    }
+    munmap(trial, kBuffer);
+    buffer = blas_memory_alloc(0);
+  }
+  for (void* const buffer : buffers) {
+    if (buffer != nullptr) blas_memory_free(buffer);
+  }
+  return status;
+}
+
 class CpuBackend final : public ComputeBackend {
  public:
-  explicit CpuBackend(int threads) { openblas_set_num_threads(threads); }
+  explicit CpuBackend(int threads) {
+    openblas_set_num_threads(threads);
+    ++count_;
+  }
+  ~CpuBackend() override { --count_; }
+  // How many backends there are.
+  static int count() { return count_; }
 
   absl::string_view name() const override { return "cpu"; }
   bool unified() const override { return true; }
@@ -315,11 +356,16 @@ class CpuBackend final : public ComputeBackend {
     return memory.data();
   }
   std::vector<float> scratch_[2];
+  static inline std::atomic<int> count_ = 0;
   int64_t allocations_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<ComputeBackend> MakeCpuBackend(int threads) { return std::make_unique<CpuBackend>(threads); }
+absl::StatusOr<std::unique_ptr<ComputeBackend>> MakeCpuBackend(int threads) {
+  auto backend = std::make_unique<CpuBackend>(threads);
+  WEIR_RETURN_IF_ERROR(ReserveBuffers(CpuBackend::count()));
+  return backend;
+}
 
 }  // namespace weir

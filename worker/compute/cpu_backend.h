@@ -7,7 +7,8 @@
 namespace weir {
 
 // Matrix products by OpenBLAS with `threads` threads (a setting of the whole process), the rest by loops on
-// the calling thread. Every call is done when it returns.
-std::unique_ptr<ComputeBackend> MakeCpuBackend(int threads);
+// the calling thread. Every call is done when it returns. ResourceExhausted: OpenBLAS would not find the
+// memory that it needs.
+absl::StatusOr<std::unique_ptr<ComputeBackend>> MakeCpuBackend(int threads);
 
 }  // namespace weir
