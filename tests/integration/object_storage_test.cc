@@ -104,7 +104,7 @@ TEST_CASE("object storage that cannot be used is refused at the start, with what
   };
   const Case cases[] = {
       {{"checkpoint.directory=\"s3://weir-test\""}, {}, "must be s3://BUCKET/PREFIX"},
-      {{"checkpoint.directory=\"gs://weir-test/x\""}, {}, "checkpoint.directory: must be s3://BUCKET/PREFIX"},
+      {{"checkpoint.directory=\"gs://weir-test/x\""}, {}, "begins with gs:"},
       {{there}, {{"AWS_ACCESS_KEY_ID", ""}}, "the environment has no AWS_ACCESS_KEY_ID"},
       {{there}, {{"AWS_SECRET_ACCESS_KEY", "wrong"}}, "HTTP 403 SignatureDoesNotMatch"},
       {{there}, {{"AWS_ENDPOINT_URL", "nonsense"}}, "AWS_ENDPOINT_URL must begin with http:// or https://"},

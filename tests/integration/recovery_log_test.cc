@@ -87,7 +87,7 @@ TEST_CASE("ps:1 and ps:0 are killed again and again: no acknowledged push is los
   const RunResult replay = RunToEnd({"ps_server/ps_server", "--replay", run.directory()});
   INFO(replay.output);
   CHECK(replay.status == 0);
-  CHECK_THAT(replay.output, Contains("step-00000000"));
+  CHECK_THAT(replay.output, Contains("start: version 0"));
   CHECK_THAT(replay.output, Contains(summary["weights_sha256"].get<std::string>()));
 }
 
