@@ -30,8 +30,8 @@ class GrpcAnnouncer {
     // The job's, which says how often.
     v1::JobConfig config;
     // ps:0 refuses this server: AlreadyExists, FailedPrecondition, InvalidArgument, Unauthenticated or
-    // PermissionDenied; NotFound: the server at its address is not ps:0. The message names ps:0. Runs on the loop's thread, as the last callback. Must not
-    // block.
+    // PermissionDenied; NotFound: the server at its address is not ps:0. The message names ps:0. Runs on the
+    // loop's thread, as the last callback. Must not block.
     std::function<void(const absl::Status&)> on_refused;
     // ps:0 took the address, or did not answer. Run on the loop's thread. Must not block.
     std::function<void()> on_answer, on_no_answer;
