@@ -558,6 +558,13 @@ const std::vector<ChannelKind>& SharingKinds() {
   return *sharing;
 }
 
+// Weights whose segment may still be on its way.
+absl::StatusOr<const char*> MapSoon(ShardMemory& memory, uint32_t segment, uint64_t offset, uint64_t bytes) {
+  absl::StatusOr<const char*> mapped = memory.Map(segment, offset, bytes);
+  while (absl::IsNotFound(mapped.status())) mapped = memory.Map(segment, offset, bytes);
+  return mapped;
+}
+
 TEST_CASE("What is written to a slot the shard reads where it lies, of each stream apart") {
   const ChannelKind& kind = SharingKinds()[GENERATE(range(size_t{0}, SharingKinds().size()))];
   CAPTURE(kind.name);
@@ -619,7 +626,7 @@ TEST_CASE("Memory that is handed over later has a number once the shard can read
   const std::shared_ptr<const SharedSegment> more = *SharedSegment::Create(4096);
   for (int i = 0; i < 3; ++i) CHECK_FALSE(memory.NumberOf(more).has_value());
   const auto weights = under_test->Allocate(1024);
-  CHECK(memory.Map(under_test->memory().Find(weights.get())->segment, 0, 4).ok());
+  CHECK(MapSoon(memory, under_test->memory().Find(weights.get())->segment, 0, 4).ok());
 }
 
 TEST_CASE("Weights are read where they lie, also those made after the stream, and only they") {
@@ -635,7 +642,7 @@ TEST_CASE("Weights are read where they lie, also those made after the stream, an
     weights.get()[elements - 1] = static_cast<float>(elements);
     const auto place = under_test->memory().Find(weights.get() + elements - 1);
     REQUIRE(place.has_value());
-    const auto mapped = memory.Map(place->segment, place->offset, sizeof(float));
+    const auto mapped = MapSoon(memory, place->segment, place->offset, sizeof(float));
     REQUIRE(mapped.ok());
     float value = 0;
     memcpy(&value, *mapped, sizeof(value));
@@ -658,7 +665,7 @@ TEST_CASE("What was mapped stays when the shard is gone, and nothing new comes")
   const uint32_t segment = under_test->memory().Find(weights.get())->segment;
   Stream stream(*under_test);
   ShardMemory& memory = *stream.memory();
-  const auto mapped = memory.Map(segment, 0, 4);
+  const auto mapped = MapSoon(memory, segment, 0, 4);
   REQUIRE(mapped.ok());
   under_test->Kill();
   weights = nullptr;

@@ -18,11 +18,11 @@
 namespace {
 
 constexpr const char* kMethods[] = {
-    "grpc.health.v1.Health/Check", "weir.v1.Coordinator/Join",      "weir.v1.Coordinator/Heartbeat",
-    "weir.v1.Coordinator/Leave",   "weir.v1.Coordinator/NextRange", "weir.v1.Coordinator/Pin",
-    "weir.v1.Coordinator/Unpin",   "weir.v1.Coordinator/Report",    "weir.v1.Coordinator/Checkpoint",
-    "weir.v1.Coordinator/Status",  "weir.v1.Coordinator/Announce",  "weir.v1.ParameterServer/Exchange",
-    "weir.v1.ShardControl/Attach",
+    "grpc.health.v1.Health/Check",      "weir.v1.Coordinator/Join",      "weir.v1.Coordinator/Heartbeat",
+    "weir.v1.Coordinator/Leave",        "weir.v1.Coordinator/NextRange", "weir.v1.Coordinator/Pin",
+    "weir.v1.Coordinator/Unpin",        "weir.v1.Coordinator/Report",    "weir.v1.Coordinator/Checkpoint",
+    "weir.v1.Coordinator/Status",       "weir.v1.Coordinator/Announce",  "weir.v1.ParameterServer/Exchange",
+    "weir.v1.ParameterServer/ReadRows", "weir.v1.ShardControl/Attach",
 };
 
 grpc::Status Call(grpc::GenericStub& stub, const std::string& method, const std::string& bytes,

@@ -155,7 +155,8 @@ TEST_CASE("A server writes and reads in the folders of its own config, whatever 
   };
   v1::ControlMessage message;
   v1::Install& install = *message.mutable_install();
-  install.set_num_shards(1);
+  install.set_num_shards(2);
+  install.set_shard(1);
   *install.mutable_model() = ToProto(ServerFixture().model);
   install.set_job_config(config.SerializeAsString());
   install.set_workers(1);
