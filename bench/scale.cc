@@ -64,7 +64,7 @@ std::vector<ScaleRow> MeasureScales(const ScaleOptions& options) {
                 mode,
                 servers,
                 workers,
-                std::max<int64_t>(pushes, 4 * workers),
+                std::max<int64_t>(pushes, (options.pushes.has_value() ? 4 : model.least_each) * workers),
                 options.transport,
                 options.limit_seconds};
     row.again = again;

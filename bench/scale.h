@@ -14,9 +14,11 @@ namespace weir::bench {
 struct ScaleModel {
   const char* name;
   int64_t elements;
-  int64_t pushes_each, least_pushes, most_pushes;
+  int64_t pushes_each, least_pushes, most_pushes, least_each;
 };
-constexpr ScaleModel kScaleModels[] = {{"tiny", 1024, 250, 4000, 16000}, {"4MB", 1 << 20, 8, 300, 2048}};
+// Of the tiny model each worker has 62 pushes or more: with fewer, a push has a range of its own.
+constexpr ScaleModel kScaleModels[] = {{"tiny", 1024, 250, 4000, 16000, 62},
+                                       {"4MB", 1 << 20, 8, 300, 2048, 4}};
 constexpr const char* kScaleModes[] = {"sync", "bounded", "async"};
 
 struct ScaleOptions {

@@ -42,7 +42,11 @@ std::string JobJson(const ScaleCell& cell) {
   if (cell.mode == "bounded") job["consistency"]["staleness"] = 3;
   job["cluster"] = {{"workers", cell.workers}, {"start_seconds", cell.limit_seconds}};
   job["wire"]["transport"] = cell.transport;
-  job["server"]["min_shard_kib"] = 0;  // every server takes part in each cell
+  // Every server takes part in each cell, and serves all workers of this host.
+  job["server"] = {
+      {"min_shard_kib", 0},
+      {"clients",
+       {{"connections_of_host", 2048}, {"connections_per_second", 2500}, {"joins_per_second", 2000}}}};
   return job.dump(2);
 }
 

@@ -84,8 +84,12 @@ GrpcCompletionLoop::NextStatus GrpcCompletionLoop::HandleShared(Steady::time_poi
   if (drained_) return NextStatus::SHUTDOWN;
   waits_ = true;
   mutex.Unlock();
-  if (!SomethingReady()) WaitForShared(until);
-  const bool got = ServeShared() || any_passed_ || woken_;
+  // Each look at all of the work costs time in proportion to it, so that the first look serves at once.
+  bool got = ServeShared() || any_passed_ || woken_;
+  if (!got) {
+    WaitForShared(until);
+    got = ServeShared() || any_passed_ || woken_;
+  }
   mutex.Lock();
   waits_ = false;
   woken_ = false;

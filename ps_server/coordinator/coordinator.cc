@@ -198,6 +198,7 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
       shard.acked_epoch = report.membership().epoch();
       shard.floor = report.membership().floor();
       if (shards_.AllAcknowledged(numbers_.epoch()) && !broadcast_due_) OnAllAcked();
+      if (idle_untold_) TellIdle();
       return;
     }
     case v1::ShardReport::kStaged:

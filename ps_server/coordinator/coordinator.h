@@ -302,6 +302,11 @@ class Coordinator {
   std::string DoneSoFar() const;
   // Data.
   void ServeRanges();
+  // Answers the worker's call for a range if it can be answered. True: the worker has become idle.
+  bool ServeRange(uint32_t rank, Worker& member);
+  // Tells the shards which workers are idle, once they have confirmed the membership before: at the end of a
+  // job many workers become idle at almost the same time.
+  void TellIdle();
   void MaybeCommit();
   // Checkpoints and numbers.
   void MakeCheckpoints(std::unique_ptr<JobStore> store);
@@ -424,6 +429,8 @@ class Coordinator {
   VersionPins pins_;
   // Members have left, and the next tick sends the new membership.
   bool left_untold_ = false;
+  // Workers have become idle, and no membership since says so.
+  bool idle_untold_ = false;
   LastSave last_save_;
 
   // nullptr: the job has no store.

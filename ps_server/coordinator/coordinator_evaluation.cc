@@ -64,7 +64,8 @@ std::string Coordinator::EvaluatorThatHolds() const {
 void Coordinator::MaybeEvaluate() {
   if (state_ != v1::RUNNING || end_.drained()) return;
   evaluations_.Advance(progress());
-  if (evaluations_.AskOneOf(members_.Evaluators(), !members_.workers().empty(), now())) Changed();
+  if (evaluations_.AskOneOf([this] { return members_.Evaluators(); }, !members_.workers().empty(), now()))
+    Changed();
   if (evaluations_.waits()) GoOnAfterEvaluation();
 }
 

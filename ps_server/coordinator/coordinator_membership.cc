@@ -70,6 +70,7 @@ void Coordinator::BroadcastMembership() {
   broadcast_due_ = !HasNumbers(1);
   if (broadcast_due_) return;
   numbers_.NextEpoch();
+  idle_untold_ = false;
   untouched_ &= members_.workers().empty();
   v1::ControlMessage message;
   v1::SetMembership& set = *message.mutable_membership();
@@ -437,34 +438,43 @@ void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::
   if (member->next_range) std::exchange(member->next_range, nullptr)(v1::NextRangeReply());
   member->next_range = std::move(done);
   member->next_range_until = now() + std::min(lease() / 3, kLongestPark);
-  if (!ranges_->done() || evaluations_.waits()) MaybeEvaluate();
+  // With many workers this call comes often: whoever was asked in vain to evaluate is not asked each time.
+  if (evaluations_.waits() || (!ranges_->done() && evaluations_.Ends(progress()))) MaybeEvaluate();
   if (ranges_->done() && !evaluations_.waits()) StartDraining();
-  ServeRanges();
-  MaybeAdmit();  // an idle worker may have work again
+  // Only this worker: the call gives no other worker anything.
+  if (ServeRange(request.caller().worker(), *member)) TellIdle();
+  if (member->phase == Phase::kIdle) MaybeAdmit();  // it may have work again
 }
 
 void Coordinator::ServeRanges() {
   if (!ranges_.has_value()) return;
   bool idle = false;
-  for (auto& [rank, member] : members_.workers()) {
-    if (!member.next_range) continue;
-    v1::NextRangeReply reply;
-    if (ranges_->done() && state_ == v1::DRAINING) {
-      reply.set_done(true);
-    } else if (member.phase != Phase::kLive) {
-      continue;
-    } else if (std::optional<v1::Range> range = ranges_->Take(rank)) {
-      *reply.mutable_range() = *range;
-      reply.set_clock(member.start_clock);
-    } else {
-      // No worker may wait for the clock of a worker that has nothing to do.
-      member.phase = Phase::kIdle;
-      idle = true;
-      continue;
-    }
-    std::exchange(member.next_range, nullptr)(std::move(reply));
+  for (auto& [rank, member] : members_.workers()) idle |= ServeRange(rank, member);
+  if (idle) TellIdle();
+}
+
+void Coordinator::TellIdle() {
+  idle_untold_ = true;
+  if (shards_.AllAcknowledged(numbers_.epoch()) && !broadcast_due_) BroadcastMembership();
+}
+
+bool Coordinator::ServeRange(uint32_t rank, Worker& member) {
+  if (!member.next_range) return false;
+  v1::NextRangeReply reply;
+  if (ranges_->done() && state_ == v1::DRAINING) {
+    reply.set_done(true);
+  } else if (member.phase != Phase::kLive) {
+    return false;
+  } else if (std::optional<v1::Range> range = ranges_->Take(rank)) {
+    *reply.mutable_range() = *range;
+    reply.set_clock(member.start_clock);
+  } else {
+    // No worker may wait for the clock of a worker that has nothing to do.
+    member.phase = Phase::kIdle;
+    return true;
   }
-  if (idle) BroadcastMembership();
+  std::exchange(member.next_range, nullptr)(std::move(reply));
+  return false;
 }
 
 // ---- pins

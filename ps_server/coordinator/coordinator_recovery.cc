@@ -267,6 +267,10 @@ void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) 
     return FailJob(Misfit(absl::StrCat(shards_.name(index), " refuses ps:0: ", status.message())));
   }
   if (absl::IsUnimplemented(status)) return FailJob(Misfit(status.message()));
+  // Later, a server of another job may have got the address of one that was lost.
+  if (absl::IsNotFound(status) && state_ == v1::STARTING) {
+    return FailJob(Misfit(absl::StrCat(shards_.name(index), " is another server: ", status.message())));
+  }
   // The proxy of a service mesh, say, answers for a server that is not there yet. TickShards() tries again.
   if (state_ == v1::STARTING && !shards_[index].connected && absl::IsUnavailable(status)) {
     return shards_.Drop(index);

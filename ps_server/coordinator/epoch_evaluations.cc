@@ -79,7 +79,7 @@ void EpochEvaluations::Advance(uint64_t progress) {
   progress_ = progress;
   if (options_.every_epochs == 0) return;
   if (options_.sync && due_.has_value() && due_->progress < progress) GiveUp();
-  while (Evaluated(next_) && EndOf(next_) <= progress) {
+  while (Ends(progress)) {
     if (!due_.has_value()) due_ = {next_, next_, progress};
     due_->last = next_;
     next_ += options_.every_epochs;

@@ -53,6 +53,10 @@ class EpochEvaluations {
   // The job goes on from here: entries of later epochs are dropped, and no member is asked any more.
   void GoTo(uint64_t progress);
   void Advance(uint64_t progress);
+  // Whether Advance() would find the end of an epoch that is evaluated.
+  bool Ends(uint64_t progress) const {
+    return options_.every_epochs != 0 && Evaluated(next_) && EndOf(next_) <= progress;
+  }
   // A member that evaluates is in the job. Before this call epochs end without an entry.
   void SetKnown();
   // An evaluation is due, and no other is under way.

@@ -64,8 +64,10 @@ void JobEvaluations::Advance(uint64_t progress) {
   if (epochs_.has_value()) epochs_->Advance(progress);
 }
 
-bool JobEvaluations::AskOneOf(const std::vector<uint64_t>& evaluators, bool workers, absl::Time now) {
+bool JobEvaluations::AskOneOf(absl::FunctionRef<std::vector<uint64_t>()> members, bool workers,
+                              absl::Time now) {
   if (!epochs_.has_value() || !epochs_->due()) return false;
+  const std::vector<uint64_t> evaluators = members();
   if (!evaluators.empty()) epochs_->SetKnown();
   const auto chosen = std::find_if(evaluators.begin(), evaluators.end(),
                                    [&](uint64_t incarnation) { return epochs_->MayAsk(incarnation); });

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/coordinator.pb.h"
@@ -45,10 +46,12 @@ class JobEvaluations {
   // A member that evaluates is in the job.
   void SetKnown();
   void Advance(uint64_t progress);
+  // Whether Advance() would find the end of an epoch that is evaluated.
+  bool Ends(uint64_t progress) const { return epochs_.has_value() && epochs_->Ends(progress); }
   // If an evaluation is due, asks the first of these members (incarnations, by preference) that has not
   // failed at it. Returns whether a member was asked. `workers`: the job has workers, so that it must not
   // wait for a member that evaluates.
-  bool AskOneOf(const std::vector<uint64_t>& evaluators, bool workers, absl::Time now);
+  bool AskOneOf(absl::FunctionRef<std::vector<uint64_t>()> members, bool workers, absl::Time now);
   // What the member is asked to do.
   std::optional<v1::EvaluationOrder> OrderFor(uint64_t incarnation) const;
   // A member has read these versions (by shard); is out of the job.

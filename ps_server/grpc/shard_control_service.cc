@@ -240,7 +240,7 @@ void ShardControlService::AwaitNext(const std::string& why) {
 absl::Status ShardControlService::CheckHello(const v1::Hello& hello) const {
   const absl::Status ours = CheckAddressee(job(), options_.index, hello.job().id(), hello.shard_plus_one());
   if (ours.ok()) return ours;
-  return absl::FailedPreconditionError(absl::StrCat(
+  return absl::NotFoundError(absl::StrCat(
       "this is ps:", options_.index, " of ", Describe(job()), "; ps:0 is of ", Describe(hello.job()),
       " and takes it for ps:", static_cast<int64_t>(hello.shard_plus_one()) - 1,
       ": check the cluster spec of ps:0"));

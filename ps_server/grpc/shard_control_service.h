@@ -71,7 +71,7 @@ class ShardControlService {
   class Stream;
 
   bool MayReturn() const { return options_.may_return || last_ping_; }
-  // FailedPrecondition: the coordinator is of another job, or takes this server for another one.
+  // NotFound: the coordinator is of another job, or takes this server for another one.
   absl::Status CheckHello(const v1::Hello& hello) const;
   void Heard();
   // The stream is lost; another one may follow.

@@ -307,8 +307,8 @@ class Shard {
   // The same where nothing has changed but the clocks of moved_. Looks only at the calls for which that makes
   // a difference: each push does so, and as many calls may wait as there are workers.
   void WakeMoved();
-  // `all`: looks at all calls.
-  void ResumeWaiting(bool all);
+  // `all`: looks at all calls; `held`: at all held pushes.
+  void ResumeWaiting(bool all, bool held);
   void ResumeHeld(const std::vector<uint64_t>& turns);
   // Those that wait for the push that is streaming in: once one of them has to wait again, so have all.
   void ResumeBehindStream();
@@ -421,8 +421,8 @@ class Shard {
   absl::Status failure_;
   // This shard's own failure is why.
   bool failed_ = false;
-  // Wake() is running; it must run another round, which looks at all calls.
-  bool waking_ = false, wake_again_ = false, wake_all_ = false;
+  // Wake() is running; it must run another round, which looks at all calls, or at all held pushes.
+  bool waking_ = false, wake_again_ = false, wake_all_ = false, wake_held_ = false;
   // The workers whose clocks have changed since the last round, and ConsistencyPolicy::JoinClock() then.
   std::vector<uint32_t> moved_;
   uint64_t resumed_at_ = 0;

@@ -154,11 +154,15 @@ void Shard::WakeMoved() {
   wake_again_ = true;
   if (waking_) return;
   waking_ = true;
-  while (std::exchange(wake_again_, false)) ResumeWaiting(std::exchange(wake_all_, false));
+  while (std::exchange(wake_again_, false)) {
+    const bool all = std::exchange(wake_all_, false);
+    const bool held = std::exchange(wake_held_, false);
+    ResumeWaiting(all, all || held);
+  }
   waking_ = false;
 }
 
-void Shard::ResumeWaiting(bool all) {
+void Shard::ResumeWaiting(bool all, bool held) {
   ApplyDurable();
   while (true) {
     EndIf(
@@ -185,7 +189,7 @@ void Shard::ResumeWaiting(bool all) {
   const uint64_t slowest = policy_->JoinClock();
   all |= std::exchange(resumed_at_, slowest) != slowest;
   const std::vector<uint32_t> moved = std::exchange(moved_, {});
-  if (all || log_.kept()) {
+  if (held || log_.kept()) {
     // With the log, a push may wait for another worker's push of the same batch.
     ResumeHeld(calls_.held.Turns());
   } else {
@@ -280,7 +284,8 @@ void Shard::HandleTick() {
   // Arrivals are destroyed without notice to the shard, so a held push may now be able to begin.
   if (store_ != nullptr) {
     RevokeLate();
-    Wake();
+    wake_held_ = true;
+    WakeMoved();
   }
   UpdateTableStats();
   WatchProgress(now);

@@ -30,6 +30,7 @@ void WaitingCalls::EndWorkers(const std::function<bool(uint32_t)>& which, const 
 }
 
 void WaitingCalls::EndFromBefore(absl::Time time, const Answers& answers) {
+  if (oldest() > time) return;
   End([time](const auto& call) { return call.since <= time; }, answers);
 }
 

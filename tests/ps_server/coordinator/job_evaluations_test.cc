@@ -1,6 +1,7 @@
 #include "ps_server/coordinator/job_evaluations.h"
 
 #include <catch2/catch.hpp>
+#include <vector>
 
 namespace weir {
 namespace {
@@ -28,10 +29,14 @@ v1::Evaluation Result(const JobEvaluations& of, uint64_t member, uint64_t step, 
   return result;
 }
 
+auto Members(std::vector<uint64_t> incarnations) {
+  return [incarnations] { return incarnations; };
+}
+
 // Member 7 evaluates the epoch that ends with this step.
 v1::EpochEvaluation Evaluate(JobEvaluations& of, uint64_t step, double loss) {
   of.Advance(step);
-  REQUIRE(of.AskOneOf({7}, true, absl::UnixEpoch()));
+  REQUIRE(of.AskOneOf(Members({7}), true, absl::UnixEpoch()));
   return of.OnReport(7, Result(of, 7, step, loss), step).value();
 }
 
@@ -39,7 +44,7 @@ TEST_CASE("Before the job's length is known nothing is evaluated, held or awaite
   const v1::JobConfig config = Config();
   JobEvaluations of(config);
   of.Advance(2);
-  CHECK_FALSE(of.AskOneOf({7}, true, absl::UnixEpoch()));
+  CHECK_FALSE(of.AskOneOf(Members({7}), true, absl::UnixEpoch()));
   CHECK_FALSE(of.open());
   CHECK_FALSE(of.Holds());
   CHECK(of.entries().empty());
@@ -59,18 +64,18 @@ TEST_CASE("The first evaluator that has not failed is asked; when all have, the 
   of.GoTo(0);
   of.Advance(2);
   // Nobody can evaluate yet, but may come.
-  CHECK_FALSE(of.AskOneOf({}, true, absl::UnixEpoch()));
+  CHECK_FALSE(of.AskOneOf(Members({}), true, absl::UnixEpoch()));
   CHECK(of.open());
-  REQUIRE(of.AskOneOf({7, 8}, true, absl::UnixEpoch()));
+  REQUIRE(of.AskOneOf(Members({7, 8}), true, absl::UnixEpoch()));
   CHECK(of.OrderFor(7)->epoch() == 1);
   CHECK(of.holder()->incarnation == 7);
   v1::Evaluation failed = Result(of, 7, 2, 1);
   failed.set_examples(0);
   CHECK_FALSE(of.OnReport(7, failed, 2).has_value());
-  REQUIRE(of.AskOneOf({7, 8}, true, absl::UnixEpoch()));
+  REQUIRE(of.AskOneOf(Members({7, 8}), true, absl::UnixEpoch()));
   CHECK(of.OrderFor(8)->epoch() == 1);
   of.OnGone(8);
-  CHECK_FALSE(of.AskOneOf({7}, true, absl::UnixEpoch()));
+  CHECK_FALSE(of.AskOneOf(Members({7}), true, absl::UnixEpoch()));
   CHECK_FALSE(of.open());
   REQUIRE(of.entries().size() == 1);
   CHECK_FALSE(of.entries()[0].has_step());
