@@ -227,10 +227,6 @@ void PlanDecay(Dice& dice, Plan* plan) {
     fault.kind = FaultPlan::Kind::kBitFlips;
     fault.at = dice.Time(absl::Milliseconds(200), absl::Milliseconds(2000));
     fault.first = dice.Below(plan->shards());
-    plan->faults.push_back(fault);
-    // A server comes back soon after it, and reads the checkpoint.
-    fault.kind = FaultPlan::Kind::kServerCrash;
-    fault.at += dice.Time(absl::Milliseconds(1), absl::Milliseconds(100));
     fault.duration = dice.Time(absl::Milliseconds(10), absl::Milliseconds(500));
     plan->faults.push_back(fault);
   }

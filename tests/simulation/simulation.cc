@@ -245,8 +245,7 @@ class Simulation {
   void Strike(const FaultPlan& fault);
   // The job goes on if the worker of this fault stays away.
   bool CanDoWithout(const FaultPlan& fault) const;
-  // In the newest checkpoint's file of this shard, if the one before is whole.
-  void FlipBit(uint32_t shard);
+  void FlipBit(const FaultPlan& fault);
   void Partition(World::Node from, World::Node to, bool both, absl::Duration duration);
 
   const Plan& plan_;
@@ -266,21 +265,26 @@ void Simulation::Partition(World::Node from, World::Node to, bool both, absl::Du
   site_.world.After(duration, [block] { block(false); });
 }
 
-void Simulation::FlipBit(uint32_t shard) {
+void Simulation::FlipBit(const FaultPlan& fault) {
+  if (site_.log.ended) return;
+  World& world = site_.world;
   const std::string& dir = plan_.config.checkpoint().directory();
   const auto newest = LatestComplete(site_.disk, dir);
-  if (!newest.ok() || newest->manifest.job().done() || !ReadWhole(site_.disk, newest->folder).ok()) return;
+  if (newest.ok() && newest->manifest.job().done()) return;
+  if (!newest.ok() || !ReadWhole(site_.disk, newest->folder).ok() ||
+      !FindWholeBefore(site_.disk, dir, newest->manifest.step()).ok()) {
+    return world.After(absl::Milliseconds(50), [this, fault] { FlipBit(fault); });
+  }
   const uint64_t step = newest->manifest.step();
-  if (!FindWholeBefore(site_.disk, dir, step).ok()) return;
-  const std::string path = JoinPath(
-      newest->folder, newest->manifest.files(static_cast<int>(shard) % newest->manifest.files_size()).name());
+  const std::string path =
+      JoinPath(newest->folder, newest->manifest.files(static_cast<int>(fault.first)).name());
   std::string bytes = site_.disk.Contents(path);
-  bytes[site_.world.Below(static_cast<uint32_t>(bytes.size()))] ^=
-      static_cast<char>(1 << site_.world.Below(8));
+  bytes[world.Below(static_cast<uint32_t>(bytes.size()))] ^= static_cast<char>(1 << world.Below(8));
   site_.disk.SetContents(path, bytes);
   ++site_.faults["a bit of the newest checkpoint flipped"];
-  site_.world.Trace("bit flips", {step});
+  world.Trace("bit flips", {step});
   for (CheckpointSaved& saved : site_.log.saved) saved.damaged |= saved.step == step;
+  CrashServer(site_.servers[fault.first].get(), fault.duration);
 }
 
 bool Simulation::CanDoWithout(const FaultPlan& fault) const {
@@ -387,7 +391,7 @@ void Simulation::Strike(const FaultPlan& fault) {
            }});
     }
     case Kind::kBitFlips:
-      return FlipBit(fault.first);
+      return FlipBit(fault);
     case Kind::kServerPartition:
       return Partition(site_.servers[0]->node(), server, /*both=*/true, fault.duration);
   }
