@@ -33,12 +33,16 @@ class Display:
         self.title, self.write, self.columns, self.clock = title, write, columns, clock
         self.start = self.logged = clock()
         self.step = self.what = self.shown = ""
+        self.steps = self.grows = None
 
     def take(self, line):
         """Whether `line` was about progress, and so is not to pass."""
         plain = COLOURS.sub("", line).strip()
         if match := STEP.fullmatch(plain):
-            self.step, self.what = f"step {match[1]} of {match[2]}, ", match[3]
+            # Bazel counts the steps that it has found so far: such a total says nothing.
+            self.grows = self.grows or self.steps not in (None, match[2])
+            self.steps, self.what = match[2], match[3]
+            self.step = f"step {match[1]}, " if self.grows else f"step {match[1]} of {match[2]}, "
         elif match := BESIDE.fullmatch(plain):
             self.what = match[1] or self.what
         return bool(match)

@@ -64,6 +64,15 @@ class DisplayTest(unittest.TestCase):
         display.clear()
         self.assertEqual(self.written, ["\r\x1b[K"])
 
+    def test_a_total_that_grows_is_not_shown(self):
+        display = self.display()
+        for second, line in enumerate(["[9 / 10] a", "[30 / 307] b", "[60 / 401] c", "[401 / 401] d"]):
+            self.clock.now = 1000.0 + 30 * second
+            display.take(line)
+            display.show()
+        self.assertEqual(self.written, ["dev: building: step 30, 30 s\n", "dev: building: step 60, 1 min 00 s\n",
+                                        "dev: building: step 401, 1 min 30 s\n"])
+
     def test_knows_what_is_about_progress(self):
         display = self.display()
         for line in ["[12 / 34] Compiling a.cc", "\x1b[32m[1 / 2]\x1b[0m Testing //a:b",
