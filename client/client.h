@@ -105,8 +105,9 @@ class Client {
   // push if nothing can go on before that work is pushed again.
   virtual absl::StatusOr<std::optional<Work>> NextWork() = 0;
 
-  // What NextWork() returns, if that is known by `deadline`; else the outer nullopt. In sync it waits for it,
-  // and this thread works on calls meanwhile. In bounded and async it does not wait.
+  // Returns the result of NextWork() if the result is known by `deadline`; else the outer nullopt. In sync
+  // the call waits, and the calling thread works on calls meanwhile. In bounded and async the call does not
+  // wait.
   virtual std::optional<absl::StatusOr<std::optional<Work>>> NextWorkBy(
       std::chrono::steady_clock::time_point deadline) = 0;
 
@@ -204,8 +205,8 @@ class Client {
   virtual bool leading() const = 0;
   // Call after NextWork() has returned nullopt. True: this worker must evaluate the weights and Report() the
   // result as final; that is the leading worker's task. The other workers wait here, because the leading one
-  // may die before it has done so. A worker that leaves earlier tells by that that its program evaluates
-  // nothing. False: the evaluation is done.
+  // may die before it has done so. If a worker leaves earlier, the servers conclude that its program
+  // evaluates nothing. False: the evaluation is done.
   virtual absl::StatusOr<bool> AwaitsEvaluation() = 0;
 
   // Waits until this member is asked to evaluate the weights at an epoch's end, at most until `deadline`.

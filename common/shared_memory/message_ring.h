@@ -50,10 +50,11 @@ class MessageRing {
   MessageRing(RingArea* own, const RingArea* peer, std::shared_ptr<DoorbellPage> bells, uint64_t max_message,
               std::shared_ptr<const void> memory);
 
-  // From now on the peer rings this bell of the process's page. The thread then looks once by itself.
+  // From now on the peer rings this bell of the process's page. The caller then reads once without a ring: a
+  // message may have come before.
   void ReadWith(uint32_t bell) { own_->bell.store(bell, std::memory_order_seq_cst); }
 
-  // From now on the peer rings for relaxed messages, too. The thread then looks once by itself.
+  // From now on the peer rings for relaxed messages, too. The caller then reads once without a ring.
   void WantAll() { own_->eager.store(1, std::memory_order_seq_cst); }
 
   // Sends a message. The peer is not woken for one that is relaxed, unless it wants all. False: not all of it

@@ -12,9 +12,10 @@
 namespace weir {
 
 enum class LogFormat {
-  kText,  // 2026-11-21T10:26:55.123Z I worker:1 joined as worker 1
-  kJson,  // {"time":"2026-11-21T10:26:55.123Z","level":"info","task":"worker:1","message":"joined as worker
-          // 1"}
+  // 2026-11-21T10:26:55.123Z I worker:1 joined as worker 1
+  kText,
+  // {"time":"2026-11-21T10:26:55.123Z","level":"info","task":"worker:1","message":"joined as worker 1"}
+  kJson,
 };
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };

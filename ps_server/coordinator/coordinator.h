@@ -226,8 +226,8 @@ class Coordinator {
   // was replaced.
   void CheckAway(uint32_t shard, absl::Time time);
   bool KeepsState(uint32_t shard) const;
-  // The job was under way before, so that it waits for nobody whom it can do without. Called once the model
-  // is known and all shards are attached.
+  // Whether the job was under way before: then it waits only for workers that it cannot continue without.
+  // Called once the model is known and all shards are attached.
   bool GoesOn() const;
   bool EnoughWorkers() const;
   // Whether the newest checkpoint is the end of this job.
@@ -342,7 +342,7 @@ class Coordinator {
   void FailJob(const absl::Status& failure, bool asked = false);
   // The member with this incarnation has left the job.
   void OnMemberGone(uint64_t incarnation);
-  // Tells the servers how the job ends. Those that are connected have this time to confirm that.
+  // Tells the servers how the job ends. A connected server has `limit` to confirm the end.
   void TellServers(absl::Duration limit);
   // The link of a server has ended, and the job is over.
   void HandleServerGone(uint32_t index, const absl::Status& status);

@@ -14,13 +14,14 @@ namespace weir {
 // caller passes the time and talks to the members. Not thread-safe.
 //
 // The job's progress is counted in committed steps (sync) or complete batches (bounded, async). An epoch ends
-// with the first step or batch that completes all of its examples. Its evaluation is
-//   sync           of exactly the weights of that step. No further step may be committed before the weights
-//   are
-//                  read (Holds()), nor the step after the next epoch's end while this evaluation is under
-//                  way.
-//   bounded, async of weights that are read after that moment; no worker waits. Epochs that end while an
-//                  evaluation is under way share the next one.
+// with the first step or batch that completes all of its examples.
+//
+// In sync, the evaluation is of exactly the weights of that step. No further step is committed before the
+// weights are read (Holds()), nor the step after the next epoch's end while this evaluation is under way.
+//
+// In bounded and async, the evaluation is of weights that are read after the epoch's end, and no worker
+// waits. Epochs that end while an evaluation is under way share the next one.
+//
 // An evaluation that no member could make is an entry without a result. The job's end is not evaluated in
 // this way: its evaluation is the final one, whose result counts for the epoch that ends there (Final()).
 //

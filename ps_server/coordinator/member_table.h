@@ -72,7 +72,7 @@ class MemberTable {
     // the process has the answer to its Join.
     uint64_t known_revision = 0;
     bool heard = false;
-    // The worker's connection broke, and nothing has come since that it cannot have sent before.
+    // The worker's connection broke, and no message has come that the worker must have sent after the break.
     bool disconnected = false;
     // A heartbeat has come since the break, and was answered.
     bool answered_since = false;

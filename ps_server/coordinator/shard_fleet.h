@@ -66,8 +66,8 @@ class ShardFleet {
     absl::Time opened;
     // The newest announcement of an address that differs from the cluster spec's.
     std::optional<v1::AnnounceRequest> announced;
-    // Not empty: the shard was last attached at this address, and not at the cluster spec's; and the
-    // coordinator's revision from which members know that.
+    // Not empty: the shard was last attached at this address, which differs from the cluster spec's. Members
+    // know the address from `moved_revision` of the coordinator on.
     std::string moved_to;
     uint64_t moved_revision = 0;
     // Announcements that wait while another process is attached, or seems to be.

@@ -17,7 +17,7 @@ class ByteBudget {
     Share& operator=(const Share&) = delete;
     ~Share() { GiveBack(); }
 
-    // Takes more. Not null: of this budget so many are not left, and nothing was taken.
+    // Takes more bytes. If a budget has too few left, takes nothing and returns that budget; else null.
     const ByteBudget* Take(uint64_t bytes) {
       const ByteBudget* const short_of = budget_->Take(bytes);
       if (short_of == nullptr) bytes_ += bytes;
@@ -30,7 +30,8 @@ class ByteBudget {
     uint64_t bytes_ = 0;
   };
 
-  // What is taken counts for `whole`, too; null: this is a part of none.
+  // Bytes that are taken from this budget are taken from `whole`, too. null: this budget is no part of
+  // another.
   explicit ByteBudget(uint64_t most, ByteBudget* whole = nullptr) : most_(most), whole_(whole) {}
 
   uint64_t most() const { return most_; }

@@ -12,8 +12,8 @@ namespace weir {
 //
 // `peer` is the address of the other end as gRPC writes it ("ipv4:127.0.0.1:4711", "ipv6:%5B::1%5D:4711"),
 // `port` the port of this end. PermissionDenied: the process is on this machine and belongs to another user,
-// or is gone. OK: the process belongs to this user or to root, or its user cannot be determined: it is on
-// another host or in another network namespace, or `peer` is no TCP address.
+// or is gone. OK: the process belongs to this user or to root, or the function cannot find the user, since
+// the process is on another host or in another network namespace, or `peer` is no TCP address.
 //
 // Reads /proc/net/tcp and /proc/net/tcp6 for the connection's other socket. This is slow with many
 // connections.

@@ -19,8 +19,8 @@ class ScheduleConfig;
 //   t < W      L (floor(t) + 1) / W
 //   constant   L
 //   step       L gamma^floor(u / step_size)
-//   cosine     L (f + (1 - f) (1 + cos(pi u / total_steps)) / 2) for u < total_steps, then L f;  f =
-//   final_factor
+//   cosine     L (f + (1 - f) (1 + cos(pi u / total_steps)) / 2) for u < total_steps, then L f,
+//              where f = final_factor
 class LearningRateSchedule {
  public:
   // Without total_steps in the config, the schedule uses the steps of `job_steps` after the warm-up.

@@ -20,8 +20,8 @@ class LoggedRows {
   // `tables`: the job's. FailedPrecondition: the segment has other tables than these.
   static absl::StatusOr<LoggedRows> Of(const v1::LogSegment& segment, const ShardTables& tables);
 
-  // The rows of a push from its record, for the job's tables. DataLoss: these are none that were applied
-  // there.
+  // The rows of a push from its record, for the job's tables. DataLoss: the rows do not fit the
+  // tables, so that they were never applied.
   absl::StatusOr<PushedRows> Take(const v1::PushRequest& push, absl::string_view bytes,
                                   const ShardTables& tables) const;
 

@@ -29,8 +29,7 @@ class PushArrival {
   PushArrival(v1::PushRequest header, std::shared_ptr<VersionBuilder> builder, Slab gradient,
               std::shared_ptr<const ShardTables> tables, std::shared_ptr<const void> presence, uint64_t unit);
 
-  // Takes the values from local position `first` on. Errors as
-  // ChunkSet::Add(); then no value was taken.
+  // Takes the values from local position `first` on. Errors as ChunkSet::Add(); then no value was taken.
   absl::Status TakeChunk(uint64_t first, absl::Span<const absl::string_view> pieces, uint64_t bytes);
   // All chunks of the dense values are there.
   bool whole() const { return came_.whole(); }
