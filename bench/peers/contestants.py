@@ -17,7 +17,7 @@ BATCH = 64
 LEARNING_RATE = 0.1
 WARMUP = 100  # steps a worker
 MODEL = '{"layers":[{"type":"flatten"},{"type":"dense","units":128},{"type":"relu"},{"type":"dense","units":10}]}'
-PEERS = ["weir", "pslite", "pytorch", "tensorflow", "mxnet"]
+PEERS = ["weir", "pytorch", "tensorflow", "mxnet"]
 COLUMNS = ["async", "sync"]
 # The first run of each only finds out how long a step takes.
 FIRST_STEPS = 200
@@ -27,10 +27,6 @@ WEIR_ASYNC = [("Weir, shared memory", "async"), ("Weir, TCP", "async")]
 WEIR_SYNC = [("Weir, shared memory", "sync"), ("Weir, TCP", "sync")]
 # The best of some (row, column), over the best of others, and how much that is to be at least.
 RATIOS = [
-    ("async over TCP / ps-lite over TCP", [("Weir, TCP", "async")], [("ps-lite, TCP", "async")], 1.5),
-    ("async over shared memory / ps-lite local", [("Weir, shared memory", "async")], [("ps-lite, local", "async")], 2.0),
-    ("sync over TCP / ps-lite over TCP", [("Weir, TCP", "sync")], [("ps-lite, TCP", "sync")], 1.5),
-    ("sync over shared memory / ps-lite local", [("Weir, shared memory", "sync")], [("ps-lite, local", "sync")], 1.5),
     ("async over shared memory / the worker without any exchange", [("Weir, shared memory", "async")],
      [("Weir's worker without any exchange", "async")], 0.6),
     ("async, the better / PyTorch RPC's best", WEIR_ASYNC,
@@ -102,40 +98,6 @@ def weir_cluster(mode, transport):
 def weir_compute(_, steps, limit):
     command = [str(environments.BIN / "worker/bench/compute_bench"), f"--steps={steps}", f"--warmup={WARMUP}", "--config",
                *weir_job()]
-    return summed(processes.run([Process(f"worker {i}", command) for i in range(WORKERS)], limit), WORKERS)
-
-
-# ---- ps-lite ---------------------------------------------------------------------------------------------------------
-
-
-def sockets_of_pslite():
-    """Those of its local transport, which it does not remove."""
-    return {path for path in pathlib.Path("/tmp").glob("[0-9]*") if path.name.isdigit() and path.is_socket()}
-
-
-def run_dmlc(command, limit, environment):
-    """Runs processes that find each other as ps-lite does."""
-    common = {"DMLC_NUM_SERVER": str(SERVERS), "DMLC_NUM_WORKER": str(WORKERS), "DMLC_PS_ROOT_URI": "127.0.0.1",
-              "DMLC_PS_ROOT_PORT": str(free_port()), "DMLC_INTERFACE": "lo", **environment}
-    roles = ["scheduler"] + SERVERS * ["server"] + WORKERS * ["worker"]
-    before = sockets_of_pslite()
-    try:
-        return summed(processes.run([Process(role, command, {**common, "DMLC_ROLE": role}, serves=role != "worker")
-                                     for role in roles], limit), WORKERS)
-    finally:
-        for left in sockets_of_pslite() - before:
-            left.unlink()
-
-
-def pslite(mode, local):
-    def run(driver, steps, limit):
-        command = [str(driver), mode, str(data()), str(steps), str(WARMUP), str(BATCH), str(LEARNING_RATE)]
-        return run_dmlc(command, limit, {"DMLC_LOCAL": "1"} if local else {})
-    return run
-
-
-def pslite_compute(driver, steps, limit):
-    command = [str(driver), "none", str(data()), str(steps), str(WARMUP), str(BATCH), str(LEARNING_RATE)]
     return summed(processes.run([Process(f"worker {i}", command) for i in range(WORKERS)], limit), WORKERS)
 
 
@@ -215,15 +177,20 @@ def tensorflow_version(python):
     return output_of([python, "-c", "import tensorflow; print(tensorflow.__version__)"])
 
 
-# ---- MXNet -----------------------------------------------------------------------------------------------------------
+# ---- MXNet, whose key-value store is ps-lite -------------------------------------------------------------------------
 
 
 def mxnet_kvstore(mode):
     def run(python, steps, limit):
         command = [python, str(HERE / "mxnet_kvstore.py"), f"--mode={mode}", f"--data={data()}", f"--steps={steps}",
                    f"--warmup={WARMUP}", f"--batch={BATCH}", f"--rate={LEARNING_RATE}"]
-        # By default it leaves arrays of less than a million values on one server.
-        return run_dmlc(command, limit, {"MXNET_KVSTORE_BIGARRAY_BOUND": "10000", "MXNET_CPU_WORKER_NTHREADS": "1"})
+        common = {"DMLC_NUM_SERVER": str(SERVERS), "DMLC_NUM_WORKER": str(WORKERS), "DMLC_PS_ROOT_URI": "127.0.0.1",
+                  "DMLC_PS_ROOT_PORT": str(free_port()), "DMLC_INTERFACE": "lo", "MXNET_CPU_WORKER_NTHREADS": "1",
+                  # By default it leaves arrays of less than a million values on one server.
+                  "MXNET_KVSTORE_BIGARRAY_BOUND": "10000"}
+        group = [Process(role, command, {**common, "DMLC_ROLE": role}, serves=role != "worker")
+                 for role in ["scheduler"] + SERVERS * ["server"] + WORKERS * ["worker"]]
+        return summed(processes.run(group, limit), WORKERS)
     return run
 
 
@@ -235,22 +202,11 @@ def contestants(options):
     def nothing():
         return None
 
-    def driver():
-        return environments.pslite_driver(options.pslite)
-
-    def pslite_version(_):
-        return environments.PSLITE_COMMIT[:7]
-
     found = []
     for row, transport in [("Weir, shared memory", "shared_memory"), ("Weir, TCP", "tcp")]:
         for mode in ["async", "sync"]:
             found.append(Contestant("weir", row, mode, nothing, weir_cluster(mode, transport), weir_version))
     found.append(Contestant("weir", "Weir's worker without any exchange", "async", nothing, weir_compute, weir_version))
-    for row, local in [("ps-lite, local", True), ("ps-lite, TCP", False)]:
-        for mode in ["async", "sync"]:
-            found.append(Contestant("pslite", row, mode, driver, pslite(mode, local), pslite_version))
-    found.append(Contestant("pslite", "ps-lite's driver without any exchange", "async", driver, pslite_compute, pslite_version))
-
     def pytorch():
         return environments.python_for("pytorch", options.pytorch, "pytorch" in options.install)
 

@@ -1,4 +1,4 @@
-"""What the contestants run on: the training set in plain files, ps-lite's driver, Python environments. All of it lies under
+"""What the contestants run on: the training set in plain files, Python environments. All of it lies under
 CACHE, which git ignores."""
 import gzip
 import os
@@ -13,9 +13,6 @@ CACHE = ROOT / ".peers"
 FASHION_MNIST = pathlib.Path("/usr/share/datasets/fashion-mnist")
 # Headers of the files in IDX format.
 IMAGES_HEADER, LABELS_HEADER = 16, 8
-
-PSLITE_COMMIT = "15b8adf17e9871ff6112c80e4b290fa38c2b4656"
-PSLITE_SOURCES = ["customer.cc", "postoffice.cc", "van.cc"]
 
 # What pip installs for a peer, and how much that is.
 PINNED = {
@@ -67,35 +64,6 @@ def output_of(command, lines_of_errors=1):
         last = "\n    ".join(result.stderr.strip().splitlines()[-lines_of_errors:])
         raise Skipped(f"'{' '.join(command)}' failed: {last}")
     return result.stdout.strip()
-
-
-def pslite_driver(checkout, name="pslite_driver"):
-    """Builds that driver with the sources in `checkout`, if it is older than what it is made of."""
-    if checkout is None:
-        raise Skipped(f"needs --pslite=DIR, a checkout of ps-lite (GitHub: dmlc/ps-lite) at commit {PSLITE_COMMIT}")
-    source = pathlib.Path(checkout).resolve() / "src"
-    if not source.is_dir():
-        raise Skipped(f"--pslite={checkout}: no folder src in it")
-    commit = output_of(["git", "-C", checkout, "rev-parse", "HEAD"])
-    if commit != PSLITE_COMMIT:
-        raise Skipped(f"--pslite={checkout} is at {commit}: git -C {checkout} checkout {PSLITE_COMMIT}")
-    own = pathlib.Path(__file__).with_name(f"{name}.cc")
-    folder = CACHE / "pslite"
-    driver = folder / name
-    if driver.exists() and driver.stat().st_mtime > own.stat().st_mtime:
-        return driver
-    print("peers: building ps-lite's driver", file=sys.stderr)
-    folder.mkdir(parents=True, exist_ok=True)
-    commands = [
-        ["protoc", f"--cpp_out={folder}", f"--proto_path={source}", str(source / "meta.proto")],
-        ["g++", "-std=c++17", "-O3", "-march=native", "-w", f"-I{folder}", f"-I{source}", f"-I{source.parent / 'include'}",
-         str(own), *(str(source / name) for name in PSLITE_SOURCES), str(folder / "meta.pb.cc"), "-o", f"{driver}.part",
-         "-lprotobuf-lite", "-lzmq", "-lopenblas", "-pthread"],
-    ]
-    for command in commands:
-        output_of(command, lines_of_errors=5)
-    os.rename(f"{driver}.part", driver)
-    return driver
 
 
 def python_for(peer, given, install):

@@ -24,7 +24,6 @@ def parse():
     parser.add_argument("--seconds", type=float, default=5, help="rough length of a run (%(default)s)")
     parser.add_argument("--tables", action="store_true", help="steps on rows of an embedding table")
     parser.add_argument("--only", help="some of " + ",".join(contestants.PEERS))
-    parser.add_argument("--pslite", metavar="DIR", help="a checkout of ps-lite")
     parser.add_argument("--install", default="", metavar="PEER,...", help="install what is missing of these peers with pip; "
                         "a line SKIPPED says how much that downloads")
     for peer in PINNED:

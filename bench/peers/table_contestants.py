@@ -3,7 +3,7 @@ import json
 
 import environments
 import processes
-from contestants import (HERE, SERVERS, WORKERS, Contestant, free_port, pytorch_version, run_dmlc, summed, tensorflow_version,
+from contestants import (HERE, SERVERS, WORKERS, Contestant, free_port, pytorch_version, summed, tensorflow_version,
                          weir_version)
 from processes import Process
 
@@ -12,17 +12,15 @@ ROWS, DIM, KEYS = 1_000_000, 16, 26 * 4096
 LEARNING_RATE = 0.01
 WARMUP = 10  # steps a worker
 COLUMNS = ["async"]
-PEERS = ["weir", "pslite", "pytorch", "tensorflow"]
+PEERS = ["weir", "pytorch", "tensorflow"]
 FIRST_STEPS = 10
 MIN_STEPS = 10
 
 WEIR_BEST = [("Weir, shared memory", "async"), ("Weir, TCP", "async")]
 RATIOS = [
-    ("Weir, the better / ps-lite's best", WEIR_BEST, [("ps-lite, local", "async"), ("ps-lite, TCP", "async")], 5),
     ("Weir, the better / PyTorch RPC's best", WEIR_BEST, [("PyTorch RPC, shm", "async"), ("PyTorch RPC, TCP", "async")], 5),
     ("Weir, the better / TensorFlow's best", WEIR_BEST,
      [(f"TensorFlow ParameterServerStrategy, {call}", "async") for call in ["a step a call", "20 steps a call"]], 5),
-    ("Weir over TCP / ps-lite over TCP", [("Weir, TCP", "async")], [("ps-lite, TCP", "async")], 5),
 ]
 
 
@@ -31,13 +29,6 @@ def weir(transport):
         command = [str(environments.BIN / "tests/bench/tables_bench"), f"--ps_server={environments.BIN / 'ps_server/ps_server'}",
                    f"--rows={ROWS}", f"--dim={DIM}", f"--transport={transport}", f"--steps={steps}"]
         return summed(processes.run([Process("tables_bench", command)], limit), 1)
-    return run
-
-
-def pslite(local):
-    def run(driver, steps, limit):
-        command = [str(driver), str(ROWS), str(DIM), str(KEYS), str(steps), str(WARMUP), str(LEARNING_RATE)]
-        return run_dmlc(command, limit, {"DMLC_LOCAL": "1"} if local else {})
     return run
 
 
@@ -70,12 +61,6 @@ def contestants(options):
     found = []
     for row, transport in [("Weir, shared memory", "shared_memory"), ("Weir, TCP", "tcp")]:
         found.append(Contestant("weir", row, "async", lambda: None, weir(transport), weir_version))
-
-    def driver():
-        return environments.pslite_driver(options.pslite, "pslite_rows")
-
-    for row, local in [("ps-lite, local", True), ("ps-lite, TCP", False)]:
-        found.append(Contestant("pslite", row, "async", driver, pslite(local), lambda _: environments.PSLITE_COMMIT[:7]))
 
     def pytorch():
         return environments.python_for("pytorch", options.pytorch, "pytorch" in options.install)
