@@ -246,7 +246,7 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
 
 void Coordinator::MaybeCommit() {
   if (state_ != v1::RUNNING || end_.drained()) return;
-  if (evaluations_.Holds()) return;  // an evaluator needs this step's weights
+  if (evaluations_.epochs().Holds()) return;  // an evaluator needs this step's weights
   const uint32_t parts = PartsOf(steps_.committed(), size_.parts, size_.batches);
   const std::optional<StepCommitter::Commit> commit = steps_.Ready(parts, shards_.size());
   if (!commit.has_value()) return;
@@ -294,7 +294,7 @@ void Coordinator::HandleTick() {
   }
   last_tick_ = time;
   TickMembers(time);
-  if (evaluations_.OnTick(time)) {
+  if (evaluations_.epochs().OnTick(time)) {
     LogWarning("the evaluation of an epoch took longer than cluster.wait_seconds = ",
                options_.config.cluster().wait_seconds(), ", and is left out");
     MaybeCommit();
@@ -357,7 +357,7 @@ void Coordinator::AnswerHeartbeat(ParkedHeartbeat& heartbeat, bool fenced, const
   }
   reply.set_fenced(fenced);
   reply.set_evaluated(evaluations_.final());
-  if (auto order = evaluations_.OrderFor(heartbeat.incarnation)) *reply.mutable_evaluate() = *order;
+  if (auto order = evaluations_.epochs().OrderFor(heartbeat.incarnation)) *reply.mutable_evaluate() = *order;
   reply.set_awaits_evaluation(evaluations_.awaited());
   if (evaluations_.work_end().has_value()) reply.set_work_end(*evaluations_.work_end());
   reply.set_failure(end_.failure().ok() ? why : std::string(end_.failure().message()));

@@ -92,7 +92,7 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   job.set_total_steps(size_.steps);
   job.set_committed_steps(steps_.committed());
   // A coordinator that starts from the checkpoint would not have the last epoch evaluated any more.
-  const bool evaluated = !evaluations_.waits() || !evaluations_.open();
+  const bool evaluated = !evaluations_.waits() || !evaluations_.epochs().open();
   job.set_done(state_ == v1::DRAINING || (AllDone() && evaluated));
   job.set_examples(examples_done());
   job.set_epoch(numbers_.epoch());

@@ -51,7 +51,7 @@ std::string Coordinator::EvaluatorThatHolds() const {
   // Reading takes some milliseconds, once an epoch.
   constexpr absl::Duration kWorthSaying = absl::Seconds(1);
   if (state_ != v1::RUNNING) return "";
-  const std::optional<EpochEvaluations::Holder> holder = evaluations_.holder();
+  const std::optional<EpochEvaluations::Holder> holder = evaluations_.epochs().holder();
   if (!holder.has_value() || now() - holder->since < kWorthSaying) return "";
   const std::string task = members_.TaskOf(holder->incarnation);
   if (evaluations_.waits()) {
@@ -63,7 +63,7 @@ std::string Coordinator::EvaluatorThatHolds() const {
 
 void Coordinator::MaybeEvaluate() {
   if (state_ != v1::RUNNING || end_.drained()) return;
-  evaluations_.Advance(progress());
+  evaluations_.epochs().Advance(progress());
   if (evaluations_.AskOneOf([this] { return members_.Evaluators(); }, !members_.workers().empty(), now()))
     Changed();
   if (evaluations_.waits()) GoOnAfterEvaluation();

@@ -118,7 +118,7 @@ void Coordinator::OnAllAcked() {
     if (starts) Changed();  // members wait for the initial values
     return MaybeAdmit();
   }
-  if (!members_.Evaluators().empty()) evaluations_.SetKnown();
+  if (!members_.Evaluators().empty()) evaluations_.epochs().SetKnown();
   for (auto& [rank, member] : members_.workers()) {
     if (!member.join.has_value()) continue;
     if (!member.disconnected) {
@@ -298,7 +298,7 @@ void Coordinator::TakeOut(uint32_t rank, Worker& member, const std::string& why)
     member.next_range(std::move(reply));
   }
   if (ranges_.has_value()) ranges_->Release(rank);
-  if (!over()) evaluations_.OnGone(member.incarnation);
+  if (!over()) evaluations_.epochs().OnGone(member.incarnation);
   pins_.DropCaller(rank, now());
 }
 
@@ -400,7 +400,7 @@ void Coordinator::RemoveReader(uint32_t id) {
   const auto it = members_.readers().find(id);
   LogInfo(it->second.task, " (reader) left");
   AnswerHeartbeat(it->second.heartbeat, true);
-  evaluations_.OnGone(it->second.incarnation);
+  evaluations_.epochs().OnGone(it->second.incarnation);
   members_.readers().erase(it);
   pins_.DropCaller(id, now());
   MaybeEvaluate();
@@ -439,7 +439,7 @@ void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::
   member->next_range = std::move(done);
   member->next_range_until = now() + std::min(lease() / 3, kLongestPark);
   // With many workers this call comes often: whoever was asked in vain to evaluate is not asked each time.
-  if (evaluations_.waits() || (!ranges_->done() && evaluations_.Ends(progress()))) MaybeEvaluate();
+  if (evaluations_.waits() || (!ranges_->done() && evaluations_.epochs().Ends(progress()))) MaybeEvaluate();
   if (ranges_->done() && !evaluations_.waits()) StartDraining();
   // Only this worker: the call gives no other worker anything.
   if (ServeRange(request.caller().worker(), *member)) TellIdle();
@@ -492,7 +492,7 @@ void Coordinator::HandlePin(const v1::PinRequest& request, Done<v1::PinReply> do
 void Coordinator::HandleUnpin(const v1::UnpinRequest& request) {
   const std::optional<std::vector<uint64_t>> read = pins_.Release(request, now());
   if (!read.has_value()) return;
-  evaluations_.OnRead(request.caller().incarnation(), *read);
+  evaluations_.epochs().OnRead(request.caller().incarnation(), *read);
   MaybeCommit();
 }
 

@@ -227,7 +227,7 @@ void Coordinator::OnAllInstalled() {
     // A checkpoint may have become complete after the job went back.
     steps_.GoTo(saved_steps());
     checkpoints_->Rewound(steps_.committed());
-    evaluations_.GoTo(steps_.committed());
+    evaluations_.epochs().GoTo(steps_.committed());
   }
   if (!mode_.works_on_parts && !ranges_.has_value()) {
     std::vector<Intervals> holders;
@@ -238,7 +238,7 @@ void Coordinator::OnAllInstalled() {
       if (KeepsState(index)) untouched_ = false;
     }
     ranges_.emplace(size_.batches, options_.workers, HeldByAll(holders));
-    evaluations_.GoTo(progress());
+    evaluations_.epochs().GoTo(progress());
   }
   if (NeedsUpload()) {
     upload_.Begin();
@@ -248,7 +248,7 @@ void Coordinator::OnAllInstalled() {
   }
   SetWorkEnd();
   const std::string stopped = WhyItStopsHere();
-  if (!stopped.empty() || (AllDone() && !evaluations_.open())) {
+  if (!stopped.empty() || (AllDone() && !evaluations_.epochs().open())) {
     TrainingStarts();
     state_ = v1::RUNNING;
     stopped.empty() ? StartDraining() : StopEarly(stopped);

@@ -132,7 +132,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   status.set_examples(examples_done());
   meter_.Describe(now(), /*whole=*/mode_.commits_steps && AllDone(), &status);
   *status.mutable_evaluation() = evaluations_.newest();
-  for (const v1::EpochEvaluation& entry : evaluations_.entries()) *status.add_evaluations() = entry;
+  for (const v1::EpochEvaluation& entry : evaluations_.epochs().entries()) *status.add_evaluations() = entry;
 
   IntHistogram staleness, lead;
   uint64_t pushed = 0, pulled = 0, lost = 0, refused = 0;

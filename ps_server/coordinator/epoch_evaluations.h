@@ -47,11 +47,14 @@ class EpochEvaluations {
     // How long one evaluation may take.
     absl::Duration limit;
   };
+  // Evaluates no epoch.
+  EpochEvaluations() : EpochEvaluations(NoEpochs()) {}
   explicit EpochEvaluations(const Options& options) : options_(options), next_(options.every_epochs) {}
 
   // Takes over the entries of an earlier incarnation of the coordinator, by rising epoch.
   void Restore(const google::protobuf::RepeatedPtrField<v1::EpochEvaluation>& entries);
-  // The job goes on from here: entries of later epochs are dropped, and no member is asked any more.
+  // The job's state is exactly this progress, at its start or restored from a checkpoint: entries of later
+  // epochs are dropped, and no member is asked any more.
   void GoTo(uint64_t progress);
   void Advance(uint64_t progress);
   // Whether Advance() would find the end of an epoch that is evaluated.
@@ -108,6 +111,12 @@ class EpochEvaluations {
   const std::vector<v1::EpochEvaluation>& entries() const { return entries_; }
 
  private:
+  static Options NoEpochs() {
+    Options options;
+    options.every_epochs = 0;
+    return options;
+  }
+
   // Epochs whose ends share an evaluation, and the progress at which the evaluation became due.
   struct Epochs {
     uint64_t first = 0, last = 0, progress = 0;
@@ -132,7 +141,7 @@ class EpochEvaluations {
   // The evaluation under way is due again; or it is missed, if the job has ended or, in sync, has gone on.
   void Return();
 
-  const Options options_;
+  Options options_;
   bool known_ = false;
   uint64_t progress_ = 0;
   uint64_t next_;  // the next epoch to evaluate that has not ended

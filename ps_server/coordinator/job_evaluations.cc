@@ -12,7 +12,8 @@ JobEvaluations::JobEvaluations(const v1::JobConfig& config)
     : config_(config), waits_(WaitsForEvaluations(config.evaluation())) {}
 
 void JobEvaluations::SetLength(const JobSize& size) {
-  if (size.batches == 0) return epochs_.reset();
+  epochs_ = EpochEvaluations();
+  if (size.batches == 0) return;
   const bool sync = TraitsOf(config_).commits_steps;
   EpochEvaluations::Options options;
   options.sync = sync;
@@ -24,26 +25,22 @@ void JobEvaluations::SetLength(const JobSize& size) {
   options.total = sync ? size.steps : size.batches;
   options.waits = waits_;
   options.limit = absl::Seconds(config_.cluster().wait_seconds());
-  epochs_.emplace(options);
+  epochs_ = EpochEvaluations(options);
 }
 
 void JobEvaluations::Restore(const v1::CoordinatorState& job) {
-  epochs_->Restore(job.evaluations());
+  epochs_.Restore(job.evaluations());
   if (job.has_best()) best_ = job.best();
 }
 
 void JobEvaluations::Save(uint64_t step, v1::CoordinatorState* job) const {
-  for (const v1::EpochEvaluation& entry : entries()) *job->add_evaluations() = entry;
+  for (const v1::EpochEvaluation& entry : epochs_.entries()) *job->add_evaluations() = entry;
   if (saving_best_.has_value()) {
     *job->mutable_best()->mutable_evaluation() = *saving_best_;
     job->mutable_best()->set_checkpoint(step);
   } else if (best_.has_value()) {
     *job->mutable_best() = *best_;
   }
-}
-
-void JobEvaluations::GoTo(uint64_t progress) {
-  if (epochs_.has_value()) epochs_->GoTo(progress);
 }
 
 bool JobEvaluations::GoBack(bool at_end) {
@@ -56,72 +53,42 @@ bool JobEvaluations::GoBack(bool at_end) {
 
 // ---- epochs
 
-void JobEvaluations::SetKnown() {
-  if (epochs_.has_value()) epochs_->SetKnown();
-}
-
-void JobEvaluations::Advance(uint64_t progress) {
-  if (epochs_.has_value()) epochs_->Advance(progress);
-}
-
 bool JobEvaluations::AskOneOf(absl::FunctionRef<std::vector<uint64_t>()> members, bool workers,
                               absl::Time now) {
-  if (!epochs_.has_value() || !epochs_->due()) return false;
+  if (!epochs_.due()) return false;
   const std::vector<uint64_t> evaluators = members();
-  if (!evaluators.empty()) epochs_->SetKnown();
+  if (!evaluators.empty()) epochs_.SetKnown();
   const auto chosen = std::find_if(evaluators.begin(), evaluators.end(),
-                                   [&](uint64_t incarnation) { return epochs_->MayAsk(incarnation); });
-  if (chosen != evaluators.end() && epochs_->due()) {
-    epochs_->Ask(*chosen, now);
+                                   [&](uint64_t incarnation) { return epochs_.MayAsk(incarnation); });
+  if (chosen != evaluators.end() && epochs_.due()) {
+    epochs_.Ask(*chosen, now);
     return true;
   }
-  if (!evaluators.empty() || (waits_ && workers)) epochs_->GiveUp();
+  if (!evaluators.empty() || (waits_ && workers)) epochs_.GiveUp();
   return false;
-}
-
-std::optional<v1::EvaluationOrder> JobEvaluations::OrderFor(uint64_t incarnation) const {
-  return epochs_.has_value() ? epochs_->OrderFor(incarnation) : std::nullopt;
-}
-
-void JobEvaluations::OnRead(uint64_t incarnation, const std::vector<uint64_t>& versions) {
-  if (epochs_.has_value()) epochs_->OnRead(incarnation, versions);
-}
-
-void JobEvaluations::OnGone(uint64_t incarnation) {
-  if (epochs_.has_value()) epochs_->OnGone(incarnation);
 }
 
 std::optional<v1::EpochEvaluation> JobEvaluations::OnReport(uint64_t incarnation,
                                                             const v1::Evaluation& report, uint64_t step) {
-  if (!epochs_.has_value()) return std::nullopt;
-  std::optional<v1::EpochEvaluation> made = epochs_->OnReport(incarnation, report, step);
+  std::optional<v1::EpochEvaluation> made = epochs_.OnReport(incarnation, report, step);
   if (made.has_value() && !final()) newest_ = report;
   return made;
-}
-
-std::optional<EpochEvaluations::Holder> JobEvaluations::holder() const {
-  return epochs_.has_value() ? epochs_->holder() : std::nullopt;
-}
-
-const std::vector<v1::EpochEvaluation>& JobEvaluations::entries() const {
-  static const auto* const kNone = new std::vector<v1::EpochEvaluation>();
-  return epochs_.has_value() ? epochs_->entries() : *kNone;
 }
 
 // ---- how far the job goes
 
 bool JobEvaluations::SetWorkEnd(uint64_t progress) {
   std::optional<uint64_t> end;
-  if (waits_ && epochs_.has_value()) end = saving_best_.has_value() ? progress : epochs_->work_end();
+  if (waits_) end = saving_best_.has_value() ? progress : epochs_.work_end();
   return std::exchange(work_end_, end) != end;
 }
 
 std::string JobEvaluations::WhyItStopsHere() const {
-  if (!waits_ || !epochs_.has_value() || epochs_->open() || !epochs_->AtNewestEnd()) return "";
-  return WhyStopped(config_.evaluation(), epochs_->entries());
+  if (!waits_ || epochs_.open() || !epochs_.AtNewestEnd()) return "";
+  return WhyStopped(config_.evaluation(), epochs_.entries());
 }
 
-void JobEvaluations::StoppedBefore() { stopped_early_ = WhyStopped(config_.evaluation(), entries()); }
+void JobEvaluations::StoppedBefore() { stopped_early_ = WhyStopped(config_.evaluation(), epochs_.entries()); }
 
 // ---- the best epoch
 
@@ -154,7 +121,7 @@ bool JobEvaluations::OnUnasked(const v1::Evaluation& evaluation, uint64_t steps)
   std::string hash = newest_.weights_sha256();
   newest_ = evaluation;
   if (newest_.weights_sha256().empty()) newest_.set_weights_sha256(std::move(hash));
-  if (final() && epochs_.has_value()) epochs_->Final(evaluation, steps);
+  if (final()) epochs_.Final(evaluation, steps);
   return final();
 }
 

@@ -19,8 +19,8 @@ namespace weir {
 // The evaluations of a job and what follows from them: who evaluates, which epoch is the best, how far the
 // job may go before the next result is known, and whether it stops early.
 //
-// The coordinator tells the members, and takes the checkpoint that keeps the best epoch's weights. Before the
-// job's length is known no epoch is evaluated. Belongs to the coordinator's queue.
+// The coordinator tells the members, and takes the checkpoint that keeps the best epoch's weights. Belongs to
+// the coordinator's queue.
 class JobEvaluations {
  public:
   // `config` outlives the object.
@@ -33,47 +33,29 @@ class JobEvaluations {
   // The other direction, for a checkpoint of this step. The checkpoint that is taken for the best epoch says
   // itself that it is that.
   void Save(uint64_t step, v1::CoordinatorState* job) const;
-  // The job's state is exactly this progress: at its start, or restored from a checkpoint.
-  void GoTo(uint64_t progress);
   // The job goes back to a checkpoint. If that is `at_end` of the job, an evaluation of the end stays valid,
   // because its weights are restored. Returns whether the job was stopped early, which is undone.
   bool GoBack(bool at_end);
 
   // ---- epochs
 
+  // Before the job's length is known, no epoch is evaluated.
+  EpochEvaluations& epochs() { return epochs_; }
+  const EpochEvaluations& epochs() const { return epochs_; }
   // The job goes on after an epoch's end only once the epoch's evaluation is known.
   bool waits() const { return waits_; }
-  // A member that evaluates is in the job.
-  void SetKnown();
-  void Advance(uint64_t progress);
-  // Whether Advance() would find the end of an epoch that is evaluated.
-  bool Ends(uint64_t progress) const { return epochs_.has_value() && epochs_->Ends(progress); }
   // If an evaluation is due, asks the first of these members (incarnations, by preference) that has not
   // failed at it. Returns whether a member was asked. `workers`: the job has workers, so that it must not
   // wait for a member that evaluates.
   bool AskOneOf(absl::FunctionRef<std::vector<uint64_t>()> members, bool workers, absl::Time now);
-  // What the member is asked to do.
-  std::optional<v1::EvaluationOrder> OrderFor(uint64_t incarnation) const;
-  // A member has read these versions (by shard); is out of the job.
-  void OnRead(uint64_t incarnation, const std::vector<uint64_t>& versions);
-  void OnGone(uint64_t incarnation);
-  // True: the member that was asked has taken too long, and is not asked any more.
-  bool OnTick(absl::Time now) { return epochs_.has_value() && epochs_->OnTick(now); }
   // A member reports what it was asked for. `step`: what the entry says. Returns the new entry; nullopt: the
   // report is of no use.
   std::optional<v1::EpochEvaluation> OnReport(uint64_t incarnation, const v1::Evaluation& report,
                                               uint64_t step);
-  // An evaluation is due or under way.
-  bool open() const { return epochs_.has_value() && epochs_->open(); }
-  // The same, or the weights of the last evaluation are being saved.
-  bool busy() const { return open() || saving_best_.has_value(); }
-  // The job waits for that.
+  // An evaluation is due or under way, or the weights of the last one are being saved.
+  bool busy() const { return epochs_.open() || saving_best_.has_value(); }
+  // The job waits while busy().
   bool awaited() const { return waits_ && busy(); }
-  // sync: no step may be committed now.
-  bool Holds() const { return epochs_.has_value() && epochs_->Holds(); }
-  std::optional<EpochEvaluations::Holder> holder() const;
-  // By rising epoch.
-  const std::vector<v1::EpochEvaluation>& entries() const;
 
   // ---- how far the job goes
 
@@ -115,8 +97,7 @@ class JobEvaluations {
  private:
   const v1::JobConfig& config_;
   const bool waits_;
-  // Absent until the job's length is known.
-  std::optional<EpochEvaluations> epochs_;
+  EpochEvaluations epochs_;
   std::optional<uint64_t> work_end_;
   std::string stopped_early_;
   // The epoch whose weights a checkpoint holds, and the epoch for which a checkpoint is being taken.

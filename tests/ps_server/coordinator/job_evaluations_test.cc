@@ -22,7 +22,7 @@ v1::JobConfig Config() {
 
 v1::Evaluation Result(const JobEvaluations& of, uint64_t member, uint64_t step, double loss) {
   v1::Evaluation result;
-  result.set_order(of.OrderFor(member).value().id());
+  result.set_order(of.epochs().OrderFor(member).value().id());
   result.set_version(step);
   result.set_examples(100);
   result.set_test_loss(loss);
@@ -35,7 +35,7 @@ auto Members(std::vector<uint64_t> incarnations) {
 
 // Member 7 evaluates the epoch that ends with this step.
 v1::EpochEvaluation Evaluate(JobEvaluations& of, uint64_t step, double loss) {
-  of.Advance(step);
+  of.epochs().Advance(step);
   REQUIRE(of.AskOneOf(Members({7}), true, absl::UnixEpoch()));
   return of.OnReport(7, Result(of, 7, step, loss), step).value();
 }
@@ -43,42 +43,42 @@ v1::EpochEvaluation Evaluate(JobEvaluations& of, uint64_t step, double loss) {
 TEST_CASE("Before the job's length is known nothing is evaluated, held or awaited") {
   const v1::JobConfig config = Config();
   JobEvaluations of(config);
-  of.Advance(2);
+  of.epochs().Advance(2);
   CHECK_FALSE(of.AskOneOf(Members({7}), true, absl::UnixEpoch()));
-  CHECK_FALSE(of.open());
-  CHECK_FALSE(of.Holds());
-  CHECK(of.entries().empty());
+  CHECK_FALSE(of.epochs().open());
+  CHECK_FALSE(of.epochs().Holds());
+  CHECK(of.epochs().entries().empty());
   CHECK_FALSE(of.SetWorkEnd(0));
   of.SetLength(SizeOf(config, 1, 20));
-  of.GoTo(0);
-  of.Advance(2);
-  CHECK(of.open());
+  of.epochs().GoTo(0);
+  of.epochs().Advance(2);
+  CHECK(of.epochs().open());
   of.SetLength(JobSize());
-  CHECK_FALSE(of.open());
+  CHECK_FALSE(of.epochs().open());
 }
 
 TEST_CASE("The first evaluator that has not failed is asked; when all have, the epoch has no result") {
   const v1::JobConfig config = Config();
   JobEvaluations of(config);
   of.SetLength(SizeOf(config, 1, 20));
-  of.GoTo(0);
-  of.Advance(2);
+  of.epochs().GoTo(0);
+  of.epochs().Advance(2);
   // Nobody can evaluate yet, but may come.
   CHECK_FALSE(of.AskOneOf(Members({}), true, absl::UnixEpoch()));
-  CHECK(of.open());
+  CHECK(of.epochs().open());
   REQUIRE(of.AskOneOf(Members({7, 8}), true, absl::UnixEpoch()));
-  CHECK(of.OrderFor(7)->epoch() == 1);
-  CHECK(of.holder()->incarnation == 7);
+  CHECK(of.epochs().OrderFor(7)->epoch() == 1);
+  CHECK(of.epochs().holder()->incarnation == 7);
   v1::Evaluation failed = Result(of, 7, 2, 1);
   failed.set_examples(0);
   CHECK_FALSE(of.OnReport(7, failed, 2).has_value());
   REQUIRE(of.AskOneOf(Members({7, 8}), true, absl::UnixEpoch()));
-  CHECK(of.OrderFor(8)->epoch() == 1);
-  of.OnGone(8);
+  CHECK(of.epochs().OrderFor(8)->epoch() == 1);
+  of.epochs().OnGone(8);
   CHECK_FALSE(of.AskOneOf(Members({7}), true, absl::UnixEpoch()));
-  CHECK_FALSE(of.open());
-  REQUIRE(of.entries().size() == 1);
-  CHECK_FALSE(of.entries()[0].has_step());
+  CHECK_FALSE(of.epochs().open());
+  REQUIRE(of.epochs().entries().size() == 1);
+  CHECK_FALSE(of.epochs().entries()[0].has_step());
 }
 
 TEST_CASE("The best epoch is the one whose weights a checkpoint holds") {
@@ -86,7 +86,7 @@ TEST_CASE("The best epoch is the one whose weights a checkpoint holds") {
   config.mutable_evaluation()->set_keep_best(true);
   JobEvaluations of(config);
   of.SetLength(SizeOf(config, 1, 20));
-  of.GoTo(0);
+  of.epochs().GoTo(0);
   CHECK(of.waits());
   CHECK(of.SetWorkEnd(0));
   CHECK(of.work_end() == 2);
@@ -95,7 +95,7 @@ TEST_CASE("The best epoch is the one whose weights a checkpoint holds") {
   CHECK(of.newest().test_loss() == 0.5);
   REQUIRE(of.IsBest(first));
   of.OnSavingBest(first);
-  CHECK_FALSE(of.open());
+  CHECK_FALSE(of.epochs().open());
   CHECK(of.busy());
   // No work is done until the weights are saved.
   CHECK_FALSE(of.SetWorkEnd(2));
@@ -117,9 +117,9 @@ TEST_CASE("The best epoch is the one whose weights a checkpoint holds") {
     JobEvaluations later(config);
     later.SetLength(SizeOf(config, 1, 20));
     later.Restore(state);
-    later.GoTo(6);
+    later.epochs().GoTo(6);
     CHECK(later.best()->checkpoint() == 2);
-    CHECK(later.entries().size() == 3);
+    CHECK(later.epochs().entries().size() == 3);
   }
   SECTION("not saved") {
     CHECK(of.OnBestSaved(std::nullopt).epoch() == 1);
@@ -134,7 +134,7 @@ TEST_CASE("The job stops early at the end of the epoch that brings patience to i
   config.mutable_evaluation()->set_patience(1);
   JobEvaluations of(config);
   of.SetLength(SizeOf(config, 1, 20));
-  of.GoTo(0);
+  of.epochs().GoTo(0);
   Evaluate(of, 2, 0.5);
   CHECK(of.WhyItStopsHere().empty());
   Evaluate(of, 4, 0.5);
@@ -145,7 +145,7 @@ TEST_CASE("The job stops early at the end of the epoch that brings patience to i
   CHECK(of.GoBack(/*at_end=*/false));
   CHECK(of.stopped_early().empty());
   CHECK_FALSE(of.GoBack(/*at_end=*/false));
-  of.Advance(5);
+  of.epochs().Advance(5);
   CHECK(of.WhyItStopsHere().empty());
   // For a coordinator that finds the job ended, where it is does not matter.
   of.StoppedBefore();
@@ -156,7 +156,7 @@ TEST_CASE("The hash of the final weights comes without an evaluation, and is no 
   const v1::JobConfig config = Config();
   JobEvaluations of(config);
   of.SetLength(SizeOf(config, 1, 20));
-  of.GoTo(0);
+  of.epochs().GoTo(0);
   v1::Evaluation evaluation, hash;
   evaluation.set_examples(100);
   evaluation.set_test_loss(0.5);
@@ -178,7 +178,7 @@ TEST_CASE("The final evaluation stays the newest, and is valid as long as the jo
   const v1::JobConfig config = Config();
   JobEvaluations of(config);
   of.SetLength(SizeOf(config, 1, 20));
-  of.GoTo(0);
+  of.epochs().GoTo(0);
   v1::Evaluation evaluation;
   evaluation.set_examples(100);
   CHECK_FALSE(of.OnUnasked(evaluation, kSteps));
