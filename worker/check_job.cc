@@ -141,7 +141,7 @@ absl::StatusOr<JobCheck> CheckJob(const v1::JobConfig& config) {
   JobCheck check;
   if (!config.has_model()) {
     check.data = "of the program that the job is for";
-    check.model = "likewise";
+    check.model = check.data;
     check.unchecked.push_back("both");
     return check;
   }

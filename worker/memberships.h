@@ -20,7 +20,7 @@ struct MembershipEnd {
 using JoinJobFunction = std::function<absl::StatusOr<std::unique_ptr<Client>>(const ClientOptions&)>;
 
 // Joins the job and works in it until `work` is done. If this process is fenced meanwhile (Aborted: the job
-// went back to a checkpoint because a server was lost, ps:0 is another process than before, or the lease
+// went back to a checkpoint because a server was lost, ps:0 is a different process from before, or the lease
 // ended), it joins again with a fresh client, as long as there is progress. Progress is its own or, as the
 // clock at which it joins shows, the job's; kFruitlessMemberships memberships in a row without any end the
 // function. `work` runs on the calling thread, and starts from nothing each time.

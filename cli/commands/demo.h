@@ -12,7 +12,7 @@ struct DemoOptions {
   int seeds = 1;                       // runs seed, seed + 1, ...
   std::string config;                  // "": configs/digits.json
   std::vector<std::string> overrides;  // as in UpOptions
-  std::string device = "auto";         // likewise
+  std::string device = "auto";         // as in UpOptions
   std::string bin_dir;
   bool verbose = false;
 };

@@ -221,8 +221,8 @@ void Supervisor::OnExits(std::vector<TaskExit> exits) {
   if (failure_.has_value()) return;
   for (const TaskExit& exit : exits) {
     if (exit.restarted || MeaningOf(exit) != ExitMeaning::kSurvivable) continue;
-    warnings_.push_back(absl::StrCat(DescribeExit(exit), exit.job_done ? "; the job is done all the same"
-                                                                       : "; the job goes on without it"));
+    warnings_.push_back(absl::StrCat(
+        DescribeExit(exit), exit.job_done ? "; the job is done anyway" : "; the job goes on without it"));
   }
 }
 
@@ -245,7 +245,7 @@ void Supervisor::CheckStart() {
         ExitCodeFor(exit), exit.task, HintFor(exit), exit.last_lines});
 }
 
-// A worker of a job that has not begun ended well all the same: it never was in the job.
+// A worker of a job that has not begun ended well anyway: it never was in the job.
 void Supervisor::FailWithoutMembers() {
   const TaskExit* ended = FindWorker(exits_, /*ok=*/true);
   if (ended == nullptr) return;

@@ -409,7 +409,7 @@ ShardExchange::Progress ShardExchange::Judge() const {
     return answer_.pull.outcome() != v1::OK || whole ? Progress::kComplete : Progress::kOpen;
   }
   if (!pushes_ || PullFollows(answer_.push.outcome())) return Progress::kOpen;
-  // The exchange ends with such an answer, but the caller wants the weights all the same.
+  // The exchange ends with such an answer, but the caller wants the weights anyway.
   return answer_.push.outcome() == v1::STEP_PAST ? Progress::kAgain : Progress::kComplete;
 }
 

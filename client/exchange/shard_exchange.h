@@ -137,7 +137,7 @@ class ShardExchange {
   absl::Span<const char> TakeRowPiece(v1::ExchangeRequest* head);
   // Takes the chunk that FindChunk() found, and `more` chunks after it.
   Chunk TakeChunk(v1::ExchangeRequest* head, size_t more = 0);
-  // The gradient is of another type than the wire's values.
+  // The gradient is of a different type from the wire's values.
   bool converts() const { return push_->gradient->tensors().dtype != wire_.push_dtype; }
   void Gather(const Chunk& chunk, char* to) const;
   absl::Status TakePush(v1::PushReply reply);

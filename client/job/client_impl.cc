@@ -353,7 +353,7 @@ void ClientImpl::ReportWeights() {
     result.weights_sha256 = hash.Hex();
     status = Report(*pull.Get(), result);
   }
-  // The work is done all the same.
+  // The work is done anyway.
   if (!status.ok()) LogWarning("the summary has no hash of the final weights: ", status.message());
 }
 

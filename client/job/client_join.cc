@@ -63,7 +63,7 @@ absl::Status CheckReply(const v1::JoinReply& reply, const ClientOptions& options
         absl::StrCat("the coordinator's reply to Join lacks something: ", reply.ShortDebugString()));
   }
   if (reply.model_hash() != model.Hash()) {
-    return absl::FailedPreconditionError("the job's model is another one than this program's");
+    return absl::FailedPreconditionError("the job's model is a different one from this program's");
   }
   if (options.servers.size() < reply.num_shards() &&
       reply.ps_addresses_size() != static_cast<int>(reply.num_shards())) {
@@ -135,8 +135,8 @@ absl::StatusOr<std::unique_ptr<ClientImpl>> ClientImpl::Enter(const ClientOption
   // One worker says it.
   if (!options.reader && options.rank == 0 && !again) WarnOfLargeBatch(reply, options.train_examples, config);
 
-  // The addresses that this program was given come first: it may reach the servers in another way than ps:0
-  // does. ps:0 knows better only if servers have moved since, or if those addresses are out of date.
+  // The addresses that this program was given come first: it may reach the servers in a different way from
+  // ps:0 does. ps:0 knows better only if servers have moved since, or if those addresses are out of date.
   std::vector<std::string> servers = options.servers;
   JobChannels channels;
   if (reply.ps_addresses_size() == static_cast<int>(reply.num_shards())) {

@@ -29,7 +29,7 @@ class RowRoutes {
     v1::Dtype pull = v1::F32;
   };
   // `cuts`: of these tables. `push` is read here; the memory of `pull` is written by Place().
-  // InvalidArgument: a table that the job does not have, or that comes twice; values of another number than
+  // InvalidArgument: a table that the job does not have, or that comes twice; a number of values other than
   // keys x dim; more than the rows of an exchange may have.
   static absl::StatusOr<std::shared_ptr<const RowRoutes>> Create(const std::vector<TableSpec>& tables,
                                                                  KeyCuts& cuts,

@@ -33,7 +33,7 @@ class GradientMemory {
  private:
   struct Segments {
     Mutex mutex;
-    // Those that may be read in place, in use or free.
+    // The segments that a server may read in place, in use or free.
     std::vector<std::shared_ptr<SharedSegment>> all ABSL_GUARDED_BY(mutex);
     std::vector<std::shared_ptr<SharedSegment>> free ABSL_GUARDED_BY(mutex);
   };

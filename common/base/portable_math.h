@@ -3,8 +3,8 @@
 #include <cstdint>
 
 // Functions whose results have the same bits on every CPU, for what ends up in weights. They use + - * /
-// alone, each rounded once. Those of the C library have variants for the instructions of a CPU, whose last
-// bits differ.
+// alone, each rounded once. The functions of the C library have variants for the instructions of a CPU, whose
+// last bits differ.
 namespace weir {
 
 // base^n, by squaring. 0^0 is 1.

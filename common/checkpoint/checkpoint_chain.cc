@@ -92,7 +92,7 @@ absl::StatusOr<std::vector<ChainLink>> ReadChain(FileSystem& fs, const std::stri
     absl::StatusOr<v1::CheckpointManifest> read = ReadManifest(fs, path, &crc32c);
     if (!read.ok()) return AboutLink(read.status(), needs);
     if (read->step() != link.step() || crc32c != link.crc32c()) {
-      return absl::DataLossError(absl::StrCat(path, " is another checkpoint than the one that ", needs));
+      return absl::DataLossError(absl::StrCat(path, " is a different checkpoint from the one that ", needs));
     }
     chain.push_back({path, *std::move(read)});
   }

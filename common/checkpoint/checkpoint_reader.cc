@@ -121,7 +121,7 @@ class CheckpointReader::Additions {
       } else if (!std::equal(tensor.shape.begin(), tensor.shape.end(), found->second->shape.begin(),
                              found->second->shape.end())) {
         return absl::FailedPreconditionError(
-            absl::StrCat(path, " is of another model than the checkpoint: tensor '", tensor.name,
+            absl::StrCat(path, " is of a different model from the checkpoint: tensor '", tensor.name,
                          "' has the shape [", absl::StrJoin(tensor.shape, ", "), "] there, and [",
                          absl::StrJoin(found->second->shape, ", "), "] in the checkpoint"));
       }
@@ -206,7 +206,7 @@ absl::StatusOr<v1::ShardState> CheckpointReader::LoadShard(const ModelSpec& mode
                                                            uint32_t num_shards, const Target& target) const {
   if (const std::string difference = model.FirstDifference(model_); !difference.empty()) {
     return absl::FailedPreconditionError(
-        absl::StrCat(folder_, " is of another model than the job's: ", difference));
+        absl::StrCat(folder_, " is of a different model from the job's: ", difference));
   }
   std::vector<std::string> slots;
   std::vector<absl::Span<float>> arrays = {target.weights};
@@ -215,9 +215,10 @@ absl::StatusOr<v1::ShardState> CheckpointReader::LoadShard(const ModelSpec& mode
     arrays.push_back(slot.values);
   }
   if (slots != SlotsOf(manifest_)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        folder_, " is of another optimizer than the job's: expected the slots [", absl::StrJoin(slots, ", "),
-        "], got [", absl::StrJoin(manifest_.slots(), ", "), "]; its weights alone can start a new job"));
+    return absl::FailedPreconditionError(
+        absl::StrCat(folder_, " is of a different optimizer from the job's: expected the slots [",
+                     absl::StrJoin(slots, ", "), "], got [", absl::StrJoin(manifest_.slots(), ", "),
+                     "]; its weights alone can start a new job"));
   }
   const Partition partition(model.elements(), num_shards);
   for (const absl::Span<float>& array : arrays) {
@@ -245,7 +246,7 @@ absl::Status CheckpointReader::CheckModel(const ModelSpec& model) const {
   const std::string difference = WithoutInitialValues(model).FirstDifference(WithoutInitialValues(model_));
   if (difference.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat(folder_, " is of another model than the job's: ", difference));
+      absl::StrCat(folder_, " is of a different model from the job's: ", difference));
 }
 
 absl::Status CheckpointReader::LoadWeights(const ModelSpec& model, uint32_t shard, uint32_t num_shards,

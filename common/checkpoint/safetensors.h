@@ -23,7 +23,7 @@ constexpr uint64_t kMaxSafetensorsHeader = 100'000'000;
 
 enum class TensorType { kF32, kBF16, kF16, kI64, kU64, kF64, kI32, kU32, kI16, kU16, kI8, kU8, kBool };
 
-// "F32". Those after kU64 are no weights: an export copies them from a file of the program's.
+// "F32". Tensors of the types after kU64 are no weights: an export copies them from a file of the program's.
 const char* NameOf(TensorType type);
 // The metadata of an export: this and a tensor's further name, with the tensor's first name as the value.
 constexpr char kAliasKey[] = "weir.alias.";

@@ -32,7 +32,7 @@ struct TableEntries {
 // deltas beside each other.
 constexpr uint64_t kTableChunkBytes = 16 << 20, kDeltaChunkBytes = 2 << 20;
 
-// A delta has another name than a file with all rows, so that a program that knows no deltas refuses it.
+// A delta has a different name from a file with all rows, so that a program that knows no deltas refuses it.
 std::string TableFileName(uint32_t shard, uint32_t num_shards, size_t table, bool delta);
 
 // InvalidArgument: no table has such a file; names the field.

@@ -25,7 +25,7 @@ class TableDigest {
   // Of the rows so far. The next row begins another digest.
   std::string Finish();
 
-  // Adds the digest of another shard's rows. False: it is none.
+  // Adds the digest of another shard's rows. False: it is not a digest.
   static bool Add(absl::string_view shard, std::string& sum);
 
  private:

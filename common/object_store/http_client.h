@@ -97,7 +97,7 @@ class HttpClient {
       std::chrono::steady_clock::time_point::max();
   // As SetClock(). Zero: libcurl takes the machine's time.
   absl::Duration ahead_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
-  // Those that no call uses now.
+  // The handles that no call uses now.
   std::vector<std::unique_ptr<Handle>> idle_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-// Limits that one end of the protocol keeps and the other checks. Those of chunks stand in
+// Limits that one end of the protocol keeps and the other checks. The limits of chunks stand in
 // common/codec/wire_codec.h, those of a model in common/model/model_spec.h.
 namespace weir {
 

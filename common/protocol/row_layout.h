@@ -32,7 +32,7 @@ class RowLayout {
   // rise, no keys, or more than kMaxRowBytes; the message names the field.
   static absl::StatusOr<RowLayout> OfRequest(const Entries& push, v1::Dtype dtype, const Entries& pull,
                                              const std::vector<uint32_t>& dims);
-  // The rows of a reply to a pull, in its dtype. Errors likewise.
+  // The rows of a reply to a pull, in its dtype. Errors as of OfRequest().
   static absl::StatusOr<RowLayout> OfReply(const Entries& pull, v1::Dtype dtype,
                                            const std::vector<uint32_t>& dims);
 

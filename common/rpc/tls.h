@@ -48,7 +48,7 @@ absl::StatusOr<Identity> IdentityOfCertificate(X509* certificate);
 // certificate, or the certificate has no identity.
 absl::StatusOr<CertificateInfo> ReadCertificate(const std::string& path);
 
-// When this certificate, in PEM, ends. InfinitePast(): it is none.
+// When this certificate, in PEM, ends. InfinitePast(): the text is not a certificate.
 absl::Time EndOfCertificate(const std::string& pem);
 
 // A process's part in its job's mutual TLS. Immutable; the files may change under it.

@@ -47,7 +47,7 @@ class DoorbellPage {
 
   // ResourceExhausted or another error of the system: there is no such memory.
   static absl::StatusOr<std::shared_ptr<DoorbellPage>> Create();
-  // Maps another process's page. FailedPrecondition: it is none.
+  // Maps another process's page. FailedPrecondition: `fd` is not a page of bells.
   static absl::StatusOr<std::shared_ptr<DoorbellPage>> Open(UniqueFd fd);
   ~DoorbellPage();
   DoorbellPage(const DoorbellPage&) = delete;

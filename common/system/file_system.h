@@ -33,7 +33,7 @@ class StagedFile : public WritableFile {
   enum class Existing { kKeep, kReplace };
   // Called once, last. If the file was `written` whole, synced and closed: gives it its name, durably;
   // AlreadyExists: kKeep, and the name is taken. If not, or if the file cannot have the name, removes what
-  // was written (a full disk needs the room now) and returns why. The file may be there all the same after an
+  // was written (a full disk needs the room now) and returns why. The file may be there anyway after an
   // error that comes from making the name durable.
   virtual absl::Status Publish(absl::Status written, Existing existing) = 0;
 };
@@ -84,7 +84,7 @@ class FileSystem {
   virtual absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) = 0;
   // Within one folder. A file that has the new name is replaced: at no time is there none.
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
-  // Likewise, but AlreadyExists if something has the new name.
+  // As Rename(), but AlreadyExists if something has the new name.
   virtual absl::Status RenameNew(const std::string& from, const std::string& to) = 0;
   virtual absl::Status Remove(const std::string& path) = 0;
   // OK if the folder is there. NotFound: its parent is not.

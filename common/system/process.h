@@ -22,9 +22,9 @@ size_t DescriptorLimit();
 void RaiseDescriptorLimit();
 
 // Blocks signals in this thread, the threads that it starts, and a program that it becomes: they wait until
-// they are taken. Returns which signals it has blocked: those that are not ignored. Whoever starts a program
-// with a signal ignored wants the program to go on when the signal comes: nohup (SIGHUP), or a shell script,
-// of what it starts in the background (SIGINT).
+// they are taken. Returns which signals it has blocked: those that are not ignored. A caller who starts a
+// program with a signal ignored wants the program to go on when the signal comes: nohup (SIGHUP), or a shell
+// script, of what it starts in the background (SIGINT).
 sigset_t BlockSignals(std::initializer_list<int> signals);
 
 // The signals that were blocked when this program was started, for the programs that it starts. First called

@@ -39,7 +39,7 @@ class HttpServer {
     std::function<bool(absl::string_view authorization, bool proven)> authorize;
     std::string authorize_hint;
     // Makes the stream of a connection that begins as TLS does, whose socket outlives the stream; null: it
-    // cannot. Empty: such a connection is answered 400. Others are in the clear all the same.
+    // cannot. Empty: such a connection is answered 400. Others are in the clear anyway.
     std::function<std::unique_ptr<HttpStream>(int socket)> accept_tls;
     // Takes over a connection that begins as HTTP/2 does (RFC 9113, 3.4); nothing has been read from it.
     // Empty: it is answered 400.

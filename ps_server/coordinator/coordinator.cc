@@ -214,7 +214,7 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
         steps_.OnApplied(shard.stats.version().count());
         SampleProgress();
       }
-      // A committed step may still wait for memory on a shard, which publishes the step all the same.
+      // A committed step may still wait for memory on a shard, which publishes the step anyway.
       if (std::all_of(shards_.begin(), shards_.end(), [&](const ShardFleet::Shard& s) {
             return shards_.AnsweredFinalPing(s) &&
                    (!mode_.commits_steps || s.stats.version().count() >= steps_.committed());

@@ -39,7 +39,7 @@ class Farewell {
   void OnLost(uint32_t rank, std::string task, absl::Time now, bool disconnected, std::set<uint64_t> others);
   // The connection of a process broke that waited to join.
   void OnJoinBroken(uint32_t rank, std::string task, absl::Time now);
-  // A member left for another reason than that the work is done.
+  // A member left for a reason other than that the work is done.
   void OnGaveUp(uint32_t rank) { gave_up_.insert(rank); }
   // The process of this rank and instance has heard that the job is done.
   void OnTold(uint32_t rank, uint64_t instance);

@@ -63,7 +63,7 @@ absl::Status MemberTable::CheckCaller(const v1::Caller& caller) const {
   }
   if (process == nullptr) return absl::AbortedError("the caller is no member of the job, or not any more");
   if (process->incarnation != caller.incarnation()) {
-    return absl::AbortedError(absl::StrCat(process->task, " is another incarnation than the caller, ",
+    return absl::AbortedError(absl::StrCat(process->task, " is a different incarnation from the caller, ",
                                            caller.incarnation(), ", which is out of the job"));
   }
   if (!process->says_instance || process->instance == caller.instance()) return absl::OkStatus();

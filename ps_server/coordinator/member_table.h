@@ -104,7 +104,7 @@ class MemberTable {
   // The member that is the caller. Null: the caller is no member, or not any more.
   Worker* FindWorker(const v1::Caller& caller);
   Reader* FindReader(const v1::Caller& caller);
-  // Aborted: the caller is no member, or not any more. PermissionDenied: it is another process than the
+  // Aborted: the caller is no member, or not any more. PermissionDenied: it is a different process from the
   // member.
   absl::Status CheckCaller(const v1::Caller& caller) const;
   // Unavailable (LimitReached): too many processes of its task wait already, or too many readers are there.

@@ -205,7 +205,7 @@ class ShardFleet {
   // Answers all waiting announcements with this error.
   void RefuseAnnounces(const absl::Status& why);
   enum class Place {
-    kOther,  // another process than the expected one is there, and is left alone
+    kOther,  // a different process from the expected one is there, and is left alone
     kSame,   // the shard is where it was before
     kMoved,  // members must be told: the coordinator sets Shard::moved_revision
   };
@@ -219,7 +219,7 @@ class ShardFleet {
   google::protobuf::Map<uint32_t, std::string> Moved() const;
 
  private:
-  // Those that are connected.
+  // Sends the message to those of `servers` that are connected.
   void SendTo(absl::Span<Shard> servers, const v1::ControlMessage& message);
   void OpenLink(uint32_t shard);
   void OnConnected(uint32_t shard);

@@ -25,7 +25,7 @@ class CoordinatorService {
   void Register(grpc::ServerBuilder* builder) { builder->RegisterService(&service_); }
   // The coordinator outlives the loop's thread.
   void Start(Coordinator* coordinator);
-  // Instead of Start(), on another server than ps:0, which a caller may have taken for ps:0: every call gets
+  // Instead of Start(), on a server other than ps:0, which a caller may have taken for ps:0: every call gets
   // this error. Called on the loop's thread.
   void Refuse(std::function<absl::Status()> why);
 

@@ -310,7 +310,7 @@ class Shard {
   // `all`: looks at all calls; `held`: at all held pushes.
   void ResumeWaiting(bool all, bool held);
   void ResumeHeld(const std::vector<uint64_t>& turns);
-  // Those that wait for the push that is streaming in: once one of them has to wait again, so have all.
+  // The calls that wait for the push that is streaming in: once one of the calls has to wait again, all do.
   void ResumeBehindStream();
   void ResumeParked(const std::vector<uint64_t>& turns);
   bool TryAnswerPull(const ParkedPull& pull);

@@ -84,7 +84,7 @@ bool Shard::TryAnswerPull(const ParkedPull& pull) {
   }
   if (request.caller().model_hash() != model_hash_) {
     pull.done(
-        absl::InvalidArgumentError("the pull is for another model than this job's (model_hash differs)"));
+        absl::InvalidArgumentError("the pull is for a different model from this job's (model_hash differs)"));
     return true;
   }
   if (initial_.awaited()) {

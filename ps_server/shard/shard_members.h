@@ -76,8 +76,8 @@ class ShardMembers {
     // The member has not called since this shard was restored, so its clock may be higher than the shard's
     // record.
     bool unheard = false;
-    // Clocks that a start clock passed over meanwhile. Those whose answers the member has received are lost
-    // too; its calls will say which.
+    // Clocks that a start clock passed over meanwhile. A clock whose answer the member has received is lost,
+    // too; the calls of the member will say which.
     IntervalSet passed;
   };
 

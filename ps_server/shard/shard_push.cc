@@ -19,7 +19,8 @@ PushKey Shard::KeyOf(const v1::PushRequest& header) {
 absl::Status Shard::CheckModel(const v1::PushRequest& header) const {
   if (store_ == nullptr) return absl::UnavailableError("this shard has no model yet");
   if (header.caller().model_hash() != model_hash_) {
-    return absl::InvalidArgumentError("the push is for another model than this job's (model_hash differs)");
+    return absl::InvalidArgumentError(
+        "the push is for a different model from this job's (model_hash differs)");
   }
   if (static_cast<int64_t>(header.elements()) != store_->elements()) {
     return absl::InvalidArgumentError(absl::StrCat("elements: the push has ", header.elements(),

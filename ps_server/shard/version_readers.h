@@ -22,8 +22,8 @@ namespace weir {
 struct LentVersion {
   uint64_t count = 0;  // as ShardVersion
   Slab weights;
-  // Whoever sends these weights may send references to their memory. False: other readers hold so much memory
-  // for too long that this reader gets copies.
+  // A caller who sends these weights may send references to their memory. False: other readers hold so much
+  // memory for too long that this reader gets copies.
   bool may_refer = true;
   // Set when the reader has held an old version for too long. The shard no longer waits for the reader; the
   // reader sends no more of the version, and releases it.

@@ -54,7 +54,7 @@ def flatten(tree: Any) -> dict[str, Floats]:
 
 def unflatten(like: Any, arrays: Mapping[str, Floats]) -> Any:
     """A tree of the structure of `like`, of JAX arrays on the default device: copies of these arrays, which have
-    flatten()'s names. ConfigError: one is missing, unknown, or has another shape than the leaf of `like`."""
+    flatten()'s names. ConfigError: one is missing, unknown, or has a different shape from the leaf of `like`."""
     leaves = _leaves(like)
     for name in [*leaves, *arrays]:
         leaf, array = leaves.get(name), arrays.get(name)

@@ -191,7 +191,7 @@ void RepeaterImpl::Receive(std::function<void()> repeat, std::function<void()> f
 void RepeaterImpl::RepeatPush(const Pushes::Messages& messages) {
   RawStream stream(*shard_);
   const ExchangeResult result = stream.Run(messages);
-  // A stream that is cancelled tells ps:0 that the worker's connection broke, which is another fault than
+  // A stream that is cancelled tells ps:0 that the worker's connection broke, which is a different fault from
   // this.
   stream.WritesDone();
   stream.End().IgnoreError();

@@ -156,7 +156,7 @@ TEST_CASE("help and version") {
   CHECK(Weir({"version"}).output == Weir({"--version"}).output);
 }
 
-TEST_CASE("a command whose program is not there says how to get it, and gives help all the same") {
+TEST_CASE("a command whose program is not there says how to get it, and still gives help") {
   namespace fs = std::filesystem;
   const fs::path alone = fs::path(std::getenv("TEST_TMPDIR")) / "alone" / "bin" / "weir";
   fs::create_directories(alone.parent_path());

@@ -194,7 +194,7 @@ TEST_CASE("what a program in Python printed before it was killed is shown with t
              Contains("worker:0 was killed by signal 9 (Killed)") && Contains("\n    batch 3\n"));
 }
 
-TEST_CASE("a summary that cannot be written is an error of storage, and is shown all the same") {
+TEST_CASE("a summary that cannot be written is an error of storage, and is shown anyway") {
   Up up;
   CHECK(up.Run({"--ps=2", "--workers=2", "--summary=/dev/full"}) == kExitStorage);
   CHECK_THAT(up.output(), Contains("error: ") && Contains("/dev/full: No space left on device"));

@@ -421,7 +421,7 @@ TEST_CASE("a push that was disposed of is not applied, and says why") {
     CHECK_FALSE(result->applied);
     CHECK(result->reason == expected);
   }
-  SECTION("exchange: the weights follow all the same") {
+  SECTION("exchange: the weights follow anyway") {
     const auto result = client->PushPull(work, base, f.Gradient(), f.Weights()).Get();
     REQUIRE(result.ok());
     CHECK_FALSE(result->push.applied);
@@ -550,7 +550,7 @@ TEST_CASE("a snapshot that fails lets its pin go, too") {
     };
     message = "no such pin";
   }
-  SECTION("another version than was pinned") {
+  SECTION("a version other than the pinned one") {
     f.cluster.edit_pull = [](uint32_t shard, v1::PullReply* reply) {
       if (shard == 1) reply->mutable_version()->set_count(1);
     };

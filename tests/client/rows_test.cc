@@ -478,7 +478,7 @@ TEST_CASE("rows: a sum that is not finite is refused by all shards, or ends the 
   for (const FakeCluster::Push& push : f.cluster.pushes()) {
     CHECK(push.header.refused() == found + ", batch 0 (examples 0 to 9 in the job's order)");
     CHECK(push.header.rows().empty());
-    // The keys of the pull go along all the same.
+    // The keys of the pull go along anyway.
     CHECK(push.rows.empty() != with_pull);
   }
 }

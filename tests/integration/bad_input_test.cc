@@ -155,14 +155,14 @@ void CheckRawMessages(const Program& program, const PullResult& base) {
   };
   v1::PushRequest wrong = push;
   wrong.mutable_caller()->set_model_hash(1);
-  refused(wrong, gradient, "another model");
+  refused(wrong, gradient, "a different model");
   wrong = push;
   wrong.set_elements(elements + 1);
   refused(wrong, gradient, "elements");
   wrong = push;
   wrong.set_elements(uint64_t{1} << 62);
   refused(wrong, gradient, "elements");
-  refused(v1::PushRequest(), gradient, "another model");
+  refused(v1::PushRequest(), gradient, "a different model");
   const std::string chunk = "a chunk of ";
   refused(push, gradient.substr(1), chunk);
   refused(push, gradient + "1234", chunk);

@@ -237,7 +237,7 @@ TEST_CASE("a server without a Unix socket: workers say so and take TCP, and the 
   }
 }
 
-TEST_CASE("with neither, auto works all the same") {
+TEST_CASE("with neither, auto still works") {
   ShortJob quiet("auto");
   std::vector<UniqueFd> taken;
   for (const char* server : {"ps:0", "ps:1"}) {

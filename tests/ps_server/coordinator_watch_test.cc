@@ -322,7 +322,7 @@ TEST_CASE("a cause for which ps:0 cannot be reached ends the server once it has 
   CHECK(*server.end == server.cause);
 }
 
-TEST_CASE("a cause that goes away meanwhile, or a ps:0 that is attached all the same, does not") {
+TEST_CASE("a cause that goes away meanwhile, or a ps:0 that is attached anyway, does not") {
   const bool attaches = GENERATE(false, true);
   Watched server(/*saved=*/true);
   const absl::Status cause = absl::FailedPreconditionError("ps:0 has no TLS");

@@ -194,7 +194,7 @@ class Alone(unittest.TestCase):
                     self.assertRegex(self.line(said), "^weir: Ctrl-C; started again, the job goes on from ")
 
     def test_ctrl_c_when_the_job_cannot_be_saved(self):
-        """It ends all the same, and says why."""
+        """It ends anyway, and says why."""
         _, said = self.run_program("""
             def spoil():
                 os.rename(FOLDER, FOLDER + "-away")

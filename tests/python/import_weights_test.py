@@ -167,7 +167,7 @@ class Import(unittest.TestCase):
         self.assertTrue(self.begins_with(train.make_model(own=True), model.state_dict()))
         self.weights = self.folder / "unlike"
         self.weir("import", self.file, self.weights)
-        with self.assertRaisesRegex(weir.ConfigError, "of another model than the job's"):
+        with self.assertRaisesRegex(weir.ConfigError, "of a different model from the job's"):
             self.begins_with(train.make_model(own=True), model.state_dict())
 
     def test_weights_that_are_there_stay(self):

@@ -1,4 +1,4 @@
-"""A worker whose training set may be another one than those of the other workers, for the tests; an argument says how."""
+"""A worker whose training set may be a different one from those of the other workers, for the tests; an argument says how."""
 import json
 import os
 import sys

@@ -20,7 +20,7 @@ namespace weir {
 // In sync a gradient is scaled so that this holds after the mean over its step's parts. Where a worker
 // uploads the initial values, those of the last kind are its own.
 //
-// Where the job has an embedding table, its rows start at zeros and are trained likewise, with
+// Where the job has an embedding table, its rows start at zeros and are trained in the same way, with
 //
 //   column 0   the count: the push of batch b adds 1 to each of the batch's keys;
 //   column 1   it adds b + 1;

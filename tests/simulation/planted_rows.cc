@@ -97,7 +97,7 @@ class RowLost final : public ChangedRows {
   }
 };
 
-// A gradient goes to another key than the batch's.
+// A gradient goes to a different key from the batch's.
 class WrongKey final : public ChangedRows {
  public:
   using ChangedRows::ChangedRows;

@@ -153,7 +153,7 @@ void AdmittedByShard(const Site&, uint32_t shard, v1::TableConfig* table) {
   if (table->admit_after() > 0 && shard == 0) table->set_admit_after(table->admit_after() - 1);
 }
 
-// A step's rows are summed in another order than that of its parts.
+// A step's rows are summed in a different order from that of its parts.
 void AnyOrder(Site* site) {
   site->seams.control = [](uint32_t, const v1::ControlMessage& message) {
     v1::ControlMessage changed = message;
@@ -343,7 +343,7 @@ std::vector<PlantedBug> PlantedInTables() {
        "the rows of a push that comes twice count twice",
        {Invariant::kRows},
        Instead<Twice>},
-      {"rows of a refused push", "they take effect all the same", {Invariant::kRows}, Instead<RefusedCount>},
+      {"rows of a refused push", "they take effect anyway", {Invariant::kRows}, Instead<RefusedCount>},
       {"quota by shard",
        "a quota is held for a shard's rows together, not for each bucket's",
        {Invariant::kRows},

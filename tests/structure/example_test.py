@@ -23,13 +23,13 @@ def faults(root):
     if not run:
         yield f"{PROGRAM} has no {BEGIN}"
     elif shown != run:
-        yield f"{PAGE} shows another program than {PROGRAM} runs"
+        yield f"{PAGE} shows a different program from {PROGRAM} runs"
 
 
 SOURCE = "absl::Status Train() {\n  Run();\n}\nint x;\n"
 SHOWN = "// Shows:\n//\n//   absl::Status Train() {\n//     Run();\n//   }\n// And more.\n"
 for page, source, expected in ((SHOWN, SOURCE, []),
-                               (SHOWN.replace("Run", "Walk"), SOURCE, [f"{PAGE} shows another program"]),
+                               (SHOWN.replace("Run", "Walk"), SOURCE, [f"{PAGE} shows a different program"]),
                                (SHOWN, "", [f"{PROGRAM} has no"])):
     tree_check.check_planted(faults, {PAGE: page, PROGRAM: source}, expected)
 tree_check.main(faults)

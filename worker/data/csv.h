@@ -26,7 +26,8 @@ struct CsvTable {
   std::vector<double> labels;   // [rows]
   std::vector<int64_t> lines;   // [rows], where each row stood in the file, for messages
   CsvHeader header;             // without names: data.header is false
-  // The file has its columns in another order than data.columns, or than the header that it was to be like.
+  // The file has its columns in a different order from data.columns, or from the header that it was to be
+  // like.
   bool reordered = false;
 };
 

@@ -145,7 +145,7 @@ absl::StatusOr<Dataset> LoadCsv(const v1::DataFiles& files, const std::string& p
   WEIR_ASSIGN_OR_RETURN(const std::string text, ReadText(prefix + ".path", path));
   WEIR_ASSIGN_OR_RETURN(CsvTable table, ParseCsv(path, text, config, *like));
   if (table.reordered) {
-    LogInfo(path, ":", table.header.line, ": the columns have another order than in ",
+    LogInfo(path, ":", table.header.line, ": the columns come in a different order from that in ",
             config.columns().empty() ? like->file : "data.columns", "; they are taken by their names");
   }
   if (like->names.empty()) *like = std::move(table.header);

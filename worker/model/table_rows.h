@@ -33,7 +33,7 @@ using RowGradientValues = std::vector<std::vector<float>>;
 // The rows that the examples at `indexes` need for these layers, one entry for each table, by position.
 std::vector<TableRows> RowsFor(absl::Span<const EmbeddingSource> sources, const Dataset& data,
                                absl::Span<const int32_t> indexes);
-// Those that all examples need.
+// The rows that all examples need.
 std::vector<TableRows> RowsForAll(absl::Span<const EmbeddingSource> sources, const Dataset& data);
 
 // The tables of the sources, each once, rising.

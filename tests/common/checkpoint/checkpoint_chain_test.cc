@@ -273,7 +273,7 @@ TEST_CASE("A chain with a damaged, missing or replaced link is refused by name, 
     REQUIRE(file.ok());
     REQUIRE((*file)->Append(fs.Contents(Folder(20) + "/manifest.json")).ok());
     REQUIRE((*file)->Close().ok());
-    expected = "/c/step-00000030 is another checkpoint than the one that /c/step-00000050 builds on";
+    expected = "/c/step-00000030 is a different checkpoint from the one that /c/step-00000050 builds on";
     newest = 20;
   }
   SECTION("a delta's file is gone") {

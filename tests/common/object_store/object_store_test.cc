@@ -323,7 +323,7 @@ TEST_CASE("Where this machine's clock is wrong, requests bear the store's time a
     ObjectStore store(Server().options());
     CHECK(store.List(S3Server::kBucket, "clock/").status() == absl::OkStatus());
     CHECK_THAT(Server().Counts(), Contains("\"skewed\": 1"));
-    // A refusal is one all the same.
+    // A refusal stays a refusal.
     ObjectStore::Options options = Server().options();
     options.settings.keys.secret_key = "wrong";
     ObjectStore refused(options);

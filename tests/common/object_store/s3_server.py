@@ -20,10 +20,10 @@ Faults are set by POST /-/faults?..., and hold until the next such call:
 `500`, `503`, `409`, `damaged` (400 BadDigest): the answer, and nothing is done. `cut`: the connection is cut, and
 nothing is done. `lost`, `lost500`: all is done, and the connection is cut, or the answer is 500. `truncated`: the
 answer's body is cut in half. `slow`: the answer comes late. `stalled`: the answer does not come. `paused`: it comes
-after PAUSE seconds. `blanks`: likewise, with blanks in between, as at the end of an upload in parts. `dribble`: the
+after PAUSE seconds. `blanks`: as `paused`, with blanks in between, as at the end of an upload in parts. `dribble`: the
 answer's body comes byte by byte, for ever. `error200`: the head says 200, the body InternalError, and nothing is done.
-`taken200`: likewise with PreconditionFailed. `late`: the connection is cut, and all is done later: some requests after,
-or at the next call of /-/faults. `held`: likewise, but only at that call. `repeated`: all is done, the connection is
+`taken200`: as `error200`, with PreconditionFailed. `late`: the connection is cut, and all is done later: some requests after,
+or at the next call of /-/faults. `held`: as `late`, but only at that call. `repeated`: all is done, the connection is
 cut, and all is done again at that call. `unconditional`: all is done without looking at the condition of a put.
 GET /-/counts: how often each fault was injected, and temporary keys were given (JSON).
 """

@@ -88,7 +88,7 @@ class CoordinatorFixture {
   v1::JobIdentity job;
   std::vector<std::unique_ptr<FakeShard>> shards;
   std::vector<std::string> addresses;
-  // Shards that came up at another address than `addresses` has.
+  // Shards that came up at an address other than the one in `addresses`.
   std::map<std::string, std::unique_ptr<FakeShard>> elsewhere;
   // The addresses in ps:0's spec; default: all.
   std::optional<std::vector<std::string>> known_addresses;

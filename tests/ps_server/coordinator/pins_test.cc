@@ -103,7 +103,8 @@ TEST_CASE("Only who is in the job may pin a version, and let go what it has pinn
   for (const v1::JoinReply& caller : {stranger, v1::JoinReply()}) {
     const auto refused = f.PinOf(caller);
     CHECK(refused->status().code() == absl::StatusCode::kAborted);
-    CHECK_THAT(std::string(refused->status().message()), Contains(" is another incarnation than the caller"));
+    CHECK_THAT(std::string(refused->status().message()),
+               Contains(" is a different incarnation from the caller"));
   }
   CHECK(PinsSent(*f.shards[0]).empty());
   const uint64_t pin = f.PinOf(reader)->reply().pin();

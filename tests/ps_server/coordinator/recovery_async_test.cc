@@ -127,7 +127,7 @@ TEST_CASE("A shard whose part of the newest checkpoint is damaged loads the one 
   CHECK(f.shards[1]->LastInstall().restore().step() == 0);
   CHECK(f.Status().state() == v1::RUNNING);
   CHECK(f.Status().membership().members_size() == 2);
-  // The next one has another name than the damaged one.
+  // The next one has a different name from the damaged one.
   CHECK(f.Checkpoint()->reply().step() > newest);
 }
 

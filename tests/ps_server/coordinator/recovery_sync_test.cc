@@ -106,7 +106,7 @@ TEST_CASE("Without a checkpoint the job goes back to its beginning, with the wei
   CHECK(f.shards[0]->LastInstall().restore().init_from());
   CHECK(f.shards[0]->LastInstall().restore().weights_only());
   f.Steps(2);
-  f.shards[1]->Break();  // the same process: messages may be lost all the same
+  f.shards[1]->Break();  // the same process: messages may be lost anyway
   CHECK(f.Status().state() == v1::RECOVERING);
   f.Run(absl::Seconds(1));
   f.JoinAgain();

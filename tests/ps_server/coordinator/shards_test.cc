@@ -194,7 +194,7 @@ TEST_CASE("A shard that refuses to take part fails the job with its reason") {
 
 TEST_CASE("A shard that would refuse each time fails the job for good") {
   CoordinatorFixture f(kSync);
-  f.shards[1]->install_error = "/runs/7 is of another model than the job's";
+  f.shards[1]->install_error = "/runs/7 is of a different model from the job's";
   f.shards[1]->install_error_permanent = true;
   f.Start();
   const auto join = f.Join(0);

@@ -222,7 +222,7 @@ TEST_CASE("sync: early rows of a part that is refused, or that comes late, do no
   f.Commit(2, {1});
   CHECK(f.Add(1, {0, 2, 0})->reply().outcome() == v1::REFUSED);
   CHECK(f.Row() == 3);
-  // In time, and left out all the same: its rows stay. By then there have been three steps, in which the
+  // In time, and left out anyway: its rows stay. By then there have been three steps, in which the
   // tables count each part; so from now on the rate is half.
   CHECK(f.TableVersion() == 6);
   f.Add(1, {0, 3, 0});

@@ -126,7 +126,8 @@ TEST_CASE("Who only reads holds up no version: beyond two old ones, the oldest i
   CHECK(v.readers->RevokeLate().empty());
 }
 
-TEST_CASE("While versions are written off because of workers, workers get copies; likewise readers") {
+TEST_CASE(
+    "While versions are written off because of workers, workers get copies, and the same holds for readers") {
   ManualClock clock;
   Versions v(&clock);
   const bool reads = GENERATE(false, true);

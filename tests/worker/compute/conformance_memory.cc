@@ -32,7 +32,7 @@ void CheckMemoryAndOrder(ComputeBackend* b) {
   }
   CheckClose(y.Read(), Doubles(kElements, 1023));
 
-  // Pieces of all sizes, freed in another order than taken, do not overlap.
+  // Pieces of all sizes, freed in an order other than that of their allocation, do not overlap.
   std::vector<Tensor<int32_t>> pieces;
   for (int32_t i = 0; i < 40; ++i) {
     pieces.emplace_back(b, std::vector<int32_t>(static_cast<size_t>(1 + i * 97 % 300), i));
