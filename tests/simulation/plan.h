@@ -38,8 +38,8 @@ struct FaultPlan {
     // The same for ps:0's store, or, `back`, for all that ps:0 does on the disk; meanwhile another ps:0 takes
     // its place, for good.
     kReplaced,
-    // Of the newest checkpoint's data, once the one before is whole; ps:`first`, whose part it is, crashes then,
-    // comes back after `duration`, and reads the checkpoint.
+    // Of the newest checkpoint's data, once the one before is whole; ps:`first`, whose part it is, crashes
+    // then, comes back after `duration`, and reads the checkpoint.
     kBitFlips,
   };
   Kind kind = Kind::kWorkerPause;
