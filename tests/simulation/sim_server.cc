@@ -183,7 +183,9 @@ SimServer::~SimServer() {
 }
 
 void SimServer::Start() {
-  if (running()) return;
+  // Two crashes, one during the absence after the other, start the server once; a later start would wake a
+  // ps:0 that was replaced meanwhile.
+  if (running() || replaced_) return;
   World& world = site_->world;
   if (index_ != 0 && instance_ != 0 && site_->plan.moves > 0 && world.Chance(site_->plan.moves)) {
     ++site_->faults["server moved"];
