@@ -9,8 +9,9 @@
 
 namespace weir::bench {
 
-// The pushes of a cell: `pushes_each` for each worker, with the total within the two limits. The fewer pushes
-// each worker makes, the more often the coordinator is asked for work.
+// The pushes of a cell: `pushes_each` for each worker, with the total within `least_pushes` and
+// `most_pushes`, but never fewer than `least_each` for each worker. The fewer pushes each worker makes, the
+// more often the coordinator is asked for work.
 struct ScaleModel {
   const char* name;
   int64_t elements;

@@ -195,7 +195,7 @@ absl::Status ExchangeStream::TakeReply(const IncomingMessage& bytes) {
   absl::StatusOr<SplitMessage> message = SplitPayload(bytes.pieces);
   v1::ExchangeReply reply;
   if (!message.ok() || !reply.ParseFromString(message->head)) {
-    return absl::InternalError("the server sent a message that is not an ExchangeReply");
+    return absl::InternalError("it sent a message that is not an ExchangeReply");
   }
   if (reply.has_shared_memory()) {
     if (memory_ == nullptr) return absl::InternalError("it granted shared memory that was not asked for");

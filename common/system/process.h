@@ -22,9 +22,9 @@ size_t DescriptorLimit();
 void RaiseDescriptorLimit();
 
 // Blocks signals in this thread, the threads that it starts, and a program that it becomes: they wait until
-// they are taken. Returns which signals it has blocked: those that are not ignored. A caller who starts a
-// program with a signal ignored wants the program to go on when the signal comes: nohup (SIGHUP), or a shell
-// script, of what it starts in the background (SIGINT).
+// they are taken. Returns the signals that it has blocked. A signal that is ignored stays ignored: nohup
+// starts a program with SIGHUP ignored, and a shell script starts its background programs with SIGINT
+// ignored, so that the signal does not end the program.
 sigset_t BlockSignals(std::initializer_list<int> signals);
 
 // The signals that were blocked when this program was started, for the programs that it starts. First called

@@ -303,7 +303,7 @@ void PlanUploads(Dice& dice, Plan* plan) {
   }
 }
 
-// For some jobs, or if `forced`.
+// Of a stream of chance of its own, too.
 void PlanTable(Dice& dice, bool forced, Plan* plan) {
   // With a table, all servers hold a part of the job.
   if ((!dice.Chance(0.3) && !forced) || plan->standby > 0) return;
@@ -371,7 +371,7 @@ bool PlanChurn(Dice& dice, Plan* plan) {
   return true;
 }
 
-// As PlanTable().
+// Of a stream of chance of its own, too.
 void PlanEarlyRows(Dice& dice, bool forced, Plan* plan) {
   if (!plan->ledger.table || !dice.Chance(forced ? 0.5 : 0.4)) return;
   if (plan->config.consistency().mode() == v1::ConsistencyConfig::MODE_ASYNC) return;
@@ -399,8 +399,8 @@ void PlanEarlyRows(Dice& dice, bool forced, Plan* plan) {
   plan->faults.push_back(crash);
 }
 
-// As PlanTable(): less memory than former rows take, so that every update ends the pins of readers, and waits
-// for what a checkpoint keeps.
+// Of a stream of chance of its own, too: less memory than former rows take, so that every update ends the
+// pins of readers, and waits for what a checkpoint keeps.
 void PlanMemory(Dice& dice, Plan* plan) {
   // The rows of a step's parts must fit, and so must those that max_rows allows.
   const bool needs_more = plan->sync() && !plan->ledger.early_rows;

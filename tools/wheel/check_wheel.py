@@ -81,10 +81,10 @@ def make_root(root, site):
         name for name in names if name in ("__pycache__", "test", "dist-packages") or (
             folder.endswith("lib-dynload") and f"{folder}/{name}" not in modules)])
     shutil.copytree(site, root / "site")
-    for name in ("proc", "dev", "tmp", "work"):
+    for name in ("proc", "dev", "tmp", "example"):
         (root / name).mkdir()
     for file in (EXAMPLE, EXAMPLE.with_suffix(".json")):
-        shutil.copy(file, root / "work")
+        shutil.copy(file, root / "example")
     return f"/{python.relative_to('/')}"
 
 
@@ -95,7 +95,7 @@ def check_alone(site, folder):
     environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": "/site", "PYTHONDONTWRITEBYTECODE": "1", "LD_BIND_NOW": "1"}
     enter = ["unshare", "--map-root-user", "--mount", "--pid", "--fork", "sh", "-c",
              'mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && exec chroot "$0" "$@"', str(root)]
-    weir, job, program = "/site/weir/bin/weir", f"/work/{EXAMPLE.stem}.json", [python, f"/work/{EXAMPLE.name}"]
+    weir, job, program = "/site/weir/bin/weir", f"/example/{EXAMPLE.stem}.json", [python, f"/example/{EXAMPLE.name}"]
     for command in (program, [weir, "up", "--ps=2", "--workers=2", job, "--", *program], [weir, "demo"]):
         done = subprocess.run([*enter, *command], env=environment, text=True, check=False, capture_output=True)
         if done.returncode != 0:
