@@ -164,7 +164,7 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
   ComputeTime compute_time;
   if (!reader) options.compute_seconds = [&compute_time] { return compute_time.Seconds(); };
   WEIR_RETURN_IF_ERROR(WorkUntilDone(
-      std::move(options),
+      std::move(options), absl::Seconds(config.cluster().start_seconds()),
       [&replicas](const ClientOptions& with) { return Client::Join(with, replicas->model().spec()); },
       [&](Client* client) {
         const Preemption::Member member(preemption, client);

@@ -11,9 +11,10 @@
 
 namespace weir {
 
-absl::Status WorkUntilDone(ClientOptions options, const JoinJobFunction& join,
-                           const std::function<MembershipEnd(Client*)>& work) {
+absl::Status WorkUntilDone(ClientOptions options, absl::Duration start_wait, const JoinJobFunction& join,
+                           const std::function<MembershipEnd(Client*)>& work, const Clock& clock) {
   int fruitless = 0;
+  absl::Time progressed = clock.Now();
   uint64_t furthest = 0;  // where a membership began
   while (true) {
     auto joined = join(options);
@@ -45,10 +46,18 @@ absl::Status WorkUntilDone(ClientOptions options, const JoinJobFunction& join,
     // In sync a worker may have no part to compute while others bring the job on.
     const bool went_on = client->start_clock() > furthest;
     furthest = std::max(furthest, client->start_clock());
-    fruitless = end.progressed || went_on ? 0 : fruitless + 1;
-    if (fruitless == kFruitlessMemberships) {
-      return Reworded(end.status, absl::StrCat(end.status.message(), "; that was ", kFruitlessMemberships,
-                                               " times in a row without any progress, and is the last"));
+    const absl::Time now = clock.Now();
+    if (end.progressed || went_on) {
+      fruitless = 0;
+      progressed = now;
+    } else {
+      ++fruitless;
+    }
+    if (fruitless >= kFruitlessMemberships && now - progressed >= start_wait) {
+      return Reworded(end.status, absl::StrCat(end.status.message(), "; that was ", fruitless,
+                                               " times in a row without any progress, for longer than "
+                                               "cluster.start_seconds = ",
+                                               absl::ToDoubleSeconds(start_wait), ", and is the last"));
     }
     LogWarning(end.status.message(), "; joining again");
     options.again = true;

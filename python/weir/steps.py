@@ -5,6 +5,7 @@ import contextlib
 import logging
 import math
 import sys
+import time
 from collections import deque
 from typing import Any, Callable, Iterator, Mapping, TypeVar
 
@@ -25,7 +26,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger("weir")
 
-# After this many memberships in a row without any progress the loop gives up, as `worker` does.
+# After this many memberships in a row without any progress, if these took cluster.start_seconds, the loop gives up, as `worker` does.
 _FRUITLESS = 10
 
 
@@ -382,7 +383,8 @@ def run(client: Client, result: Arrays | None = None, result_rows: Rows | None =
 
 def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None, progress: _Progress,
                  recycles: bool, seeds: bool) -> Iterator[Step]:
-    fruitless, furthest = 0, 0
+    fruitless, furthest, progressed = 0, 0, time.monotonic()
+    start_wait = float(client.job.config["cluster"]["start_seconds"])
     while True:
         membership: _Membership | None = None
         start: int | None = None
@@ -417,9 +419,13 @@ def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None
                 raise  # join()
             went_on = start > furthest
             furthest = max(furthest, start)
-            fruitless = 0 if went_on or membership is not None and membership.progressed else fruitless + 1
-            if fruitless == _FRUITLESS:
-                raise Fenced(f"{fenced}; that was {_FRUITLESS} times in a row without any progress, and is the last")
+            if went_on or membership is not None and membership.progressed:
+                fruitless, progressed = 0, time.monotonic()
+            else:
+                fruitless += 1
+            if fruitless >= _FRUITLESS and time.monotonic() - progressed >= start_wait:
+                raise Fenced(f"{fenced}; that was {fruitless} times in a row without any progress, for longer than "
+                             f"cluster.start_seconds = {start_wait:g}, and is the last")
             # leave() itself may have found it out, and a step may have joined again.
             if client.joined and client._work_calls is calls:
                 client.leave(fenced)

@@ -134,7 +134,8 @@ int Main(const Flags& flags) {
   const ModelSpec model{{{"w", {flags.elements}, TensorKind::kParameter, Initializer::Zeros()}}};
   Tensors tensors(flags.elements);
   const absl::Status status = WorkUntilDone(
-      std::move(options), [&model](const ClientOptions& with) { return Client::Join(with, model); },
+      std::move(options), absl::Seconds(config->cluster().start_seconds()),
+      [&model](const ClientOptions& with) { return Client::Join(with, model); },
       [&](Client* client) { return Membership(flags, history.get(), &tensors, client).Run(); });
   if (!status.ok()) LogError(status.message());
   return status.ok() ? 0 : 1;

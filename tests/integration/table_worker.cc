@@ -225,9 +225,9 @@ absl::StatusOr<std::unique_ptr<Client>> Join(const ClientOptions& options) {
   return Client::Join(options, TableJobModel());
 }
 
-absl::Status Train(Program program) {
+absl::Status Train(Program program, absl::Duration start_wait) {
   std::vector<std::unique_ptr<Memory>> memory;  // of each membership
-  return WorkUntilDone(program.options, Join, [&](Client* client) {
+  return WorkUntilDone(program.options, start_wait, Join, [&](Client* client) {
     memory.push_back(std::make_unique<Memory>());
     MembershipEnd end;
     end.status = TrainWith(program, *memory.back(), *client, &end.progressed);
@@ -293,8 +293,9 @@ absl::Status Main(const std::vector<std::string>& args) {
   if (program.history) {
     program.options.history_path = absl::StrCat(program.out, ".", program.options.task, ".history");
   }
-  if (!program.options.reader) return Train(program);
-  return WorkUntilDone(program.options, Join, [&](Client* client) {
+  const absl::Duration start_wait = absl::Seconds(config.cluster().start_seconds());
+  if (!program.options.reader) return Train(program, start_wait);
+  return WorkUntilDone(program.options, start_wait, Join, [&](Client* client) {
     return MembershipEnd{Evaluate(program, client), /*progressed=*/true};
   });
 }

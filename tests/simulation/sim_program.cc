@@ -127,7 +127,7 @@ absl::Status SimProgram::RunToEnd() {
     options.initial_values = TensorsIn<ConstTensor>(initial.data());
   }
   return WorkUntilDone(
-      options,
+      options, absl::Seconds(site_->plan.config.cluster().start_seconds()),
       [this](const ClientOptions& member) {
         live_ = false;
         doing_ = "waits to join";
@@ -139,7 +139,8 @@ absl::Status SimProgram::RunToEnd() {
         LetGo();
         doing_ = "waits to leave";
         return end;
-      });
+      },
+      site_->world);
 }
 
 void SimProgram::OnJoined(const v1::JoinReply& reply) {

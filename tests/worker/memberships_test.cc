@@ -34,6 +34,8 @@ class FakeClient final : public StubClient {
   const uint64_t start_clock_;
 };
 
+constexpr absl::Duration kStartWait = absl::Minutes(5);
+
 // A job that ends in the given way in each membership of a worker; the last way repeats.
 struct Story {
   std::vector<MembershipEnd> ends;
@@ -41,6 +43,8 @@ struct Story {
   std::map<size_t, absl::Status> refusals = {};
   // The answers to Leave(), by the number of the join.
   std::map<size_t, absl::Status> answers = {};
+  // How long each membership takes.
+  absl::Duration membership = absl::Seconds(30);
   // The increase of the join clock with each membership.
   uint64_t clocks_a_membership = 0;
 
@@ -52,8 +56,9 @@ struct Story {
   absl::Status Run() {
     ClientOptions options;
     options.task = "worker:1";
+    ManualClock clock;
     return WorkUntilDone(
-        options,
+        options, kStartWait,
         [this](const ClientOptions& with) -> absl::StatusOr<std::unique_ptr<Client>> {
           CHECK(with.task == "worker:1");
           again.push_back(with.again);
@@ -63,7 +68,11 @@ struct Story {
                                               answer == answers.end() ? absl::OkStatus() : answer->second,
                                               joins * clocks_a_membership);
         },
-        [this](Client*) { return ends[std::min(works++, ends.size() - 1)]; });
+        [&](Client*) {
+          clock.Advance(membership);
+          return ends[std::min(works++, ends.size() - 1)];
+        },
+        clock);
   }
 };
 
@@ -144,7 +153,8 @@ TEST_CASE("Memberships without progress come to an end, and progress in between 
   Story never{{kFruitless}};
   const absl::Status status = never.Run();
   CHECK(absl::IsAborted(status));
-  CHECK_THAT(std::string(status.message()), Contains("ps:1 was lost") && Contains("10 times in a row"));
+  CHECK_THAT(std::string(status.message()),
+             Contains("ps:1 was lost") && Contains("10 times in a row") && Contains("start_seconds = 300"));
   CHECK(never.works == kFruitlessMemberships);
 
   Story story;
@@ -155,6 +165,13 @@ TEST_CASE("Memberships without progress come to an end, and progress in between 
   story.ends.push_back(kDone);
   CHECK(story.Run().ok());
   CHECK(story.works == story.ends.size());
+}
+
+TEST_CASE("Memberships that end at once go on for cluster.start_seconds, however many these are") {
+  Story quick{{kFruitless}};
+  quick.membership = absl::Seconds(1);
+  CHECK(absl::IsAborted(quick.Run()));
+  CHECK(quick.works == 300);
 }
 
 TEST_CASE("A worker without a part to compute stays as long as the job goes on") {
