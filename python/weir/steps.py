@@ -419,11 +419,12 @@ def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None
                 raise  # join()
             went_on = start > furthest
             furthest = max(furthest, start)
+            now = time.monotonic()
             if went_on or membership is not None and membership.progressed:
-                fruitless, progressed = 0, time.monotonic()
+                fruitless, progressed = 0, now
             else:
                 fruitless += 1
-            if fruitless >= _FRUITLESS and time.monotonic() - progressed >= start_wait:
+            if fruitless >= _FRUITLESS and now - progressed >= start_wait:
                 raise Fenced(f"{fenced}; that was {fruitless} times in a row without any progress, for longer than "
                              f"cluster.start_seconds = {start_wait:g}, and is the last")
             # leave() itself may have found it out, and a step may have joined again.

@@ -3,10 +3,12 @@
 import asyncio
 import concurrent.futures
 import ctypes
+import itertools
 import os
 import pathlib
 import threading
 import time
+import types
 import unittest
 import unittest.mock
 
@@ -236,6 +238,30 @@ class Memberships(unittest.TestCase):
                 seen = self.lose(method, at, lambda client: joined.append(client))
                 self.assertEqual(len(joined), 1)
                 self.assertEqual(seen, list(range(EXAMPLES // BATCH)))
+
+    def test_memberships_without_progress(self):
+        """They end the loop after ten, and after cluster.start_seconds."""
+        for each, memberships in ((60, 10), (1, 300)):
+            with self.subTest(each):
+                client = weir.Client(job(cluster={"start_seconds": 300}), TENSORS, EXAMPLES)
+                self.addCleanup(client.close)
+                client.join()
+                clock, joins = itertools.count(0, each), []
+
+                def join():
+                    joins.append(client)
+                    client._joined = True
+
+                def lose(failure=None):
+                    client._joined = False
+
+                client.join, client.leave = join, lose
+                client.next_work = unittest.mock.Mock(side_effect=weir.Fenced("for the test"))
+                steps = client.steps()
+                with (unittest.mock.patch.object(weir.steps, "time", types.SimpleNamespace(monotonic=lambda: next(clock))),
+                      self.assertRaisesRegex(weir.Fenced, f"that was {memberships} times in a row without any progress")):
+                    next(steps)
+                self.assertEqual(len(joins), memberships - 1)
 
     def test_a_step_whose_call_finds_the_membership_lost(self):
         """It joins again for the call, and sends nothing any more."""
