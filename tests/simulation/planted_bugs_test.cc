@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "tests/share.h"
 #include "tests/simulation/simulation.h"
 
 namespace weir {
@@ -36,7 +37,8 @@ std::optional<Invariant> Caught(const PlantedBug& bug, uint64_t seed) {
 TEST_CASE("Each planted bug is caught by an invariant named for it within the seeds that are run anyway") {
   std::printf("%-30s %-14s %s\n", "bug", "caught by", "seed");
   const std::vector<PlantedBug> bugs = PlantedBugs();
-  for (size_t i = SHARE; i < bugs.size(); i += SHARES) {
+  const Share share = ThisShare();
+  for (size_t i = share.index; i < bugs.size(); i += share.count) {
     const PlantedBug& bug = bugs[i];
     std::optional<Invariant> caught_by;
     uint64_t seed = 0;

@@ -21,6 +21,7 @@
 #include "common/object_store/object_store.h"
 #include "ps_server/coordinator/job_store_on_disk.h"
 #include "tests/common/object_store/s3_server.h"
+#include "tests/share.h"
 
 namespace weir {
 namespace {
@@ -203,7 +204,7 @@ std::unique_ptr<FileSystem> Files(ObjectStore::Options options) {
 }
 
 TEST_CASE("A coordinator that hangs in any operation and is replaced changes nothing any more") {
-  if (SEEDS_FROM > 0) return;  // the first share runs it
+  if (ThisShare().index > 0) return;  // the first share runs it
   const auto files = Files(Server().options());
   for (int at = 0;; ++at) {
     INFO("hung before operation " << at);
@@ -256,7 +257,7 @@ TEST_CASE("A coordinator that hangs in any operation and is replaced changes not
 // A manifest whose put is on its way, while requests to remove its reservation fail, and the next checkpoint
 // begins.
 TEST_CASE("A manifest that comes very late is of no checkpoint") {
-  if (SEEDS_FROM > 0) return;  // the first share runs it
+  if (ThisShare().index > 0) return;  // the first share runs it
   const auto files = Files(Server().options());
   ObjectStore::Options one_try = Server().options();
   one_try.limit = absl::ZeroDuration();
@@ -282,7 +283,7 @@ TEST_CASE("A manifest that comes very late is of no checkpoint") {
 
 // A reservation whose put comes twice, the second time after its removal.
 TEST_CASE("A reservation that comes twice holds no name for a manifest that comes late") {
-  if (SEEDS_FROM > 0) return;  // the first share runs it
+  if (ThisShare().index > 0) return;  // the first share runs it
   ObjectStore::Options options = Server().options();
   options.limit = absl::Milliseconds(1);  // three tries
   const auto files = Files(options);
@@ -302,7 +303,7 @@ TEST_CASE("A reservation that comes twice holds no name for a manifest that come
 }
 
 TEST_CASE("Object storage that ignores conditions is refused") {
-  if (SEEDS_FROM > 0) return;  // the first share runs it
+  if (ThisShare().index > 0) return;  // the first share runs it
   const auto files = Files(Server().options());
   const Job job{files.get(), absl::StrCat("s3://", S3Server::kBucket, "/unconditional"), Model(40)};
   Server().SetFaults("rate=1&kinds=unconditional");
@@ -413,14 +414,16 @@ class Schedule {
 };
 
 TEST_CASE("Schedules of faults: no checkpoint is lost, loads in part, or is committed twice") {
-  int committed = 0;
-  for (uint64_t seed = SEEDS_FROM; seed < SEEDS_FROM + SEEDS; ++seed) {
+  const Share share = ThisShare();
+  const uint64_t seeds = 100 / share.count;
+  uint64_t committed = 0;
+  for (uint64_t seed = share.index * seeds; seed < (share.index + 1) * seeds; ++seed) {
     INFO("seed " << seed);
     Schedule schedule(seed);
     schedule.Run();
     committed += schedule.committed();
   }
-  CHECK(committed >= SEEDS / 2);
+  CHECK(committed >= seeds / 2);
 }
 
 }  // namespace
