@@ -1,13 +1,16 @@
 """Counts the tests of one `bazel test` run and prints the last line, "N passed, N failed[, N skipped]".
 
-usage: count_tests.py EVENTS BAZEL_EXIT_CODE PASSED FAILED [LEFT_OUT]
+usage: count_tests.py EVENTS BAZEL_EXIT_CODE PASSED FAILED MAY_SKIP [LEFT_OUT]
 
-EVENTS is what --build_event_json_file wrote; PASSED and FAILED are checks made elsewhere, added to the sum; LEFT_OUT targets
-were not even tried, and count as skipped. A test case counts as one; a target without a usable report counts as one; a case
+EVENTS is what --build_event_json_file wrote; PASSED and FAILED are checks made elsewhere, added to the sum. MAY_SKIP is the file
+with the targets (or PACKAGE:*) that may skip a case: a skip elsewhere counts as a failure. LEFT_OUT targets were not even tried,
+and count as skipped. A test case counts as one; a target without a usable report counts as one; a case
 that prints a line starting with "SKIPPED:" is skipped, and the line is shown with the case. Exits non-zero if anything failed
 or nothing ran.
 """
+import fnmatch
 import json
+import pathlib
 import re
 import sys
 import urllib.parse
@@ -48,25 +51,31 @@ def reasons(case):
     return list(dict.fromkeys(found))
 
 
-def count_report(label, path):
+def may_skip(path):
+    lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
+    return [line.split()[0] for line in lines if line and not line.startswith("#")]
+
+
+def count_report(label, path, may):
     passed = failed = skipped = 0
     for case in ElementTree.parse(path).iter("testcase"):
         why = reasons(case)
         if case.find("failure") is not None or case.find("error") is not None:
             failed += 1
         elif why:
-            skipped += 1
-            print(f"SKIPPED: {label}: {case.get('name')}: {'; '.join(why)}")
+            skipped += may
+            failed += not may
+            print(f"SKIPPED: {label}: {case.get('name')}: {'; '.join(why)}" + ("" if may else "; it is not in the list of tests that may"))
         else:
             passed += 1
     return passed, failed, skipped
 
 
-def count_target(label, status, reports):
+def count_target(label, status, reports, may):
     if status not in ("PASSED", "FLAKY", "FAILED"):  # did not build, timed out, was not run
         return 0, 1, 0
     try:
-        passed, failed, skipped = map(sum, zip(*[count_report(label, r) for r in reports]))
+        passed, failed, skipped = map(sum, zip(*[count_report(label, r, may) for r in reports]))
     except (OSError, ElementTree.ParseError, ValueError):
         passed = failed = skipped = 0
     # A crash or a sanitizer's finding can fail a test whose report contains no failure.
@@ -78,11 +87,12 @@ def count_target(label, status, reports):
 
 
 def main():
-    events, bazel_exit, passed, failed, skipped = sys.argv[1], *map(int, (sys.argv[2:] + ["0"])[:4])
-    ran = 0
+    events, bazel_exit, passed, failed, list_of_skips, *left_out = sys.argv[1:]
+    passed, failed, bazel_exit, skipped, ran = int(passed), int(failed), int(bazel_exit), sum(map(int, left_out)), 0
+    may = may_skip(list_of_skips)
     targets, reports = read_events(events)
     for label, status in sorted(targets.items()):
-        p, f, s = count_target(label, status, reports.get(label, {}).values())
+        p, f, s = count_target(label, status, reports.get(label, {}).values(), any(fnmatch.fnmatch(label, m) for m in may))
         if f:
             print(f"FAILED: {label} ({status.lower()})")
         passed, failed, skipped, ran = passed + p, failed + f, skipped + s, ran + p + f

@@ -24,7 +24,9 @@ class CountTest(unittest.TestCase):
                                "testSummary": {"overallStatus": (statuses or {}).get(label, "PASSED")}})
             log = pathlib.Path(folder, "events")
             log.write_text("\n".join(map(json.dumps, events)), encoding="utf-8")
-            done = subprocess.run([sys.executable, COUNT, log, "0", "2", "0", *left_out], capture_output=True, text=True,
+            may = pathlib.Path(folder, "may_skip")
+            may.write_text("# What may skip.\n//a:t  a disk\n//hosts:*  namespaces\n", encoding="utf-8")
+            done = subprocess.run([sys.executable, COUNT, log, "0", "2", "0", may, *left_out], capture_output=True, text=True,
                                   check=False)
         return done.stdout.splitlines(), done.returncode
 
@@ -39,9 +41,14 @@ class CountTest(unittest.TestCase):
 
     def test_unittest(self):
         lines, _ = self.count({"//a:t": '<testcase name="one"/>',
-                               "//a:u": "<testcase name='u'><system-out>Ran 3 tests in 0.1s\n\nOK (skipped=1)</system-out>"
+                               "//hosts:u": "<testcase name='u'><system-out>Ran 3 tests in 0.1s\n\nOK (skipped=1)</system-out>"
                                         "</testcase>"})
-        self.assertEqual(lines, ["SKIPPED: //a:u: u: OK (skipped=1), of Ran 3 tests in 0.1s", "3 passed, 0 failed, 1 skipped"])
+        self.assertEqual(lines, ["SKIPPED: //hosts:u: u: OK (skipped=1), of Ran 3 tests in 0.1s", "3 passed, 0 failed, 1 skipped"])
+
+    def test_a_skip_that_is_not_on_the_list(self):
+        lines, code = self.count({"//a:u": '<testcase name="one"><system-out>SKIPPED: no disk</system-out></testcase>'})
+        self.assertEqual((lines, code), (["SKIPPED: //a:u: one: no disk; it is not in the list of tests that may",
+                                          "FAILED: //a:u (passed)", "2 passed, 1 failed"], 1))
 
     def test_a_case_that_failed_is_not_skipped(self):
         lines, code = self.count({"//a:t": '<testcase name="one"><failure/><system-out>SKIPPED: no disk</system-out></testcase>'},
