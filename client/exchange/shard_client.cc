@@ -18,15 +18,16 @@ class ShardClient::ShardCall final : public Call, public std::enable_shared_from
       : shard_(shard),
         gradient_(push.has_value() ? push->gradient : nullptr),
         exchange_(std::make_shared<ShardExchange>(
-            shard.tensors_, shard.index_,
-            push.has_value() && push->header.initial_values() ? shard.wire_.Exact() : shard.wire_, what,
-            std::move(push), std::move(pull), shard.answered_clock_, std::move(rows))),
+            shard.shared_.tensors, shard.index_,
+            push.has_value() && push->header.initial_values() ? shard.shared_.wire.Exact()
+                                                              : shard.shared_.wire,
+            what, std::move(push), std::move(pull), shard.answered_clock_, std::move(rows))),
         done_(std::move(done)),
-        retry_(std::move(what), shard.name(), shard.limits_, shard.loop_.awake(), shard.loop_.real(),
-               [&loop = shard.loop_] { return loop.Random(); }) {}
+        retry_(std::move(what), shard.name(), shard.shared_.limits, shard.shared_.loop.awake(),
+               shard.shared_.loop.real(), [&loop = shard.shared_.loop] { return loop.Random(); }) {}
 
   void Start() {
-    if (absl::Status closed = shard_.group_.Add(this); !closed.ok()) {
+    if (absl::Status closed = shard_.shared_.group.Add(this); !closed.ok()) {
       {
         MutexLock lock(mutex_);
         over_ = true;  // done_() may cancel this call
@@ -39,7 +40,7 @@ class ShardClient::ShardCall final : public Call, public std::enable_shared_from
     if (over_) return;
     AwaitDeadline();
     if (gradient_ != nullptr) {
-      gradient_->SetListener(shard_.index_, [call = weak_from_this(), &loop = shard_.loop_] {
+      gradient_->SetListener(shard_.index_, [call = weak_from_this(), &loop = shard_.shared_.loop] {
         loop.Post([call] {
           if (const std::shared_ptr<ShardCall> self = call.lock()) self->OnGradient();
         });
@@ -49,7 +50,7 @@ class ShardClient::ShardCall final : public Call, public std::enable_shared_from
   }
 
   void Cancel(const absl::Status& why) override {
-    shard_.loop_.Post([self = shared_from_this(), why] { self->Interrupt([&] { return why; }); });
+    shard_.shared_.loop.Post([self = shared_from_this(), why] { self->Interrupt([&] { return why; }); });
   }
 
  private:
@@ -59,7 +60,8 @@ class ShardClient::ShardCall final : public Call, public std::enable_shared_from
   }
 
   void AwaitDeadline() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    deadline_ = shard_.loop_.RunAfter(retry_.left(), [self = shared_from_this()] { self->OnDeadline(); });
+    deadline_ =
+        shard_.shared_.loop.RunAfter(retry_.left(), [self = shared_from_this()] { self->OnDeadline(); });
   }
 
   void OnDeadline() {
@@ -101,7 +103,7 @@ class ShardClient::ShardCall final : public Call, public std::enable_shared_from
       MutexLock lock(mutex_);
       if (over_) return;
       over_ = true;
-      shard_.loop_.Cancel(pause_);
+      shard_.shared_.loop.Cancel(pause_);
       if (stream_ != nullptr) stream_->Abandon(*exchange_);
       stream_ = nullptr;
       error = why();
@@ -123,7 +125,7 @@ class ShardClient::ShardCall final : public Call, public std::enable_shared_from
         const CallRetry::Verdict verdict = retry_.Judge(shard_.Misdirected(how.status()));
         error = verdict.error;
         if (error.ok()) {
-          pause_ = shard_.loop_.RunAfter(verdict.wait, [self = shared_from_this()] {
+          pause_ = shard_.shared_.loop.RunAfter(verdict.wait, [self = shared_from_this()] {
             MutexLock lock(self->mutex_);
             self->Begin();
           });
@@ -140,20 +142,20 @@ class ShardClient::ShardCall final : public Call, public std::enable_shared_from
   void End(const absl::Status& status) {
     if (!exchange_->loans().out()) return Finish(status);
     exchange_->loans().WhenReturned([self = shared_from_this(), status] {
-      self->shard_.loop_.Post([self, status] { self->Finish(status); });
+      self->shard_.shared_.loop.Post([self, status] { self->Finish(status); });
     });
   }
 
   void Finish(const absl::Status& status) {
     const std::shared_ptr<ShardCall> self = shared_from_this();
-    shard_.loop_.Cancel(deadline_);
+    shard_.shared_.loop.Cancel(deadline_);
     if (gradient_ != nullptr) gradient_->RemoveListener(shard_.index_);
     if (status.ok()) {
       done_(exchange_->TakeAnswer());
     } else {
       done_(status);
     }
-    shard_.group_.Remove(this);
+    shard_.shared_.group.Remove(this);
   }
 
   ShardClient& shard_;
@@ -171,19 +173,8 @@ class ShardClient::ShardCall final : public Call, public std::enable_shared_from
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-ShardClient::ShardClient(uint32_t index, std::unique_ptr<ShardChannel> channel, EventLoop& loop,
-                         const TensorMap& tensors, const v1::Caller& caller,
-                         const std::atomic<uint64_t>& epoch, const WireOptions& wire, CallGroup& group,
-                         const CallLimits& limits)
-    : index_(index),
-      channel_(std::move(channel)),
-      loop_(loop),
-      tensors_(tensors),
-      caller_(caller),
-      epoch_(epoch),
-      wire_(wire),
-      group_(group),
-      limits_(limits) {}
+ShardClient::ShardClient(uint32_t index, std::unique_ptr<ShardChannel> channel, const Shared& shared)
+    : index_(index), channel_(std::move(channel)), shared_(shared), reached_(shared.again) {}
 
 absl::Status ShardClient::Misdirected(const absl::Status& status) const {
   if (!absl::IsNotFound(status)) return status;
@@ -192,8 +183,8 @@ absl::Status ShardClient::Misdirected(const absl::Status& status) const {
 }
 
 v1::Caller ShardClient::CallerNow() const {
-  v1::Caller now = caller_;
-  now.set_epoch(epoch_.load());
+  v1::Caller now = shared_.caller;
+  now.set_epoch(shared_.epoch.load());
   now.set_shard_plus_one(index_ + 1);
   return now;
 }
@@ -203,7 +194,7 @@ std::shared_ptr<ExchangeStream> ShardClient::Begin(const std::shared_ptr<ShardEx
   MutexLock lock(mutex_);
   while (stream_ == nullptr || !stream_->Add(exchange, ended)) {
     ++streams_;
-    stream_ = std::make_shared<ExchangeStream>(loop_, [this] { return CallerNow(); });
+    stream_ = std::make_shared<ExchangeStream>(shared_.loop, [this] { return CallerNow(); });
     stream_->Start(*channel_, [this] {
       MutexLock lock(mutex_);
       if (--streams_ > 0) return;

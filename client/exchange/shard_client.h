@@ -24,15 +24,26 @@ namespace weir {
 // One shard as a client sees it: one stream at a time, and the calls that travel on it. Does no I/O itself:
 // its channel does.
 //
-// Thread-safe. Outlives its calls, as do the loop, the tensor map, the group and the epoch.
+// Thread-safe. Outlives its calls.
 class ShardClient {
  public:
   using Done = std::function<void(absl::StatusOr<ShardAnswer>)>;
 
-  // Each try reads `caller.epoch` from `epoch` anew. `limits` hold for each call.
-  ShardClient(uint32_t index, std::unique_ptr<ShardChannel> channel, EventLoop& loop,
-              const TensorMap& tensors, const v1::Caller& caller, const std::atomic<uint64_t>& epoch,
-              const WireOptions& wire, CallGroup& group, const CallLimits& limits);
+  // What the clients of all shards of a job share. All that it refers to outlives them.
+  struct Shared {
+    EventLoop& loop;
+    const TensorMap& tensors;
+    v1::Caller caller;
+    // Each try reads `caller.epoch` from here anew.
+    const std::atomic<uint64_t>& epoch;
+    WireOptions wire;
+    CallGroup& group;
+    CallLimits limits;  // of each call
+    // ClientOptions::again: the shards' addresses were right.
+    bool again = false;
+  };
+
+  ShardClient(uint32_t index, std::unique_ptr<ShardChannel> channel, const Shared& shared);
   ~ShardClient() { Close(); }
 
   // As ShardChannel::MoveTo(). Once this has returned, no call takes an answer from another address: calls
@@ -71,16 +82,10 @@ class ShardClient {
 
   const uint32_t index_;
   const std::unique_ptr<ShardChannel> channel_;
-  EventLoop& loop_;
-  const TensorMap& tensors_;
-  const v1::Caller caller_;
-  const std::atomic<uint64_t>& epoch_;
-  const WireOptions wire_;
-  CallGroup& group_;
-  const CallLimits limits_;
+  const Shared shared_;
   std::atomic<uint64_t> answered_clock_ = 0;
-  // An exchange with the shard has succeeded.
-  std::atomic<bool> reached_ = false;
+  // An exchange with the shard has succeeded, in this membership or in one before.
+  std::atomic<bool> reached_;
 
   Mutex mutex_;
   CondVar stream_gone_;

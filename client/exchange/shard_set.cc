@@ -43,14 +43,11 @@ v1::PushRequest HeaderOf(const ShardSet::Push& push, uint32_t shard) {
 
 }  // namespace
 
-ShardSet::ShardSet(std::vector<std::unique_ptr<ShardChannel>> channels, EventLoop& loop,
-                   const TensorMap& tensors, const v1::Caller& caller, const std::atomic<uint64_t>& epoch,
-                   const WireOptions& wire, CallGroup& group, const CallLimits& limits, Observer* observer,
-                   std::function<void(const absl::Status&)> on_fatal)
-    : tensors_(tensors), caller_(caller), observer_(observer), on_fatal_(std::move(on_fatal)) {
+ShardSet::ShardSet(std::vector<std::unique_ptr<ShardChannel>> channels, const ShardClient::Shared& shared,
+                   Observer* observer, std::function<void(const absl::Status&)> on_fatal)
+    : tensors_(shared.tensors), caller_(shared.caller), observer_(observer), on_fatal_(std::move(on_fatal)) {
   for (uint32_t i = 0; i < channels.size(); ++i) {
-    shards_.push_back(std::make_unique<ShardClient>(i, std::move(channels[i]), loop, tensors, caller, epoch,
-                                                    wire, group, limits));
+    shards_.push_back(std::make_unique<ShardClient>(i, std::move(channels[i]), shared));
   }
 }
 

@@ -69,10 +69,8 @@ class ShardSet {
   // errors that concern more than their call, before the call is done. Aborted: this client is fenced.
   // Unavailable: a shard was lost. Internal: training diverged. on_fatal may run several times, and must not
   // block.
-  ShardSet(std::vector<std::unique_ptr<ShardChannel>> channels, EventLoop& loop, const TensorMap& tensors,
-           const v1::Caller& caller, const std::atomic<uint64_t>& epoch, const WireOptions& wire,
-           CallGroup& group, const CallLimits& limits, Observer* observer,
-           std::function<void(const absl::Status&)> on_fatal);
+  ShardSet(std::vector<std::unique_ptr<ShardChannel>> channels, const ShardClient::Shared& shared,
+           Observer* observer, std::function<void(const absl::Status&)> on_fatal);
 
   // The shards in `moved` are at these addresses, the others at their first ones (v1.HeartbeatReply.moved).
   // Once Move() has returned, no call takes an answer from a shard's earlier address.

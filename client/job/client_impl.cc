@@ -84,8 +84,9 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
       coordinator_channel_(std::move(channels.coordinator)),
       coordinator_(*coordinator_channel_, *loop_, calls_),
       history_(history == nullptr ? nullptr : std::make_unique<HistoryObserver>(caller_, std::move(history))),
-      shards_(NoteShards(std::move(channels.shards)), *loop_, tensors_, caller_, epoch_, wire_, calls_,
-              limits(), history_ == nullptr ? channels.observer : history_.get(),
+      shards_(NoteShards(std::move(channels.shards)),
+              {*loop_, tensors_, caller_, epoch_, wire_, calls_, limits(), options.again},
+              history_ == nullptr ? channels.observer : history_.get(),
               [this](const absl::Status& why) { Fail(why); }) {
   for (uint32_t shard = 0; shard < reply.num_shards(); ++shard) {
     const auto elements = static_cast<size_t>(tensors_.partition().shard_elements(shard));

@@ -8,6 +8,7 @@
 
 #include "client/client.h"
 #include "common/base/sha256.h"
+#include "common/protocol/job_failure.h"
 #include "tests/client/client_fixture.h"
 
 namespace weir {
@@ -432,6 +433,25 @@ TEST_CASE("a wait for the next step ends with the servers' reason") {
   const auto work = client->NextWork();
   CHECK(work.status().code() == absl::StatusCode::kDeadlineExceeded);
   CHECK(Message(work.status()) == "ps:0 at " + f.cluster.addresses()[0] + ": waited for worker:0");
+}
+
+TEST_CASE(
+    "a server that is not the one called: wrong addresses at first, a lost shard in a later membership") {
+  ClientFixture f(Async(ClientFixture::Small()));
+  f.cluster.on_pull = [](uint32_t, size_t) {
+    return grpc::Status(grpc::StatusCode::NOT_FOUND, "this is ps:1 of job \"b\"");
+  };
+  const auto Pulled = [&f] {
+    auto client = f.Join();
+    return client->Pull(0, f.Weights()).Get().status();
+  };
+  const absl::Status first = Pulled();
+  CHECK(KindOf(first) == v1::FAILURE_CONFIG);
+  CHECK_THAT(Message(first), Contains("has reached another server"));
+  f.options.again = true;
+  const absl::Status later = Pulled();
+  CHECK(KindOf(later) == v1::FAILURE_LOST_PEER);
+  CHECK_THAT(Message(later), Contains("another server is there now"));
 }
 
 // ---- work in ranges
