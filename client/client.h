@@ -85,8 +85,8 @@ namespace weir {
 //
 // Thread-safe. Tensors that are handed to Pull() and Push() belong to the caller. They must live until the
 // Future is ready, and the tensors of Push() must stay unchanged until then. If the Future holds an error,
-// the tensors of a pull may be written in part. The same goes for the memory of rows to read; their keys, and
-// the gradients of rows, are copied before the call returns.
+// the tensors of a pull may be written in part. These rules hold for the memory of rows to read, too. The
+// keys of rows, and their gradients, are copied before the call returns.
 class Client {
  public:
   // Enters the job and waits until it may start, at most cluster.start_seconds. After 10 seconds a line in
@@ -102,7 +102,7 @@ class Client {
 
   // Returns the next gradient to compute; gradients are pushed in this order. Waits while there is none.
   // nullopt: the job's examples are done, and this worker's pushes are acknowledged. Returns the error of a
-  // push if nothing can go on before that work is pushed again.
+  // push if nothing can continue before that work is pushed again.
   virtual absl::StatusOr<std::optional<Work>> NextWork() = 0;
 
   // Returns the result of NextWork() if the result is known by `deadline`; else the outer nullopt. In sync

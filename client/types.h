@@ -17,7 +17,7 @@ namespace weir {
 class GradientGate;
 class Tls;
 
-// What the calls of a Client (client/client.h) take and give.
+// The parameters and results of a Client's calls (client/client.h).
 
 // A tensor in the caller's memory, row-major.
 struct ConstTensor {
@@ -82,8 +82,8 @@ struct ClientOptions {
   std::string job_config;
   // Size of the training set; the same for every worker. 0 for a reader.
   uint64_t train_examples = 0;
-  // What this worker and the others must agree on, at most 16, each with a name of its own. ps:0 refuses a
-  // worker whose value of a name differs from that of the first worker that gave this name. A reader gives
+  // Values that all workers must agree on, at most 16, each with a name of its own. ps:0 refuses a worker
+  // whose value of a name differs from the value of the first worker that gave this name. A reader gives
   // none.
   std::vector<Fingerprint> fingerprints;
   // The initial values of all tensors, for a worker whose model is uploaded() (ModelSpec). If the job has no
@@ -216,7 +216,7 @@ struct PushPullView {
 // weights in, so it must not block, nor take a lock that another thread holds while it waits for a Future.
 using OnWeights = std::function<void(size_t tensor)>;
 
-// What one exchange with each shard is to do: a push, a pull, or a push and the pull at the next clock.
+// An order for one exchange with each shard: a push, a pull, or a push and the pull at the next clock.
 // client.h says what each part means.
 struct ExchangeOrder {
   struct Push {
@@ -260,7 +260,7 @@ struct Progress {
   uint64_t batches = 0;
   // Sum over batches of mean loss * examples.
   double loss_sum = 0;
-  // The same for the examples of the job's last epoch, with each batch's term rounded to float.
+  // Examples and loss_sum of the job's last epoch, with each batch's term rounded to float.
   uint64_t last_examples = 0;
   double last_loss_sum = 0;
   // Batches whose loss is not finite, which count nowhere above.

@@ -65,8 +65,9 @@ class ShardClient {
   std::shared_ptr<ExchangeStream> Begin(const std::shared_ptr<ShardExchange>& exchange,
                                         const ExchangeStream::Ended& ended);
   v1::Caller CallerNow() const;
-  // What it means that a server says it is not the one that was called (NotFound): at first the addresses of
-  // this program, or of the job, are wrong. Later the shard's process has ended, and another has its address.
+  // The error that a call gets when a server says that it is not the server that was called (NotFound). At
+  // first the addresses of this program, or of the job, are wrong. Later the shard's process has ended, and
+  // another has its address.
   absl::Status Misdirected(const absl::Status& status) const;
 
   const uint32_t index_;

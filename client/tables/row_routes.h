@@ -41,7 +41,7 @@ class RowRoutes {
   // one by table, key and column. Then nothing of the push may be sent.
   const absl::Status& finite() const { return finite_; }
 
-  // What the shard is told of its rows in PushRequest and PullRequest.
+  // The entries of PushRequest and PullRequest that tell the shard of its rows.
   const RowLayout::Entries& push(uint32_t shard) const { return shards_[shard].push; }
   const RowLayout::Entries& pull(uint32_t shard) const { return shards_[shard].pull; }
   // The bytes that go to the shard: its part of the push, then from pull_at() on the keys of the pull. They

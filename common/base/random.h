@@ -19,8 +19,8 @@ uint64_t RandomKey(uint64_t seed, const std::string& purpose);
 inline float UniformFloat(uint32_t bits) { return static_cast<float>(bits >> 8) * (1.0f / 16777216.0f); }
 
 // Two independent normal values of deviation 1 from 64 random bits: Box and Muller 1958, sqrt(-2 ln u1) times
-// cos(2 pi u2) and sin(2 pi u2), with u1 = (bits1 + 1) / 2^32 and u2 = bits2 / 2^32, in double. The same bits
-// on every CPU.
+// cos(2 pi u2) and sin(2 pi u2), with u1 = (bits1 + 1) / 2^32 and u2 = bits2 / 2^32, in double. Every CPU
+// gives the same bits.
 std::array<double, 2> TwoNormals(uint32_t bits1, uint32_t bits2);
 
 // A stream of numbers for sequential uses, such as a shuffle. Copyable; not thread-safe.

@@ -42,7 +42,7 @@ class TableChain {
       return bucket != other.bucket ? bucket < other.bucket : key < other.key;
     }
   };
-  // What is read of the rows, or of the counters.
+  // The reading of the rows, or of the counters.
   struct Merge {
     TableSection kept, removed;
     std::string name;

@@ -50,11 +50,12 @@ size_t ColumnsOf(const v1::CheckpointTable& table, TableSection section);
 uint64_t CountTensors(const v1::CheckpointTable& table, TableSection section);
 uint64_t CountTensors(const v1::CheckpointTable& table);
 std::vector<StoredTensor> TensorsOfTable(const v1::CheckpointTable& table);
-// What the tensors of such a file take.
+// The bytes of the tensors of such a file.
 uint64_t TableBytes(const v1::CheckpointTable& table);
 // The version of a table in a shard's file.
 uint64_t VersionOfTable(const v1::CheckpointFile& file, const v1::CheckpointTable& table);
-// What the shard has at the version of the file, whether or not the file has all of it.
+// The number of rows, and of counters, that the shard has at the version of the file, whether or not the file
+// has all of them.
 uint64_t RowsOfShard(const v1::CheckpointTable& table);
 uint64_t CountersOfShard(const v1::CheckpointTable& table);
 

@@ -38,7 +38,7 @@ class TableWriter {
   void AddRow(uint64_t key, uint64_t updated, absl::Span<const float> words);
   void AddCounter(uint64_t key, uint64_t updated, uint32_t pushes);
   void AddRemoved(TableSection section, uint64_t key) { SectionOf(section).buffer.keys.push_back(key); }
-  // What was added and is not written yet fills a chunk: Write() is due.
+  // The entries that were added and are not written yet fill a chunk: Write() is due.
   bool due() const;
   // Writes the chunks that are whole.
   absl::Status Write();

@@ -68,8 +68,9 @@ struct ModelSpec {
   // 1, a model beyond the limits, or one that is uploaded in part.
   absl::Status Validate() const;
   // Over names, shapes, kinds and initializers; equal on every machine. kUploaded counts as zeros: who only
-  // reads, and who goes on from a checkpoint, need not know where the job's initial values came from. Aliases
-  // do not count: a model that ties its weights has the tensors of one that does not know the other names.
+  // reads, and a job that continues from a checkpoint, need not know where the job's initial values came
+  // from. Aliases do not count: a model that ties its weights has the tensors of one that does not know the
+  // other names.
   uint64_t Hash() const;
   // "" if the two are equal, else the first difference in words, `this` as "expected" and `other` as "got".
   // kUploaded counts as zeros here, too.

@@ -13,11 +13,11 @@ namespace weir {
 // or an address of an interface of this network namespace. A name counts by what it resolves to; a name that
 // does not resolve at once is elsewhere (ResolveSoon()).
 bool IsThisHost(const Address& address);
-// The same for a socket's end.
+// Returns whether a socket's end can be reached without leaving this machine.
 bool IsThisHost(const sockaddr_storage& end);
 
-// What a server on this machine offers beside the socket that it is bound to, each on an abstract Unix
-// socket.
+// The services that a server on this machine offers beside the socket that it is bound to, each on an
+// abstract Unix socket.
 enum class LocalService {
   kGrpc,      // SOCK_STREAM: the same gRPC services
   kSegments,  // SOCK_SEQPACKET: shared memory (common/protocol/segment_messages.h)

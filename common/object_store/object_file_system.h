@@ -19,7 +19,7 @@ class ObjectStore;
 // - an object without any content is a reservation (FileSystem::Reserve).
 // - RemoveFolder() also frees what uploads that were begun in the folder have left.
 std::unique_ptr<FileSystem> WithObjectStorage(FileSystem& disk);
-// The same, with the machine's own disk. Lives for ever.
+// WithObjectStorage() over the machine's own disk. Lives for ever.
 FileSystem& AnyStorage();
 
 // Object storage alone.

@@ -61,8 +61,8 @@ pugi::xml_node ParseXml(const HttpAnswer& answer, const char* root, pugi::xml_do
   return whole ? xml->child(root) : pugi::xml_node();
 }
 
-// Whether a list goes on that is truncated after so many pages. `moves`: it says where it goes on, and that
-// is not where it was.
+// Whether to continue a list that is truncated after so many pages. `moves`: it says where it continues, and
+// that is not where it was.
 absl::Status CheckGoesOn(const std::string& what, bool moves, int pages) {
   if (!moves) {
     return absl::FailedPreconditionError(

@@ -13,7 +13,7 @@ namespace weir {
 
 // "job 'digits' (00c0ffee00c0ffee)"; of an unset identity, "no job yet".
 std::string Describe(const v1::JobIdentity& job);
-// The same where only the id is known: "a job with the id 00c0ffee00c0ffee".
+// Describes a job of which only the id is known: "a job with the id 00c0ffee00c0ffee".
 std::string DescribeJob(uint64_t id);
 
 // Whether two processes may be of one job. An unset identity, or one without an id, comes from a process that

@@ -4,8 +4,8 @@
 
 namespace weir {
 
-// What the parts of Weir need to know about a mode (docs/concepts.md). ps_server/consistency/policy.h says
-// how a mode couples workers on a shard.
+// The traits of a mode (docs/concepts.md) that the parts of Weir need to know. ps_server/consistency/policy.h
+// says how a mode couples workers on a shard.
 struct ModeTraits {
   // A whole step takes effect at once: the coordinator commits it on all shards, so that all have the same
   // version, which counts steps. A lost server takes the whole job back to the last checkpoint. Otherwise

@@ -25,7 +25,7 @@ class JobToken {
   // Reads the token in this file, a line of hexadecimal digits. FailedPrecondition: there is no such file, it
   // holds something else, or others may read it (ReadPrivateFile).
   static absl::StatusOr<JobToken> Read(const std::string& path);
-  // The same, but no token if the path is empty.
+  // Read(), but no token if the path is empty.
   static absl::StatusOr<JobToken> ReadIfGiven(const std::string& path);
   // Makes the file, for this user alone. AlreadyExists: the name is taken.
   absl::Status Write(const std::string& path) const;
@@ -36,8 +36,8 @@ class JobToken {
   // Returns whether that is this token's Authorization(); false for no token. Any text of one length takes
   // equally long.
   bool Authorizes(absl::string_view authorization) const;
-  // The same for the header "Authorization" of HTTP, in which browsers send the token as the password of a
-  // user ("Basic", RFC 7617).
+  // Authorizes() for the header "Authorization" of HTTP, in which browsers send the token as the password of
+  // a user ("Basic", RFC 7617).
   bool AuthorizesHttp(absl::string_view authorization) const;
 
  private:

@@ -13,8 +13,8 @@
 
 namespace weir {
 
-// What one end of a connection over shared memory writes, and the other end reads only. It lies in a segment
-// of the writing end.
+// The memory that one end of a connection over shared memory writes, and that the other end only reads. It
+// lies in a segment of the writing end.
 struct RingArea {
   static constexpr uint64_t kBytes = 64 << 10;  // a power of two
   static constexpr uint32_t kNoBell = UINT32_MAX;
@@ -86,7 +86,7 @@ class MessageRing {
 
   // The writer's: bytes written but not published are counted here only.
   uint64_t written_ = 0;
-  // What did not fit of the last message.
+  // The rest of the last message, which did not fit.
   OutgoingMessage pending_;
 
   // The reader's.

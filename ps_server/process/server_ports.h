@@ -42,7 +42,7 @@ class ServerPorts {
     Coordinator* coordinator = nullptr;
   };
 
-  // What Options points to must outlive this object. FailedPrecondition: a port is taken.
+  // The objects that Options points to must outlive this object. FailedPrecondition: a port is taken.
   static absl::StatusOr<std::unique_ptr<ServerPorts>> Start(Options options);
   ~ServerPorts();
 

@@ -63,7 +63,7 @@ class RecordStore {
     });
   }
 
-  // What the kept states take.
+  // The bytes of the kept states.
   size_t former_bytes() const;
   // Of now(), and of what is noted.
   size_t bytes() const { return now_.bytes() + (changes_.has_value() ? changes_->bytes() : 0); }

@@ -29,8 +29,8 @@ namespace weir {
 // read changes nothing. An update makes the next *version* from the gradients of the rows that it names, all
 // at once; rows without a gradient are not stepped.
 //
-// What is found under a key depends on the options and on the updates, and neither on the number of shards,
-// nor on threads, nor on the CPU: bits included.
+// The bits that are found under a key depend on the options and on the updates, but not on the number of
+// shards, on threads, or on the CPU.
 //
 // The shard has one Table for each table of the job, and uses them in its own order, beside its BlockStore:
 //
@@ -39,8 +39,8 @@ namespace weir {
 //     shard that a push has no keys for calls Update() without any, so that all tables count the same
 //     versions;
 //   - a pull: Read() into the answer's memory;
-//   - a reader or a checkpoint: Pin(), any number of ReadAt() or RowsAt() while updates go on, Unpin(). The
-//     shard compares stats().former_bytes with its budget and makes updates wait, as for dense versions.
+//   - a reader or a checkpoint: Pin(), any number of ReadAt() or RowsAt() while updates continue, Unpin().
+//     The shard compares stats().former_bytes with its budget and makes updates wait, as for dense versions.
 //
 // The sorted, unique keys that Update() wants are what clients send: SumDuplicates() of
 // client/tables/sum_duplicates.h.
@@ -86,7 +86,7 @@ class Table {
   // Version 0, without rows. InvalidArgument: an option outside of its range; the message names it.
   static absl::StatusOr<std::unique_ptr<Table>> Create(Options options);
 
-  // What Update() checks of a part's keys. Thread-safe.
+  // Checks a part's keys as Update() does. Thread-safe.
   absl::Status CheckKeys(absl::Span<const uint64_t> keys) const;
 
   // Makes the next version: for each row that a part names, one optimizer step with the sum over the parts
@@ -112,7 +112,7 @@ class Table {
   // As Read(), at a pinned version or the newest one. FailedPrecondition: neither.
   absl::Status ReadAt(uint64_t version, absl::Span<const uint64_t> keys, float* out) const;
 
-  // What a table holds beside its version. The words are valid until the next update or Unpin().
+  // A table's rows and counters. The words are valid until the next update or Unpin().
   struct Row {
     uint64_t key;
     uint64_t updated;               // the version of its last update
@@ -134,7 +134,7 @@ class Table {
   size_t RowsIn(uint32_t bucket) const;
   size_t CountersIn(uint32_t bucket) const;
 
-  // What has changed since a version.
+  // The changes since a version.
   struct Changes {
     uint64_t since = 0;
     // That are there, and were made or changed after it.
@@ -147,7 +147,7 @@ class Table {
   // which there is a limit (RecordChanges).
   std::optional<Changes> NoteChanges();
 
-  // What the newest version has of a key. A key of another shard has nothing.
+  // The row, or the counter, that a key has in the newest version. A key of another shard has neither.
   std::optional<Row> FindRow(uint64_t key) const;
   std::optional<Counter> FindCounter(uint64_t key) const;
 

@@ -15,7 +15,8 @@
 
 namespace weir {
 
-// What decides about the rows of a table: the same on every shard. table.h says what the numbers mean.
+// The rules that decide about the rows of a table, the same on every shard. table.h says what the numbers
+// mean.
 struct TableRules {
   RowOptimizer optimizer;
   InitialRows initial;

@@ -40,7 +40,7 @@ class Member {
   // Ends the membership and servers in this process, at the latest when the calls in flight have ended.
   void Close();
 
-  // The checkpoint that the job of servers in this process goes on from; "": there is none.
+  // The checkpoint that the job of servers in this process continues from; "": there is none.
   const std::string& resumed_from() const { return resumed_from_; }
   // The embedding tables of the job's config.
   const std::vector<TableSpec>& tables() const { return tables_; }

@@ -3,14 +3,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// A worker's view of Weir (client/client.h) for programs in other languages; libweir.so. What the calls mean,
-// and what each mode makes of them, stands in client/client.h.
+// A worker's view of Weir (client/client.h) for programs in other languages; libweir.so. client/client.h says
+// what the calls mean, and what each mode makes of them.
 //
 // Errors. A function that can fail returns a weir_error, which the caller frees; NULL: it has succeeded. No
 // exception crosses this border.
 //
-// Waiting. No function waits, except weir_wait(), and that at most as long as it is told. What takes time
-// returns a weir_future at once: wait for it in short pieces, and take its result once it is ready.
+// Waiting. No function waits, except weir_wait(), and weir_wait() only as long as it is told. A function
+// whose work takes time returns a weir_future at once: wait for it in short pieces, and take its result once
+// it is ready.
 //
 // Threads. All functions are thread-safe, but a handle is freed once, when no other call uses it.
 //
@@ -112,8 +113,8 @@ typedef struct {
   uint32_t servers;
   // Not 0: this member reads weights of a cluster's job, and takes no part in training. train_examples is 0.
   int reader;
-  // What must be the same for every worker of the job, at most 16; ps:0 compares those with the same name. A
-  // name has 1 to 64 bytes, a value at most 128.
+  // Values that must be the same for every worker of the job, at most 16. ps:0 compares values with the same
+  // name. A name has 1 to 64 bytes, a value at most 128.
   const weir_fingerprint* fingerprints;
   size_t n_fingerprints;
 } weir_options;
@@ -124,7 +125,7 @@ weir_future* weir_open(const weir_job* job, const weir_options* options, const w
                        size_t n);
 weir_error* weir_take_client(weir_future* future, weir_client** client);
 
-// Where the servers are in this process: the folder of the checkpoint that the job goes on from. "": it
+// Where the servers are in this process: the folder of the checkpoint that the job continues from. "": it
 // begins anew, or the servers are others'. Lives as long as the client.
 const char* weir_resumed_from(const weir_client* client);
 // Reads the weights of that checkpoint into each tensor's memory, in the model's order, and rows: the result
@@ -166,7 +167,7 @@ typedef struct {
   uint64_t batches;
   // The sum over batches of mean loss x examples.
   double loss_sum;
-  // The same of the job's last epoch.
+  // Examples and loss_sum of the job's last epoch.
   uint64_t last_examples;
   double last_loss_sum;
   // Batches whose loss is not finite, which count nowhere above.
