@@ -92,8 +92,8 @@ class Client {
   // Enters the job and waits until it may start, at most cluster.start_seconds. After 10 seconds a line in
   // the log says who is missing. Where a worker uploads the initial values (ModelSpec::uploaded()), one does
   // so here, and all wait for them; InvalidArgument: they are of other tensors or lengths, or not finite. The
-  // message names the tensor. InvalidArgument, FailedPrecondition: the model, config or data differ from
-  // the job's; the message names the first difference. OutOfRange: the job's examples are done already.
+  // message names the tensor. InvalidArgument, FailedPrecondition: the model, config or data differ from the
+  // job's; the message names the first difference. OutOfRange: the job's examples are done already.
   static absl::StatusOr<std::unique_ptr<Client>> Join(const ClientOptions& options, const ModelSpec& model);
 
   // Leaves if Leave() was not called. Cancels outstanding calls, which have ended when the destructor
@@ -228,8 +228,8 @@ class Client {
   virtual uint32_t worker() const = 0;
   // The clock at which this member began: the job's progress at that time, as a worker counts it.
   virtual uint64_t start_clock() const = 0;
-  // The id of the job (v1::JobIdentity), for ClientOptions::job. 0: ps:0 speaks a protocol version
-  // before 1.9.
+  // The id of the job (v1::JobIdentity), for ClientOptions::job. 0: ps:0 speaks a protocol version before
+  // 1.9.
   virtual uint64_t job() const = 0;
   virtual const ModelSpec& model() const = 0;
   // The job's embedding tables, as its config has them.

@@ -211,9 +211,9 @@ struct PushPullView {
 // Called when a tensor (its position in ModelSpec::tensors) holds the weights that the pull reads; the tensor
 // is not written any more. Called once per tensor, when all shards have said that their weights are published
 // and, in sync, of the step that was asked for. The last calls come before the Future is ready. Rows may come
-// later than tensors; no call tells of them. A pull that
-// fails or turns out to be past may have reported some tensors or none. Runs on the thread that takes the
-// weights in, so it must not block, nor take a lock that another thread holds while it waits for a Future.
+// later than tensors; no call tells of them. A pull that fails or turns out to be past may have reported some
+// tensors or none. Runs on the thread that takes the weights in, so it must not block, nor take a lock that
+// another thread holds while it waits for a Future.
 using OnWeights = std::function<void(size_t tensor)>;
 
 // An order for one exchange with each shard: a push, a pull, or a push and the pull at the next clock.

@@ -89,8 +89,8 @@ class RowRoutes {
   // Writes the shard's sums. Returns the position among them of the first value that is not finite; their
   // number: there is none, and all were written.
   size_t WriteSums(const Cut& cut, uint32_t shard, const float* gradients, char* to) const;
-  // Fills finite_ with the first value of the table's sums that is not finite, which is of the batch's
-  // key-th key.
+  // Fills finite_ with the first value of the table's sums that is not finite, which is of the batch's key-th
+  // key.
   void Refuse(const std::string& table, const Cut& cut, const float* gradients, size_t key, size_t column);
 
   const Types types_;

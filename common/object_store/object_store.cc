@@ -25,8 +25,8 @@ constexpr char kTokenHeader[] = "x-amz-meta-weir-put";
 // From this many failures on, each one is logged. So many tries are made however long one takes, since the
 // whole process may have been stopped meanwhile.
 constexpr int kPatience = 3;
-// Of one list; a page has 1000 entries. A store that always says that there is more would keep its caller
-// for ever.
+// Of one list; a page has 1000 entries. A store that always says that there is more would keep its caller for
+// ever.
 constexpr int kMostPages = 1000;
 
 std::string Unescape(absl::string_view text) {

@@ -33,8 +33,8 @@ class StagedFile : public WritableFile {
   enum class Existing { kKeep, kReplace };
   // Called once, last. If the file was `written` whole, synced and closed: gives it its name, durably;
   // AlreadyExists: kKeep, and the name is taken. If not, or if the file cannot have the name, removes what
-  // was written (a full disk needs the room now) and returns why. The file may be there anyway after an
-  // error that comes from making the name durable.
+  // was written (a full disk needs the room now) and returns why. The file may be there anyway after an error
+  // that comes from making the name durable.
   virtual absl::Status Publish(absl::Status written, Existing existing) = 0;
 };
 

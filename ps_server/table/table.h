@@ -60,9 +60,9 @@ class Table {
     // The first so many pushes of a key count, but their gradients are dropped: the key gets a row with the
     // next one. Each part of a step is a push.
     uint32_t admit_after = 0;
-    // A row that has gone without an update for at least so many versions is removed, and so is the count
-    // of a key that is not admitted. Bucket b is looked at in the versions v with v = b mod min(this, 1024).
-    // 0: rows stay.
+    // A row that has gone without an update for at least so many versions is removed, and so is the count of
+    // a key that is not admitted. Bucket b is looked at in the versions v with v = b mod min(this, 1024). 0:
+    // rows stay.
     uint64_t expire_after_steps = 0;
     // Rows of the table on all shards. Each bucket has a quota, max_rows / 65,536, rounded up in the first
     // max_rows mod 65,536 buckets. A bucket beyond its quota loses rows when the version is made: those that

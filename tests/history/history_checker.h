@@ -68,12 +68,9 @@ enum class HistoryRule {
   // bounded: a worker's clock after a push is at most s+1 above the slowest that counts.
   kLead,
   // A row has, at the version that was read, what the pushes up to that version have added, in all of its
-  // values,
-  // and is always read from the same shard. Where logs may lack pushes it has no less, and between two
-  // versions of
-  // a shard's incarnation it gains no less. The versions are those that a pull at the clock may read
-  // (kFreshness,
-  // kOwnPushes, kStep), and with rising clocks a worker's never go back.
+  // values, and is always read from the same shard. Where logs may lack pushes it has no less, and between
+  // two versions of a shard's incarnation it gains no less. The versions are those that a pull at the clock
+  // may read (kFreshness, kOwnPushes, kStep), and with rising clocks a worker's never go back.
   kRows,
 };
 const char* Name(HistoryRule rule);

@@ -49,9 +49,9 @@ enum class Invariant {
   // An update is taken only if it was computed from a version of the incarnation of the shard that takes it.
   kStaleIncarnation,
   // A shard starts with its initial values (those of one worker on all shards, if a worker uploads them) or
-  // from a checkpoint: with the bits of a version that was published, never older
-  // than the newest complete checkpoint, which no reader finds damaged; in sync the same step on all shards.
-  // With the log it also has the logged pushes, and never less than was published.
+  // from a checkpoint: with the bits of a version that was published, never older than the newest complete
+  // checkpoint, which no reader finds damaged; in sync the same step on all shards. With the log it also has
+  // the logged pushes, and never less than was published.
   kRestored,
   // bounded, async: a restored shard declares the acknowledged pushes that it lacks, once it hears of their
   // worker, and no others.

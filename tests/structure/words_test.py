@@ -16,13 +16,22 @@ PHRASES = {
     re.compile(r"\bit is none\b", re.I): "name the thing that it is not",
     re.compile(r"\banother [a-z_]+ than\b", re.I): "'a different X from' or 'an X other than'",
 }
-# Headers of the product in these folders have yet to be reworded: only the oldest rules hold for them.
+# Headers of the product in these folders have yet to be reworded: only the oldest rules hold for them. Broken lines of comments
+# in these folders have yet to be mended.
 TO_DO = ("bench/", "cli/", "ps_server/coordinator/", "ps_server/shard/")
 # With these a comment of a product's header begins a sentence instead of with the noun; from the third on, not in TO_DO.
 OPENING = re.compile(r"(?:// |\. )(Those|Whoever|What|The same)\b")
 OLD_OPENINGS = {"Those", "Whoever"}
 # In headers of the product outside of TO_DO, and in pages. Messages and the names of tests keep their words.
 GOES_ON = re.compile(r"\b(go|goes|going|went) on\b", re.I)
+# A line of a comment; its text stands in the same column as that of the line before if the two are of one paragraph.
+COMMENT = re.compile(r"(?P<code>.*?)//(?P<indent> +)(?P<text>\S.*)")
+ITEM = re.compile(r"(?:[-*]|\d+\.) ")
+PAUSE = re.compile(r"[.:;!?][\"')]*$")
+CPP_SUFFIXES = {".cc", ".cu", ".cuh", ".h", ".inc"}
+COLUMNS = 110
+# A line that ends in the middle of a sentence is broken if the next word would fit and leave so many columns free.
+SLACK = 10
 QUOTED = re.compile(r'"[^"]*"|`[^`]*`')
 
 
@@ -56,6 +65,34 @@ def without_quotes(text):
     return QUOTED.sub(lambda quote: "\n" * quote[0].count("\n"), text)
 
 
+def broken_wraps(text):
+    """Numbers of the lines of C++ comments that end early, in the middle of a sentence. clang-format makes such lines when it cuts
+    a line that has become too long."""
+    before = None
+    text_of_item = 0  # where the text of the list's item begins; 0: there is no list
+    for number, line in enumerate(text.splitlines(), 1):
+        comment = COMMENT.fullmatch(line)
+        if not comment or comment["text"].startswith("---"):
+            before = None
+            continue
+        item = ITEM.match(comment["text"])
+        follows = before and not comment["code"].strip() and comment.start("indent") == before.start("indent")
+        if not follows:
+            text_of_item = 0
+        if follows and not item and not PAUSE.search(before["text"]):
+            ends_early = len(before[0]) + 1 + len(comment["text"].split()[0]) + SLACK <= COLUMNS
+            if ITEM.match(before["text"]):
+                if len(comment["indent"]) < text_of_item or ends_early:
+                    yield number - 1
+            # Text that is indented, but for an item's, and text with gaps is a formula, an example or a table.
+            elif (ends_early and comment["indent"] == before["indent"] and len(comment["indent"]) in {1, text_of_item} and
+                  "  " not in before["text"] + comment["text"]):
+                yield number - 1
+        if item:
+            text_of_item = len(comment["indent"]) + len(item[0])
+        before = comment
+
+
 def faults_of_header(name, text):
     reworded = not name.startswith(TO_DO)
     for number, line in enumerate(text.splitlines(), 1):
@@ -85,6 +122,9 @@ def faults(root):
                     yield f"{name}:{number}: '{found[0]}': {instead}"
         if path.suffix == ".h" and not name.startswith("tests/"):
             yield from faults_of_header(name, text)
+        if path.suffix in CPP_SUFFIXES and not name.startswith(TO_DO):
+            for number in broken_wraps(text):
+                yield f"{name}:{number}: the line ends early, in the middle of a sentence: wrap the comment anew"
         if path.suffix == ".md":
             yield from faults_of_page(name, text)
 
@@ -92,15 +132,21 @@ def faults(root):
 tree_check.check_planted(faults, {
     "README.md": "It ends all the same.\nGive all the same names.\n",
     "common/a.h": "// Those that are read.\n// One. Whoever reads.\n// of those that\n",
-    "common/b.h": "// What is read. The same\n// What\nint a;  // The same, and goes on: see What() of \"whatever\".\n",
+    "common/b.h": "// What is read. The same.\n// What\nint a;  // The same, and goes on: see What() of \"whatever\".\n",
     "cli/b.h": "// What goes on. The same.\n// Those.\n",
     "worker/a.cc": '"is another job than ours"  // Likewise. What goes on.\n',
     "docs/a.md": "NotFound: it is none.\n",
     "docs/b.md": 'It\ngoes on. `go on` and "what went\non" stay.\n\n```\ngoes on\n```\n\n    going on\n\n| and | goes on |\n',
+    "worker/b.cc": "// A line that\n// ends early.\n//\n// " + "x" * 107 + "\n// fits not\n// NULL.\n// A sentence.\n// Or:\n// more\n",
+    "worker/c.cc": "//   a = b\n//   c\n//\n// a  1\n// b  2\n//\n// ---- one\n// two\n//\n// - an\n//   item\n// - no\n// item\n",
+    "tests/b.cc": "int a;  // a line\n        // is\nint b;  // other\n// one\n",
+    "bench/a.cc": "// a line\n// that ends early\n",
     "tests/a.h": "// Those. What goes on.\n",
 }, ["README.md:1: 'all the same'", "common/a.h:1: a sentence begins with 'Those'", "common/a.h:2: a sentence begins with 'Whoever'",
     "common/b.h:1: a sentence begins with 'What'", "common/b.h:2: a sentence begins with 'What'",
     "common/b.h:3: a sentence begins with 'The same'", "common/b.h:3: 'goes on'", "cli/b.h:2: a sentence begins with 'Those'",
-    "worker/a.cc:1: 'another job than'", "worker/a.cc:1: 'Likewise'", "docs/a.md:1: 'it is none'", "docs/b.md:2: 'goes on'",
+    "worker/a.cc:1: 'another job than'", "worker/a.cc:1: 'Likewise'", "docs/a.md:1: 'it is none'", "worker/b.cc:1: the line ends early",
+    "worker/b.cc:5: the line ends early", "worker/c.cc:10: the line ends early", "worker/c.cc:12: the line ends early",
+    "tests/b.cc:1: the line ends early", "docs/b.md:2: 'goes on'",
     "docs/b.md:11: 'goes on'"])
 tree_check.main(faults)
