@@ -74,8 +74,8 @@ namespace weir {
 // weights where the server has them (WeightsView), and the servers read a gradient from NewGradient() in
 // place.
 //
-// Rows of embedding tables (tables()) are read and updated by the same calls as the tensors: a push takes
-// gradients of rows beside those of the tensors, and both take effect together, or neither does; a pull reads
+// Rows of embedding tables (tables()) are read and updated by the same calls as the tensors. A push takes
+// gradients of rows beside those of the tensors, and both take effect together, or neither does. A pull reads
 // rows at the version of its weights. PullRows() reads rows alone. A key may come several times in a batch:
 // its gradients are summed, and it is read to each place. NaN and Inf in a row are found before anything of
 // the push is sent. Where a batch's keys are known before its weights are wanted, ask early: PullRows() for

@@ -148,10 +148,10 @@ struct PullResult {
 //
 // Therefore a server keeps each version that a view is in until the view, or the view's process, is gone. A
 // server keeps two old versions. If views hold a third, the pushes of all workers wait until one is released,
-// at most 5 seconds; then the server takes other memory, and while it is short of memory in this way new
-// views are copies. So hold one view: release it when the next one is there, or once the gradient is
-// computed. To keep workers from holding each other up, a view is in place only in sync without
-// backup_workers, or while the job has one worker; otherwise the view is a copy, in the client's buffers.
+// at most 5 seconds. Then the server takes other memory. While it is short of memory in this way, new views
+// are copies. So hold one view: release it when the next one is there, or once the gradient is computed. To
+// keep workers from holding each other up, a view is in place only in sync without backup_workers, or while
+// the job has one worker; otherwise the view is a copy, in the client's buffers.
 //
 // Movable. Releases the weights when it is destroyed or assigned to, on any thread, also after the client is
 // gone. Thread-safe to read.

@@ -12,8 +12,8 @@
 
 namespace weir {
 
-// The result of a check of a job before it is started: whether the files of its data sets exist and begin as
-// they should (small ones are read whole), and whether the model fits them.
+// The result of the checks of a job before it is started: the files of its data sets exist and begin as they
+// should (small ones are read whole), and the model fits them.
 struct JobCheck {
   // For people: the data, the model.
   std::string data, model;

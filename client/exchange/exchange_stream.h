@@ -82,9 +82,9 @@ class ExchangeStream final : public DataStream::User, public std::enable_shared_
     bool in_place = false;
   };
   void OnOpened(ShardChannel::Opened opened);
-  // Takes a message, once the segment of shared memory that it speaks of is there: looks again after `wait`,
-  // and then less and less often, as long as the shard may take to send what it has named. Meanwhile no other
-  // message is read, and the loop serves others.
+  // Takes a message, once the segment of shared memory that it names is there. Looks for the segment again
+  // after `wait`, and then less and less often, as long as the shard may take to send the segment. Meanwhile
+  // no other message is read, and the loop serves others.
   void Take(IncomingMessage message, std::chrono::nanoseconds wait, std::chrono::nanoseconds left);
   // An error means that the stream cannot continue; NotFound, that the message cannot be taken yet.
   absl::Status TakeReply(const IncomingMessage& bytes);

@@ -22,8 +22,8 @@ namespace weir {
 // thread's timers. All events of the clients' streams are handled there, one after another, so that state
 // that only handlers touch needs no lock.
 //
-// The clients of a process share one poller: with a queue each, gRPC would have the thread of one client take
-// the events of all from the kernel and hand them over, which costs several thread switches per message.
+// The clients of a process share one poller. If each had a queue, gRPC would let the thread of one client
+// take the events of all from the kernel and hand them over. This costs several thread switches per message.
 //
 // Thread-safe. Outlives everything that uses it: no operation is under way when it is destroyed.
 class GrpcPoller final : public EventLoop {

@@ -21,10 +21,10 @@
 
 namespace weir {
 
-// A client's shared memory with one server on its machine: the client's segment for gradients, in slots of
-// one chunk each; segments that the client hands over later; the server's segments of weights, which the
-// client reads; and rings for messages. An error of Connect() says why there is no such memory; chunks then
-// travel in messages.
+// A client's shared memory with one server on its machine. It consists of the client's segment for gradients,
+// in slots of one chunk each; segments that the client hands over later; the server's segments of weights,
+// which the client reads; and rings for messages. An error of Connect() says why there is no such memory;
+// chunks then travel in messages.
 //
 // Belongs to one connection of the data plane: it is made after the server has answered there, is named to
 // the server by token(), and is replaced with the connection. Thread-safe, except for the contents of the

@@ -9,9 +9,9 @@
 
 namespace weir {
 
-// Lets a push begin before its gradient is complete: given a gate, Client::Push() and PushPull() send each
-// piece of the gradient once the tensors in it are Ready(), and of several such pieces the first in the
-// model's order. A gate serves one push. Thread-safe.
+// Lets a push begin before its gradient is complete. With a gate, Client::Push() and PushPull() send each
+// piece of the gradient once the tensors in it are Ready(). Of several such pieces, the first in the model's
+// order goes first. A gate serves one push. Thread-safe.
 class GradientGate {
  public:
   // Says that the tensor (its position in ModelSpec::tensors) holds its gradient, and does not change until

@@ -79,7 +79,7 @@ bool IsDamage(const absl::Status& status);
 // Above all steps.
 constexpr uint64_t kNoStep = ~uint64_t{0};
 // The newest checkpoint of a step below `below` whose manifest is undamaged, whose files are there in their
-// full lengths, and that was not found damaged before; the files' content is checked when it is loaded.
+// full lengths, and that was not found damaged before. The files' content is checked when it is loaded.
 // NotFound: there is none; says what was refused. Unimplemented: a newer program has written a checkpoint
 // that may be the newest. Unavailable: object storage cannot be reached.
 absl::StatusOr<FoundCheckpoint> LatestComplete(FileSystem& fs, const std::string& dir,
@@ -120,11 +120,11 @@ std::string WhyMarked(FileSystem& fs, const std::string& folder);
 // Marks a checkpoint as damaged. OK if it is marked already.
 absl::Status MarkDamaged(FileSystem& fs, const std::string& folder, const std::string& why);
 
-// Of the checkpoints up to step `newest`: keeps the newest `keep` >= 1 that LatestComplete would accept,
-// everything newer than the last of these, the checkpoint of step `best`, and the chains of all these
-// (checkpoint_chain.h). Removes the rest, failed checkpoints before the newest included, and temporary files
-// in those that stay. Called after the commit of `newest` has returned OK: only then is it certain that it
-// outlives a crash. Later ones are not touched: a coordinator that has taken over meanwhile may have made
+// Of the checkpoints up to step `newest`, keeps the newest `keep` >= 1 that LatestComplete would accept, and
+// everything newer than the last of these. Also keeps the checkpoint of step `best`, and the chains of all
+// these (checkpoint_chain.h). Removes the rest, failed checkpoints before the newest included, and temporary
+// files in those that stay. Called after the commit of `newest` has returned OK: only then is it certain that
+// it outlives a crash. Later ones are not touched: a coordinator that has taken over meanwhile may have made
 // them, and knows which it needs.
 absl::Status RemoveOldCheckpoints(FileSystem& fs, const std::string& dir, uint64_t newest, int keep,
                                   std::optional<uint64_t> best = std::nullopt);

@@ -9,8 +9,8 @@
 #include "proto/checkpoint_file.pb.h"
 
 // The layout of a file with a shard's rows of one embedding table (docs/checkpoint_format.md): sections of
-// entries by rising bucket (common/model/key_bucket.h) and key, in chunks, so that neither a writer nor a
-// reader holds more than a chunk of each. A chunk's columns are tensors.
+// entries by rising bucket (common/model/key_bucket.h) and key, in chunks. So neither a writer nor a reader
+// holds more than a chunk of each section. A chunk's columns are tensors.
 namespace weir {
 
 // In the order of the file. The last two are those of a delta.

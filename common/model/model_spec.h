@@ -15,8 +15,8 @@ enum class TensorKind {
   kBuffer,     // a push holds its new value, which is assigned (running statistics)
 };
 
-// How version 0 of a tensor is made: a pure function of (seed, tensor name, element), so that any shard can
-// make its own elements and need not receive them; or kUploaded: a worker uploads the values.
+// How version 0 of a tensor is made. It is a pure function of (seed, tensor name, element), so that any shard
+// can make its own elements and need not receive them. Or it is kUploaded: a worker uploads the values.
 struct Initializer {
   enum class Kind { kConstant, kNormal, kUniform, kUploaded };
   Kind kind = Kind::kConstant;

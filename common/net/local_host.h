@@ -23,11 +23,11 @@ enum class LocalService {
   kSegments,  // SOCK_SEQPACKET: shared memory (common/protocol/segment_messages.h)
 };
 
-// The names of these sockets, without the leading zero byte, are derived from the address: for a TCP address
-// from port and IP ("weir-grpc-2222-127.0.0.1"; a server on all interfaces has "weir-grpc-2222-any"), for a
-// Unix socket from the device and inode of its file. Abstract names belong to a network namespace, as ports
-// do: a server behind a forwarded port is not found, and two servers with the same port on different
-// interfaces have different names.
+// The names of these sockets, without the leading zero byte, are derived from the address. For a TCP address
+// they are derived from port and IP ("weir-grpc-2222-127.0.0.1"; a server on all interfaces has
+// "weir-grpc-2222-any"), for a Unix socket from the device and inode of its file. Abstract names belong to a
+// network namespace, as ports do: a server behind a forwarded port is not found, and two servers with the
+// same port on different interfaces have different names.
 //
 // For a server that is bound to `bound` (its port known, its file there): the names to listen on.
 std::vector<std::string> NamesToListenOn(LocalService service, const Address& bound);

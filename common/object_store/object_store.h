@@ -20,10 +20,10 @@ namespace weir {
 // Object storage that speaks S3: whole objects under keys, which are replaced, read and removed, and, which
 // all else rests on, are put only if a condition holds. Thread-safe; calls block.
 //
-// A request that fails in a way that may pass (no connection, a cut or stalled one, 500, 503 SlowDown and
-// their like; s3_errors.cc has a table of them) is sent again, after waits that grow and vary, up to
-// Options::limit. A conditional put whose answer was lost would then find its own object in its way: each put
-// bears a random token, which tells that object apart from any other.
+// If a request fails in a way that may pass, it is sent again, after waits that grow and vary, up to
+// Options::limit. Such failures are no connection, a cut or stalled one, 500, 503 SlowDown and their like;
+// s3_errors.cc has a table of them. A conditional put whose answer was lost would then find its own object in
+// its way: each put bears a random token, which tells that object apart from any other.
 //
 // Errors name the object, the server's reason and, where there is something to do, what. NotFound: no such
 // object. AlreadyExists, Aborted: the condition did not hold. PermissionDenied. FailedPrecondition: no such

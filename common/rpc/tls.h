@@ -54,9 +54,10 @@ absl::Time EndOfCertificate(const std::string& pem);
 // A process's part in its job's mutual TLS. Immutable; the files may change under it.
 class Tls {
  public:
-  // Null if no file is named. FailedPrecondition, naming the file: some of them are not named or cannot be
-  // read; the key is not the certificate's, or others may read it; the certificate is not valid now, is not
-  // signed by one of the CAs, may not be used on both ends of a connection, or has no identity.
+  // Null if no file is named. FailedPrecondition, naming the file: a file is not named or cannot be read; or
+  // the key is not the certificate's, or others may read it. FailedPrecondition, too: the certificate is not
+  // valid now, is not signed by one of the CAs, may not be used on both ends of a connection, or has no
+  // identity.
   static absl::StatusOr<std::shared_ptr<const Tls>> ReadIfGiven(TlsFiles files);
 
   const TlsFiles& files() const { return files_; }

@@ -34,8 +34,8 @@ class ReceivedSegments final : public ClientSegments {
   std::vector<std::unique_ptr<const SharedSegment>> segments_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Shares memory with the clients on this machine: allocates memory for the shard's weights that clients can
-// read in place, receives from each client the segments that hold its gradients, and sets up rings for the
+// Shares memory with the clients on this machine. Allocates memory for the shard's weights that clients can
+// read in place. Receives from each client the segments that hold its gradients, and sets up rings for the
 // client's messages. One thread talks to the clients (common/protocol/segment_messages.h); the data plane
 // handles all other messages.
 //

@@ -93,8 +93,8 @@ class Table {
   // (examples / examples of all parts) * gradient, in their order, in float32. So a part that does not name a
   // row counts for it as one of gradient 0. Parts may be none.
   // InvalidArgument, and nothing has changed: keys do not rise, or are of another shard; a value of a
-  // gradient is not finite (the message names table, key and column); a learning rate that RowOptimizer does
-  // not take.
+  // gradient is not finite (the message names table, key and column); or RowOptimizer refuses the learning
+  // rate.
   absl::Status Update(absl::Span<const Part> parts, double learning_rate);
 
   // Writes the values of each key, dim float32 each, in the order of the keys, which may be any, and some
@@ -151,10 +151,10 @@ class Table {
   std::optional<Row> FindRow(uint64_t key) const;
   std::optional<Counter> FindCounter(uint64_t key) const;
 
-  // Gives a table of version 0, without rows, the state of another with the same dim and optimizer, of any
-  // number of shards: first the version, then its rows and counters, in any order and any number of calls.
-  // Then it behaves as the other would. Counts that are no longer needed, since admit_after is lower by now,
-  // admit their keys with the next push.
+  // Gives a table of version 0, without rows, the state of another table with the same dim and optimizer, of
+  // any number of shards. First comes the version, then come its rows and counters, in any order and any
+  // number of calls. Then it behaves as the other would. Counts that are no longer needed, since admit_after
+  // is lower by now, admit their keys with the next push.
   // InvalidArgument: a key of another shard, or one that is there already; a version after the table's; as
   // many words as no row of this table has; a counter without pushes. The table is of no use then.
   absl::Status RestoreVersion(uint64_t version);

@@ -137,8 +137,8 @@ weir_future* weir_load_resumed(weir_client* client, float* const* into, const we
 weir_future* weir_join(weir_client* client, const float* const* initial);
 // `reason` NULL: the work is done. Otherwise ends this membership with a failure of this kind, which says why
 // this member gives up. Where the servers are in this process the job ends, too, unless the kind is 3
-// (fenced): if the work is done, waits for their end; if the kind is 2 (drained) and the job has checkpoints,
-// saves one, and the result is an error: of kind 2, which names that checkpoint, or one that says why there
+// (fenced). If the work is done, waits for their end. If the kind is 2 (drained) and the job has checkpoints,
+// saves one. The result is then an error: of kind 2, which names that checkpoint, or one that says why there
 // is none.
 weir_future* weir_leave(weir_client* client, int kind, const char* reason);
 // Ends a membership that was not left, and servers in this process; the future ends with them, which takes a

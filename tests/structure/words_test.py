@@ -24,7 +24,7 @@ OPENING = re.compile(r"(?:// |\. )(Those|Whoever|What|The same)\b")
 OLD_OPENINGS = {"Those", "Whoever"}
 # In headers of the product outside of TO_DO, and in pages. Messages and the names of tests keep their words.
 GOES_ON = re.compile(r"\b(go|goes|going|went) on\b", re.I)
-# A line of a comment; its text stands in the same column as that of the line before if the two are of one paragraph.
+# A line with a comment of C++.
 COMMENT = re.compile(r"(?P<code>.*?)//(?P<indent> +)(?P<text>\S.*)")
 ITEM = re.compile(r"(?:[-*]|\d+\.) ")
 PAUSE = re.compile(r"[.:;!?][\"')]*$")
@@ -32,6 +32,8 @@ CPP_SUFFIXES = {".cc", ".cu", ".cuh", ".h", ".inc"}
 COLUMNS = 110
 # A line that ends in the middle of a sentence is broken if the next word would fit and leave so many columns free.
 SLACK = 10
+END_OF_SENTENCE = re.compile(r"[.!?][\"')]*\s+")
+WORDS_OF_HEADER = 35
 QUOTED = re.compile(r'"[^"]*"|`[^`]*`')
 
 
@@ -65,32 +67,47 @@ def without_quotes(text):
     return QUOTED.sub(lambda quote: "\n" * quote[0].count("\n"), text)
 
 
-def broken_wraps(text):
-    """Numbers of the lines of C++ comments that end early, in the middle of a sentence. clang-format makes such lines when it cuts
-    a line that has become too long."""
-    before = None
-    text_of_item = 0  # where the text of the list's item begins; 0: there is no list
-    for number, line in enumerate(text.splitlines(), 1):
+def comments(text):
+    """Of C++: each paragraph of a comment, and each item of a list, as [(number of the line, match of COMMENT), ...]. No tables, formulas
+    and examples: text with gaps, or that is indented without an item's mark."""
+    paragraph, indent = [], 0
+    for number, line in enumerate([*text.splitlines(), ""], 1):
         comment = COMMENT.fullmatch(line)
-        if not comment or comment["text"].startswith("---"):
-            before = None
-            continue
-        item = ITEM.match(comment["text"])
-        follows = before and not comment["code"].strip() and comment.start("indent") == before.start("indent")
-        if not follows:
-            text_of_item = 0
-        if follows and not item and not PAUSE.search(before["text"]):
-            ends_early = len(before[0]) + 1 + len(comment["text"].split()[0]) + SLACK <= COLUMNS
-            if ITEM.match(before["text"]):
-                if len(comment["indent"]) < text_of_item or ends_early:
-                    yield number - 1
-            # Text that is indented, but for an item's, and text with gaps is a formula, an example or a table.
-            elif (ends_early and comment["indent"] == before["indent"] and len(comment["indent"]) in {1, text_of_item} and
-                  "  " not in before["text"] + comment["text"]):
-                yield number - 1
-        if item:
-            text_of_item = len(comment["indent"]) + len(item[0])
-        before = comment
+        item = comment and ITEM.match(comment["text"])
+        if paragraph:
+            before = paragraph[-1][1]
+            aligned = (comment and not item and not comment["code"].strip() and
+                       comment.start("indent") == before.start("indent"))
+            # An item that is broken continues where its mark stands.
+            if not (aligned and (len(comment["indent"]) == indent or
+                                 len(comment["indent"]) < indent and not PAUSE.search(before["text"]))):
+                if not any("  " in line["text"] for _, line in paragraph):
+                    yield paragraph
+                paragraph = []
+        if paragraph:
+            paragraph.append((number, comment))
+        elif comment and (item or len(comment["indent"]) == 1) and not comment["text"].startswith("---"):
+            paragraph = [(number, comment)]
+            indent = len(comment["indent"]) + (len(item[0]) if item else 0)
+
+
+def broken_lines(paragraph):
+    """Numbers of the lines that end early, in the middle of a sentence. clang-format makes such lines when it cuts a line that has
+    become too long."""
+    for (number, line), (_, following) in zip(paragraph, paragraph[1:]):
+        item = ITEM.match(line["text"])
+        indent = len(line["indent"]) + (len(item[0]) if item else 0)
+        ends_early = len(line[0]) + 1 + len(following["text"].split()[0]) + SLACK <= COLUMNS
+        if not PAUSE.search(line["text"]) and (ends_early or len(following["indent"]) < indent):
+            yield number
+
+
+def long_sentences(text, most):
+    """(count of words, first words) of each sentence with more than `most`."""
+    for sentence in END_OF_SENTENCE.split(text):
+        words = sentence.split()
+        if len(words) > most:
+            yield len(words), " ".join(words[:5])
 
 
 def faults_of_header(name, text):
@@ -101,6 +118,10 @@ def faults_of_header(name, text):
         comment = line.partition("//")[2]
         if reworded and (found := GOES_ON.search(comment)):
             yield f"{name}:{number}: '{found[0]}': continue"
+    for paragraph in comments(text) if reworded else []:
+        prose = " ".join(line["text"] for _, line in paragraph)
+        for count, begin in long_sentences(prose, WORDS_OF_HEADER):
+            yield f"{name}:{paragraph[0][0]}: a sentence of {count} words, at most {WORDS_OF_HEADER}: '{begin} ...'"
 
 
 def faults_of_page(name, text):
@@ -123,7 +144,7 @@ def faults(root):
         if path.suffix == ".h" and not name.startswith("tests/"):
             yield from faults_of_header(name, text)
         if path.suffix in CPP_SUFFIXES and not name.startswith(TO_DO):
-            for number in broken_wraps(text):
+            for number in (number for paragraph in comments(text) for number in broken_lines(paragraph)):
                 yield f"{name}:{number}: the line ends early, in the middle of a sentence: wrap the comment anew"
         if path.suffix == ".md":
             yield from faults_of_page(name, text)
@@ -137,6 +158,8 @@ tree_check.check_planted(faults, {
     "worker/a.cc": '"is another job than ours"  // Likewise. What goes on.\n',
     "docs/a.md": "NotFound: it is none.\n",
     "docs/b.md": 'It\ngoes on. `go on` and "what went\non" stay.\n\n```\ngoes on\n```\n\n    going on\n\n| and | goes on |\n',
+    "worker/b.h": f"// One. {'word ' * 20}\n// {'word ' * 15}end. Two.\n// {'word ' * 35}\n//\n// - {'word ' * 20}\n//   {'word ' * 20}\n",
+    "cli/c.h": f"// {'word ' * 40}\n",
     "worker/b.cc": "// A line that\n// ends early.\n//\n// " + "x" * 107 + "\n// fits not\n// NULL.\n// A sentence.\n// Or:\n// more\n",
     "worker/c.cc": "//   a = b\n//   c\n//\n// a  1\n// b  2\n//\n// ---- one\n// two\n//\n// - an\n//   item\n// - no\n// item\n",
     "tests/b.cc": "int a;  // a line\n        // is\nint b;  // other\n// one\n",
@@ -145,7 +168,8 @@ tree_check.check_planted(faults, {
 }, ["README.md:1: 'all the same'", "common/a.h:1: a sentence begins with 'Those'", "common/a.h:2: a sentence begins with 'Whoever'",
     "common/b.h:1: a sentence begins with 'What'", "common/b.h:2: a sentence begins with 'What'",
     "common/b.h:3: a sentence begins with 'The same'", "common/b.h:3: 'goes on'", "cli/b.h:2: a sentence begins with 'Those'",
-    "worker/a.cc:1: 'another job than'", "worker/a.cc:1: 'Likewise'", "docs/a.md:1: 'it is none'", "worker/b.cc:1: the line ends early",
+    "worker/a.cc:1: 'another job than'", "worker/a.cc:1: 'Likewise'", "docs/a.md:1: 'it is none'", "worker/b.h:1: a sentence of 36 words",
+    "worker/b.h:5: a sentence of 41 words", "worker/b.cc:1: the line ends early",
     "worker/b.cc:5: the line ends early", "worker/c.cc:10: the line ends early", "worker/c.cc:12: the line ends early",
     "tests/b.cc:1: the line ends early", "docs/b.md:2: 'goes on'",
     "docs/b.md:11: 'goes on'"])
