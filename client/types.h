@@ -100,8 +100,9 @@ struct ClientOptions {
   // with Aborted. 0: not known.
   uint64_t job = 0;
   // Returns the seconds in which this process has computed gradients since it started, and did not wait; sent
-  // along with each heartbeat (WorkerReport.compute_seconds). Called on any thread; must not block. May be
-  // null: then nobody knows the worker's utilization.
+  // along with each heartbeat (WorkerReport.compute_seconds). May be null: then nobody knows the worker's
+  // utilization.
+  // Requires: does not block; may be called on any thread.
   std::function<double()> compute_seconds;
   // If this worker leads at the job's end and nobody has evaluated the weights, Leave() reads them and
   // reports their hash, for the summary. It takes memory for them once more.
@@ -154,7 +155,9 @@ struct PullResult {
 // the job has one worker; otherwise the view is a copy, in the client's buffers.
 //
 // Movable. Releases the weights when it is destroyed or assigned to, on any thread, also after the client is
-// gone. Thread-safe to read.
+// gone.
+//
+// Thread safety: const functions are thread-safe.
 class WeightsView {
  public:
   using Pieces = std::vector<absl::Span<const float>>;
@@ -212,8 +215,9 @@ struct PushPullView {
 // is not written any more. Called once per tensor, when all shards have said that their weights are published
 // and, in sync, of the step that was asked for. The last calls come before the Future is ready. Rows may come
 // later than tensors; no call tells of them. A pull that fails or turns out to be past may have reported some
-// tensors or none. Runs on the thread that takes the weights in, so it must not block, nor take a lock that
-// another thread holds while it waits for a Future.
+// tensors or none.
+// Requires: the function does not block, nor take a lock that another thread holds while it waits for a
+// Future, since it runs on the thread that takes the weights in.
 using OnWeights = std::function<void(size_t tensor)>;
 
 // An order for one exchange with each shard: a push, a pull, or a push and the pull at the next clock.

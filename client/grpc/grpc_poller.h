@@ -44,8 +44,8 @@ class GrpcPoller final : public EventLoop {
   grpc::CompletionQueue* queue();
   std::shared_ptr<ResultDriver> driver() override;
 
-  // Work in shared memory: those who leave it ring bell kBell of these. An error: there is no such memory, or
-  // no thread for it.
+  // Work in shared memory: a thread that leaves work rings doorbell kBell of these. An error: there is no
+  // such memory, or no thread for it.
   static constexpr uint32_t kBell = 0;
   absl::StatusOr<std::shared_ptr<DoorbellPage>> bells();
   // On the polling thread, after bells().

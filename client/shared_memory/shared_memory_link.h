@@ -33,8 +33,8 @@ class SharedMemoryLink final : public ShardMemory {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
 
-  // Shares memory with the server at `address`: `slots` of `slot_bytes` each. With `bells`, those of the
-  // threads that will read messages, also asks for rings.
+  // Shares memory with the server at `address`: `slots` of `slot_bytes` each. With `bells`, the doorbells of
+  // the threads that will read messages, also asks for rings.
   static absl::StatusOr<std::unique_ptr<SharedMemoryLink>> Connect(
       const Address& address, uint32_t slots, uint64_t slot_bytes, Deadline deadline,
       const std::shared_ptr<DoorbellPage>& bells = nullptr);
@@ -64,7 +64,7 @@ class SharedMemoryLink final : public ShardMemory {
   // time. Aborted: the server is gone.
   absl::Status Receive(Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // The server's rings and bells, as they come.
+  // The server's rings and doorbells, as they come.
   struct ServerRing {
     std::shared_ptr<const SharedSegment> segment;
     std::shared_ptr<DoorbellPage> bells;

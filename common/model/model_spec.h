@@ -53,10 +53,12 @@ struct ModelSpec {
   std::vector<TensorSpec> tensors;
 
   int64_t elements() const;
-  // Position of a tensor's first element in the address space. tensor <= tensors.size(); the size itself
-  // gives elements().
+  // Position of a tensor's first element in the address space. The number of tensors stands for the end:
+  // elements().
+  // Requires: tensor <= tensors.size().
   int64_t offset(size_t tensor) const;
-  // The tensor that holds an element. element < elements(). Skips empty tensors.
+  // The tensor that holds an element. Skips empty tensors.
+  // Requires: element < elements().
   size_t TensorAt(int64_t element) const;
   // "dense_0/weight[12]" for an element of the address space; for messages.
   std::string Describe(int64_t element) const;
@@ -64,8 +66,9 @@ struct ModelSpec {
   // A worker uploads the initial values of all tensors (of a valid model: else of none).
   bool uploaded() const;
 
-  // InvalidArgument: no tensors, an empty or repeated name (aliases are names, too), a shape with a number <
-  // 1, a model beyond the limits, or one that is uploaded in part.
+  // Checks the model.
+  // Errors: InvalidArgument: no tensors, an empty or repeated name (aliases are names, too), a shape with a
+  // number < 1, a model beyond the limits, or one that is uploaded in part.
   absl::Status Validate() const;
   // Over names, shapes, kinds and initializers; equal on every machine. kUploaded counts as zeros: who only
   // reads, and a job that continues from a checkpoint, need not know where the job's initial values came

@@ -7,7 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "proto/model.pb.h"
 
-// Which job a process takes part in (v1::JobIdentity). Two jobs may have the same name, config, model, ranks
+// The job that a process belongs to (v1::JobIdentity). Two jobs may have the same name, config, model, ranks
 // and clocks; their identities differ.
 namespace weir {
 

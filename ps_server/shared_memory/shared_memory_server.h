@@ -48,7 +48,7 @@ class SharedMemoryServer final : public SharedMemory {
     uint32_t max_clients = 1024;
     // A client that has not sent a segment in this time is rejected.
     std::chrono::milliseconds hello_limit{5000};
-    // The bells of the threads that read messages from rings. Null: no rings.
+    // The doorbells of the threads that read messages from rings. Null: no rings.
     std::shared_ptr<DoorbellPage> bells;
   };
   // For a server that listens on `bound`.
@@ -88,7 +88,7 @@ class SharedMemoryServer final : public SharedMemory {
   // False: drop the client.
   bool Handle(Client& client, short events);
   bool TakeMessage(Client& client);
-  // Makes the rings of a client that has given its bells, and sends the client its end.
+  // Makes the rings of a client that has given its doorbells, and sends the client its end.
   absl::StatusOr<std::unique_ptr<MessageRing>> MakeRing(Client& client,
                                                         std::shared_ptr<const ReceivedSegments> segments);
   bool SendSegments(Client& client);

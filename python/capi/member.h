@@ -18,7 +18,9 @@
 namespace weir {
 
 // This process as a member of a job: its place in the cluster, its servers if there is no cluster, and its
-// membership, which may be lost and begun again. Thread-safe.
+// membership, which may be lost and begun again.
+//
+// Thread safety: all functions are thread-safe.
 class Member {
  public:
   // Starts servers if there is no cluster.
@@ -33,7 +35,7 @@ class Member {
   bool has_servers() const { return has_servers_; }
   // Takes as long as Client::Join(). `initial`: ClientOptions::initial_values.
   absl::Status Join(const std::vector<ConstTensor>& initial);
-  // FailedPrecondition: not joined, or left, or closed.
+  // Errors: FailedPrecondition: not joined, or left, or closed.
   absl::StatusOr<std::shared_ptr<Client>> client() const;
   // OK: the work is done. Ends the membership, and the job of servers in this process (weir_leave()).
   absl::Status Leave(const absl::Status& failure);

@@ -32,6 +32,12 @@ CPP_SUFFIXES = {".cc", ".cu", ".cuh", ".h", ".inc"}
 COLUMNS = 110
 # A line that ends in the middle of a sentence is broken if the next word would fit and leave so many columns free.
 SLACK = 10
+# Headers that programs of users include, or that those include. Their comments have the tags "Requires:", "Errors:" and "Thread safety:".
+PUBLIC = re.compile(r"client/(client|types|tensors/gradient_gate)\.h|common/(sync/future|model/model_spec|rpc/job_token|rpc/tls)\.h|"
+                    r"python/capi/.*\.h")
+UNTAGGED_SAFETY = re.compile(r"(?:^|\. )((?:Not t|T)hread-safe)\b")
+UNTAGGED_ERROR = re.compile(r"(?:^|[.;] )((?:Aborted|AlreadyExists|DataLoss|DeadlineExceeded|FailedPrecondition|Internal|InvalidArgument|"
+                            r"NotFound|OutOfRange|ResourceExhausted|Unavailable|Unimplemented)(?:, \w+)*: )")
 END_OF_SENTENCE = re.compile(r"[.!?][\"')]*\s+")
 WORDS_OF_HEADER = 35
 QUOTED = re.compile(r'"[^"]*"|`[^`]*`')
@@ -120,6 +126,11 @@ def faults_of_header(name, text):
             yield f"{name}:{number}: '{found[0]}': continue"
     for paragraph in comments(text) if reworded else []:
         prose = " ".join(line["text"] for _, line in paragraph)
+        if PUBLIC.fullmatch(name):
+            if found := UNTAGGED_SAFETY.search(prose):
+                yield f"{name}:{paragraph[0][0]}: '{found[1]}' without 'Thread safety:'"
+            if (found := UNTAGGED_ERROR.search(prose)) and "Errors: " not in prose[:found.start() + 2]:
+                yield f"{name}:{paragraph[0][0]}: '{found[1]}' without 'Errors:'"
         for count, begin in long_sentences(prose, WORDS_OF_HEADER):
             yield f"{name}:{paragraph[0][0]}: a sentence of {count} words, at most {WORDS_OF_HEADER}: '{begin} ...'"
 
@@ -159,6 +170,8 @@ tree_check.check_planted(faults, {
     "docs/a.md": "NotFound: it is none.\n",
     "docs/b.md": 'It\ngoes on. `go on` and "what went\non" stay.\n\n```\ngoes on\n```\n\n    going on\n\n| and | goes on |\n',
     "worker/b.h": f"// One. {'word ' * 20}\n// {'word ' * 15}end. Two.\n// {'word ' * 35}\n//\n// - {'word ' * 20}\n//   {'word ' * 20}\n",
+    "client/types.h": "// Not thread-safe.\n\n// Reads. NotFound: none.\n// Errors: one. Aborted: two.\n// - NotFound: none.\n",
+    "client/other.h": "// Thread-safe. NotFound: none.\n",
     "cli/c.h": f"// {'word ' * 40}\n",
     "worker/b.cc": "// A line that\n// ends early.\n//\n// " + "x" * 107 + "\n// fits not\n// NULL.\n// A sentence.\n// Or:\n// more\n",
     "worker/c.cc": "//   a = b\n//   c\n//\n// a  1\n// b  2\n//\n// ---- one\n// two\n//\n// - an\n//   item\n// - no\n// item\n",
@@ -168,7 +181,8 @@ tree_check.check_planted(faults, {
 }, ["README.md:1: 'all the same'", "common/a.h:1: a sentence begins with 'Those'", "common/a.h:2: a sentence begins with 'Whoever'",
     "common/b.h:1: a sentence begins with 'What'", "common/b.h:2: a sentence begins with 'What'",
     "common/b.h:3: a sentence begins with 'The same'", "common/b.h:3: 'goes on'", "cli/b.h:2: a sentence begins with 'Those'",
-    "worker/a.cc:1: 'another job than'", "worker/a.cc:1: 'Likewise'", "docs/a.md:1: 'it is none'", "worker/b.h:1: a sentence of 36 words",
+    "worker/a.cc:1: 'another job than'", "worker/a.cc:1: 'Likewise'", "docs/a.md:1: 'it is none'", "client/types.h:1: 'Not thread-safe' without",
+    "client/types.h:3: 'NotFound: ' without", "worker/b.h:1: a sentence of 36 words",
     "worker/b.h:5: a sentence of 41 words", "worker/b.cc:1: the line ends early",
     "worker/b.cc:5: the line ends early", "worker/c.cc:10: the line ends early", "worker/c.cc:12: the line ends early",
     "tests/b.cc:1: the line ends early", "docs/b.md:2: 'goes on'",
