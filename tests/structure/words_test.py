@@ -39,7 +39,12 @@ UNTAGGED_SAFETY = re.compile(r"(?:^|\. )((?:Not t|T)hread-safe)\b")
 UNTAGGED_ERROR = re.compile(r"(?:^|[.;] )((?:Aborted|AlreadyExists|DataLoss|DeadlineExceeded|FailedPrecondition|Internal|InvalidArgument|"
                             r"NotFound|OutOfRange|ResourceExhausted|Unavailable|Unimplemented)(?:, \w+)*: )")
 END_OF_SENTENCE = re.compile(r"[.!?][\"')]*\s+")
-WORDS_OF_HEADER = 35
+WORDS_OF_SENTENCE = 35
+WORDS_OF_CELL = 60
+# Pages whose sentences and cells have yet to be shortened.
+LONG_PAGES = ("docs/architecture.md", "docs/benchmarks/")
+LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+EMPHASIZED = re.compile(r"\*[^*]+\*")
 QUOTED = re.compile(r'"[^"]*"|`[^`]*`')
 
 
@@ -66,6 +71,19 @@ def paragraphs(text):
         if not lines:
             begin = number
         lines.append(line)
+
+
+def items(paragraph, begin):
+    """(number of the first line, text) of each item of a list, or of the paragraph."""
+    for number, line in enumerate(paragraph.split("\n"), begin):
+        mark = ITEM.match(line.lstrip())
+        if mark and number > begin:
+            yield first, "\n".join(lines)
+        if mark or number == begin:
+            first, lines = number, [line.lstrip()[len(mark[0]):] if mark else line]
+        else:
+            lines.append(line)
+    yield first, "\n".join(lines)
 
 
 def without_quotes(text):
@@ -116,6 +134,11 @@ def long_sentences(text, most):
             yield len(words), " ".join(words[:5])
 
 
+def counted(text):
+    """The text as its words are counted: code, a quote and a name in italics are one word each, and a link is its text."""
+    return LINK.sub(r"\1", EMPHASIZED.sub("NAME", QUOTED.sub(lambda quote: "QUOTE" + "\n" * quote[0].count("\n"), text)))
+
+
 def faults_of_header(name, text):
     reworded = not name.startswith(TO_DO)
     for number, line in enumerate(text.splitlines(), 1):
@@ -131,8 +154,8 @@ def faults_of_header(name, text):
                 yield f"{name}:{paragraph[0][0]}: '{found[1]}' without 'Thread safety:'"
             if (found := UNTAGGED_ERROR.search(prose)) and "Errors: " not in prose[:found.start() + 2]:
                 yield f"{name}:{paragraph[0][0]}: '{found[1]}' without 'Errors:'"
-        for count, begin in long_sentences(prose, WORDS_OF_HEADER):
-            yield f"{name}:{paragraph[0][0]}: a sentence of {count} words, at most {WORDS_OF_HEADER}: '{begin} ...'"
+        for count, begin in long_sentences(prose, WORDS_OF_SENTENCE):
+            yield f"{name}:{paragraph[0][0]}: a sentence of {count} words, at most {WORDS_OF_SENTENCE}: '{begin} ...'"
 
 
 def faults_of_page(name, text):
@@ -140,6 +163,16 @@ def faults_of_page(name, text):
         for number, line in enumerate(without_quotes(paragraph).split("\n"), begin):
             if found := GOES_ON.search(line):
                 yield f"{name}:{number}: '{found[0]}': continue"
+        if name.startswith(LONG_PAGES):
+            continue
+        if paragraph.startswith("|"):
+            for number, row in enumerate(counted(paragraph).split("\n"), begin):
+                if (count := max(len(cell.split()) for cell in row.split("|"))) > WORDS_OF_CELL:
+                    yield f"{name}:{number}: a cell of {count} words, at most {WORDS_OF_CELL}"
+            continue
+        for number, item in items(paragraph, begin):
+            for count, words in long_sentences(counted(item), WORDS_OF_SENTENCE):
+                yield f"{name}:{number}: a sentence of {count} words, at most {WORDS_OF_SENTENCE}: '{words} ...'"
 
 
 def faults(root):
@@ -177,6 +210,9 @@ tree_check.check_planted(faults, {
     "worker/c.cc": "//   a = b\n//   c\n//\n// a  1\n// b  2\n//\n// ---- one\n// two\n//\n// - an\n//   item\n// - no\n// item\n",
     "tests/b.cc": "int a;  // a line\n        // is\nint b;  // other\n// one\n",
     "bench/a.cc": "// a line\n// that ends early\n",
+    "docs/c.md": (f"- {'word ' * 30}\n- {'word ' * 30}\n  {'`code of words` ' * 6}\n\n{'word ' * 30}[a link](of.md words here)\n\n"
+                  f"| {'word ' * 60} | {'word ' * 60} |\n| a | {'word ' * 61} |\n"),
+    "docs/architecture.md": f"{'word ' * 36}\n",
     "tests/a.h": "// Those. What goes on.\n",
 }, ["README.md:1: 'all the same'", "common/a.h:1: a sentence begins with 'Those'", "common/a.h:2: a sentence begins with 'Whoever'",
     "common/b.h:1: a sentence begins with 'What'", "common/b.h:2: a sentence begins with 'What'",
@@ -186,5 +222,6 @@ tree_check.check_planted(faults, {
     "worker/b.h:5: a sentence of 41 words", "worker/b.cc:1: the line ends early",
     "worker/b.cc:5: the line ends early", "worker/c.cc:10: the line ends early", "worker/c.cc:12: the line ends early",
     "tests/b.cc:1: the line ends early", "docs/b.md:2: 'goes on'",
-    "docs/b.md:11: 'goes on'"])
+    "docs/b.md:11: 'goes on'",
+    "docs/c.md:2: a sentence of 36 words", "docs/c.md:8: a cell of 61 words"])
 tree_check.main(faults)
