@@ -22,8 +22,8 @@ namespace weir {
 // must agree with the pushes for each worker that they list, counting or not.
 //
 // With `membership_changes` (workers die, join late, or come back under a new incarnation) logs may lack
-// their end, an incarnation may have left no log at all, and a worker counts from each pull to the push that
-// was computed from it. What the logs cannot show is not judged.
+// their end, and an incarnation may have left no log at all. A worker counts from each pull to the push that
+// was computed from it. Events that the logs cannot show are not judged.
 struct HistoryRules {
   enum class Mode { kSync, kBounded, kAsync };
   Mode mode = Mode::kBounded;
@@ -95,7 +95,8 @@ struct HistoryReport {
   std::string ToString() const;
 };
 
-// The events of all workers of a job. Those of one incarnation of a worker must be in the order of its log.
+// The events of all workers of a job. The events of one incarnation of a worker must be in the order of its
+// log.
 HistoryReport CheckHistory(absl::Span<const HistoryEvent> events, const HistoryRules& rules);
 
 }  // namespace weir

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Checks the words of comments, messages and pages: phrases that a reader stumbles over. First shows that it finds planted faults.
+"""Checks the words of comments, messages and pages: phrases that a reader stumbles over, sentences and cells that are too long, lines
+of comments that are broken, tags that are missing. First shows that it finds planted faults.
 """
 import re
 
@@ -16,13 +17,13 @@ PHRASES = {
     re.compile(r"\bit is none\b", re.I): "name the thing that it is not",
     re.compile(r"\banother [a-z_]+ than\b", re.I): "'a different X from' or 'an X other than'",
 }
-# Headers of the product in these folders have yet to be reworded: only the oldest rules hold for them. Broken lines of comments
-# in these folders have yet to be mended.
-TO_DO = ("bench/", "cli/", "ps_server/coordinator/", "ps_server/shard/")
-# With these a comment of a product's header begins a sentence instead of with the noun; from the third on, not in TO_DO.
+# Comments in these folders have yet to be reworded: only PHRASES, and the first two OPENINGS in headers, are looked for there.
+TO_DO = ("bench/", "cli/", "ps_server/coordinator/", "ps_server/shard/", "tests/bench/", "tests/ps_server/coordinator/",
+         "tests/ps_server/shard/")
+# With these a sentence of a header begins instead of with the noun.
 OPENING = re.compile(r"(?:// |\. )(Those|Whoever|What|The same)\b")
 OLD_OPENINGS = {"Those", "Whoever"}
-# In headers of the product outside of TO_DO, and in pages. Messages and the names of tests keep their words.
+# In headers and in pages. Messages and the names of tests keep their words.
 GOES_ON = re.compile(r"\b(go|goes|going|went) on\b", re.I)
 # A line with a comment of C++.
 COMMENT = re.compile(r"(?P<code>.*?)//(?P<indent> +)(?P<text>\S.*)")
@@ -32,12 +33,13 @@ CPP_SUFFIXES = {".cc", ".cu", ".cuh", ".h", ".inc"}
 COLUMNS = 110
 # A line that ends in the middle of a sentence is broken if the next word would fit and leave so many columns free.
 SLACK = 10
-# Headers that programs of users include, or that those include. Their comments have the tags "Requires:", "Errors:" and "Thread safety:".
-PUBLIC = re.compile(r"client/(client|types|tensors/gradient_gate)\.h|common/(sync/future|model/model_spec|rpc/job_token|rpc/tls)\.h|"
-                    r"python/capi/.*\.h")
+# Headers that programs of users include, or that these headers include. Their comments have the tags "Requires:", "Errors:" and
+# "Thread safety:".
+PUBLIC = re.compile(r"client/(client|types|tensors/gradient_gate)\.h|"
+                    r"common/(sync/future|model/model_spec|rpc/job_token|rpc/tls)\.h|python/capi/.*\.h")
 UNTAGGED_SAFETY = re.compile(r"(?:^|\. )((?:Not t|T)hread-safe)\b")
-UNTAGGED_ERROR = re.compile(r"(?:^|[.;] )((?:Aborted|AlreadyExists|DataLoss|DeadlineExceeded|FailedPrecondition|Internal|InvalidArgument|"
-                            r"NotFound|OutOfRange|ResourceExhausted|Unavailable|Unimplemented)(?:, \w+)*: )")
+UNTAGGED_ERROR = re.compile(r"(?:^|[.;] )((?:Aborted|AlreadyExists|DataLoss|DeadlineExceeded|FailedPrecondition|Internal|"
+                            r"InvalidArgument|NotFound|OutOfRange|ResourceExhausted|Unavailable|Unimplemented)(?:, \w+)*: )")
 END_OF_SENTENCE = re.compile(r"[.!?][\"')]*\s+")
 WORDS_OF_SENTENCE = 35
 WORDS_OF_CELL = 60
@@ -92,8 +94,8 @@ def without_quotes(text):
 
 
 def comments(text):
-    """Of C++: each paragraph of a comment, and each item of a list, as [(number of the line, match of COMMENT), ...]. No tables, formulas
-    and examples: text with gaps, or that is indented without an item's mark."""
+    """Of C++: each paragraph of a comment, and each item of a list, as [(number of the line, match of COMMENT), ...]. No tables,
+    formulas and examples: text with gaps, or that is indented without an item's mark."""
     paragraph, indent = [], 0
     for number, line in enumerate([*text.splitlines(), ""], 1):
         comment = COMMENT.fullmatch(line)
@@ -140,22 +142,26 @@ def counted(text):
 
 
 def faults_of_header(name, text):
-    reworded = not name.startswith(TO_DO)
     for number, line in enumerate(text.splitlines(), 1):
-        if (found := OPENING.search(line)) and (reworded or found[1] in OLD_OPENINGS):
+        if (found := OPENING.search(line)) and (found[1] in OLD_OPENINGS or not name.startswith(TO_DO)):
             yield f"{name}:{number}: a sentence begins with '{found[1]}': say the noun"
-        comment = line.partition("//")[2]
-        if reworded and (found := GOES_ON.search(comment)):
+        if (found := GOES_ON.search(line.partition("//")[2])) and not name.startswith(TO_DO):
             yield f"{name}:{number}: '{found[0]}': continue"
-    for paragraph in comments(text) if reworded else []:
+
+
+def faults_of_comments(name, text):
+    for paragraph in comments(text):
+        begin = paragraph[0][0]
         prose = " ".join(line["text"] for _, line in paragraph)
         if PUBLIC.fullmatch(name):
             if found := UNTAGGED_SAFETY.search(prose):
-                yield f"{name}:{paragraph[0][0]}: '{found[1]}' without 'Thread safety:'"
+                yield f"{name}:{begin}: '{found[1]}' without 'Thread safety:'"
             if (found := UNTAGGED_ERROR.search(prose)) and "Errors: " not in prose[:found.start() + 2]:
-                yield f"{name}:{paragraph[0][0]}: '{found[1]}' without 'Errors:'"
-        for count, begin in long_sentences(prose, WORDS_OF_SENTENCE):
-            yield f"{name}:{paragraph[0][0]}: a sentence of {count} words, at most {WORDS_OF_SENTENCE}: '{begin} ...'"
+                yield f"{name}:{begin}: '{found[1]}' without 'Errors:'"
+        for number in broken_lines(paragraph):
+            yield f"{name}:{number}: the line ends early, in the middle of a sentence: wrap the comment anew"
+        for count, words in long_sentences(re.sub(rf"^{ITEM.pattern}", "", prose), WORDS_OF_SENTENCE):
+            yield f"{name}:{begin}: a sentence of {count} words, at most {WORDS_OF_SENTENCE}: '{words} ...'"
 
 
 def faults_of_page(name, text):
@@ -185,11 +191,10 @@ def faults(root):
             for phrase, instead in PHRASES.items():
                 if found := phrase.search(line):
                     yield f"{name}:{number}: '{found[0]}': {instead}"
-        if path.suffix == ".h" and not name.startswith("tests/"):
+        if path.suffix == ".h":
             yield from faults_of_header(name, text)
         if path.suffix in CPP_SUFFIXES and not name.startswith(TO_DO):
-            for number in (number for paragraph in comments(text) for number in broken_lines(paragraph)):
-                yield f"{name}:{number}: the line ends early, in the middle of a sentence: wrap the comment anew"
+            yield from faults_of_comments(name, text)
         if path.suffix == ".md":
             yield from faults_of_page(name, text)
 
@@ -201,8 +206,10 @@ tree_check.check_planted(faults, {
     "cli/b.h": "// What goes on. The same.\n// Those.\n",
     "worker/a.cc": '"is another job than ours"  // Likewise. What goes on.\n',
     "docs/a.md": "NotFound: it is none.\n",
-    "docs/b.md": 'It\ngoes on. `go on` and "what went\non" stay.\n\n```\ngoes on\n```\n\n    going on\n\n| and | goes on |\n',
-    "worker/b.h": f"// One. {'word ' * 20}\n// {'word ' * 15}end. Two.\n// {'word ' * 35}\n//\n// - {'word ' * 20}\n//   {'word ' * 20}\n",
+    "docs/b.md": ('It\ngoes on. `go on` and "what went\non" stay.\n\n```\ngoes on\n```\n\n    going on\n\n'
+                  "| and | goes on |\n"),
+    "worker/b.h": (f"// One. {'word ' * 20}\n// {'word ' * 15}end. Two.\n// {'word ' * 35}\n//\n"
+                   f"// - {'word ' * 20}\n//   {'word ' * 20}\n"),
     "client/types.h": "// Not thread-safe.\n\n// Reads. NotFound: none.\n// Errors: one. Aborted: two.\n// - NotFound: none.\n",
     "client/other.h": "// Thread-safe. NotFound: none.\n",
     "cli/c.h": f"// {'word ' * 40}\n",
@@ -213,15 +220,33 @@ tree_check.check_planted(faults, {
     "docs/c.md": (f"- {'word ' * 30}\n- {'word ' * 30}\n  {'`code of words` ' * 6}\n\n{'word ' * 30}[a link](of.md words here)\n\n"
                   f"| {'word ' * 60} | {'word ' * 60} |\n| a | {'word ' * 61} |\n"),
     "docs/architecture.md": f"{'word ' * 36}\n",
-    "tests/a.h": "// Those. What goes on.\n",
-}, ["README.md:1: 'all the same'", "common/a.h:1: a sentence begins with 'Those'", "common/a.h:2: a sentence begins with 'Whoever'",
-    "common/b.h:1: a sentence begins with 'What'", "common/b.h:2: a sentence begins with 'What'",
-    "common/b.h:3: a sentence begins with 'The same'", "common/b.h:3: 'goes on'", "cli/b.h:2: a sentence begins with 'Those'",
-    "worker/a.cc:1: 'another job than'", "worker/a.cc:1: 'Likewise'", "docs/a.md:1: 'it is none'", "client/types.h:1: 'Not thread-safe' without",
-    "client/types.h:3: 'NotFound: ' without", "worker/b.h:1: a sentence of 36 words",
-    "worker/b.h:5: a sentence of 41 words", "worker/b.cc:1: the line ends early",
-    "worker/b.cc:5: the line ends early", "worker/c.cc:10: the line ends early", "worker/c.cc:12: the line ends early",
-    "tests/b.cc:1: the line ends early", "docs/b.md:2: 'goes on'",
+    "tests/a.h": "// Those. What.\n",
+    "tests/bench/a.h": "// What goes on.\n",
+}, [
+    "README.md:1: 'all the same'",
+    "common/a.h:1: a sentence begins with 'Those'",
+    "common/a.h:2: a sentence begins with 'Whoever'",
+    "common/b.h:1: a sentence begins with 'What'",
+    "common/b.h:2: a sentence begins with 'What'",
+    "common/b.h:3: a sentence begins with 'The same'",
+    "common/b.h:3: 'goes on'",
+    "cli/b.h:2: a sentence begins with 'Those'",
+    "worker/a.cc:1: 'another job than'",
+    "worker/a.cc:1: 'Likewise'",
+    "docs/a.md:1: 'it is none'",
+    "docs/b.md:2: 'goes on'",
     "docs/b.md:11: 'goes on'",
-    "docs/c.md:2: a sentence of 36 words", "docs/c.md:8: a cell of 61 words"])
+    "worker/b.h:1: a sentence of 36 words",
+    "worker/b.h:5: a sentence of 40 words",
+    "client/types.h:1: 'Not thread-safe' without",
+    "client/types.h:3: 'NotFound: ' without",
+    "worker/b.cc:1: the line ends early",
+    "worker/b.cc:5: the line ends early",
+    "worker/c.cc:10: the line ends early",
+    "worker/c.cc:12: the line ends early",
+    "tests/b.cc:1: the line ends early",
+    "docs/c.md:2: a sentence of 36 words",
+    "docs/c.md:8: a cell of 61 words",
+    "tests/a.h:1: a sentence begins with 'Those'",
+])
 tree_check.main(faults)
