@@ -16,8 +16,8 @@
 namespace weir {
 
 // Writes a shard's rows of one table for a checkpoint, as they are handed over, and holds no more of them
-// than a chunk. Adding takes no file, so that one thread may add what another one writes; one thread at a
-// time.
+// than a chunk. Adding takes no file, so one thread may add rows that another thread then writes. One thread
+// at a time uses the writer.
 class TableWriter {
  public:
   // Whose rows: `incarnation` is the shard's.
