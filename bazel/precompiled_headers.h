@@ -1,4 +1,5 @@
-// What most sources include (cc.bzl). Weigh before you add a header: all of these take memory in each compilation.
+// The headers that most sources include (cc.bzl). Weigh before you add a header: all of these take memory in
+// each compilation.
 #include <algorithm>
 #include <atomic>
 #include <chrono>

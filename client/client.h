@@ -59,13 +59,16 @@ namespace weir {
 // been applied ("reject"), or this client is at its end, with Internal from every call, and Leave() tells the
 // coordinator. Each call ends, with a result or with an error that names the peer it waited for.
 //
-// Errors: OutOfRange: the job is done, without the work that this member had yet to do. InvalidArgument,
-// FailedPrecondition: the call or the config is wrong. Unauthenticated: the servers have a token, and this
-// client has another or none. Internal: training diverged, here or, if that ended the job, elsewhere.
-// DataLoss: a pull that had handed over its first tensors (OnWeights) was interrupted, and its version is
-// gone; pull again. Aborted: this worker was fenced (its lease ended); start again under a new Join.
-// Unavailable: a server was lost; its role, index and address are in the message. DeadlineExceeded: a wait
-// took longer than cluster.wait_seconds; the message names the peer.
+// Errors: a call may fail with any of these, beside those that its own comment names.
+// - OutOfRange: the job is done, without the work that this member had yet to do.
+// - InvalidArgument, FailedPrecondition: the call or the config is wrong.
+// - Unauthenticated: the servers have a token, and this client has another or none.
+// - Internal: training diverged, here or, if that ended the job, elsewhere.
+// - DataLoss: a pull that had handed over its first tensors (OnWeights) was interrupted, and its version is
+//   gone; pull again.
+// - Aborted: this worker was fenced (its lease ended); start again under a new Join.
+// - Unavailable: a server was lost; its role, index and address are in the message.
+// - DeadlineExceeded: a wait took longer than cluster.wait_seconds; the message names the peer.
 //
 // Tensors can travel while others are computed: with a GradientGate a push begins with the first tensors of
 // its gradient, and OnWeights tells which tensors of a pull have arrived.
@@ -74,8 +77,8 @@ namespace weir {
 // weights where the server has them (WeightsView), and the servers read a gradient from NewGradient() in
 // place.
 //
-// Rows of embedding tables (tables()) are read and updated by the same calls as the tensors: a push takes
-// gradients of rows beside those of the tensors, and both take effect together, or neither does; a pull reads
+// Rows of embedding tables (tables()) are read and updated by the same calls as the tensors. A push takes
+// gradients of rows beside those of the tensors, and both take effect together, or neither does. A pull reads
 // rows at the version of its weights. PullRows() reads rows alone. A key may come several times in a batch:
 // its gradients are summed, and it is read to each place. NaN and Inf in a row are found before anything of
 // the push is sent. Where a batch's keys are known before its weights are wanted, ask early: PullRows() for
@@ -83,26 +86,30 @@ namespace weir {
 // number of calls may be outstanding. With consistency.tables "async" PullRows() waits for nobody and brings
 // the newest rows; so its result is no base of a push (InvalidArgument).
 //
-// Thread-safe. Tensors that are handed to Pull() and Push() belong to the caller. They must live until the
-// Future is ready, and the tensors of Push() must stay unchanged until then. If the Future holds an error,
-// the tensors of a pull may be written in part. The same goes for the memory of rows to read; their keys, and
-// the gradients of rows, are copied before the call returns.
+// Requires: tensors that are handed to Pull() and Push() belong to the caller. They live until the Future is
+// ready, and the tensors of Push() stay unchanged until then. The memory of rows to read lives as long. If
+// the Future holds an error, the tensors and rows of a pull may be written in part. The keys of rows, and
+// their gradients, are copied before the call returns.
+//
+// Thread safety: all functions are thread-safe.
 class Client {
  public:
   // Enters the job and waits until it may start, at most cluster.start_seconds. After 10 seconds a line in
-  // the log says who is missing. Where a worker uploads the initial values (ModelSpec::uploaded()), one does
-  // so here, and all wait for them; InvalidArgument: they are of other tensors or lengths, or not finite. The
-  // message names the tensor. InvalidArgument, FailedPrecondition: the model, config or data differ from
-  // the job's; the message names the first difference. OutOfRange: the job's examples are done already.
+  // the log says who is missing. Where a worker uploads the initial values (ModelSpec::uploaded()), one
+  // worker does so here, and all wait for them.
+  // Errors: InvalidArgument: the initial values are of other tensors or lengths, or not finite; the message
+  // names the tensor. InvalidArgument, FailedPrecondition: the model, config or data differ from the job's;
+  // the message names the first difference. OutOfRange: the job's examples are done already.
   static absl::StatusOr<std::unique_ptr<Client>> Join(const ClientOptions& options, const ModelSpec& model);
 
   // Leaves if Leave() was not called. Cancels outstanding calls, which have ended when the destructor
-  // returns. Must not run in a Future's OnReady().
+  // returns.
+  // Requires: does not run in a Future's OnReady().
   virtual ~Client() = default;
 
   // Returns the next gradient to compute; gradients are pushed in this order. Waits while there is none.
-  // nullopt: the job's examples are done, and this worker's pushes are acknowledged. Returns the error of a
-  // push if nothing can go on before that work is pushed again.
+  // nullopt: the job's examples are done, and this worker's pushes are acknowledged.
+  // Errors: that of a push, if nothing can continue before that work is pushed again.
   virtual absl::StatusOr<std::optional<Work>> NextWork() = 0;
 
   // Returns the result of NextWork() if the result is known by `deadline`; else the outer nullopt. In sync
@@ -113,12 +120,13 @@ class Client {
 
   // One exchange with each shard. The calls below are short forms of it, each with the parameters and results
   // of one use; they say what the parts of an order mean. Get a result with weights in place with
-  // Future::Take(). InvalidArgument: the order has neither a push nor a pull, or a push and the pull at
-  // another than the next clock.
+  // Future::Take().
+  // Errors: InvalidArgument: the order has neither a push nor a pull, or the clock of the pull does not
+  // follow that of the push.
   virtual Future<ExchangeResult> Exchange(ExchangeOrder order) = 0;
 
   // Reads the weights for `clock` into `tensors`: all tensors of the model, in any order. They are found
-  // fastest in the model's own order. And the rows in `rows`.
+  // fastest in the model's own order. Also reads the rows in `rows`.
   Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors, OnWeights on_weights = nullptr,
                           std::vector<RowsToRead> rows = {}) {
     return Exchange(
@@ -126,7 +134,8 @@ class Client {
         .Then([](ExchangeResult result) { return std::move(result.pull); });
   }
 
-  // Reads rows for `clock`, as Pull() does, and no tensors. `rows` has at least one entry.
+  // Reads rows for `clock`, as Pull() does, and no tensors.
+  // Requires: `rows` has at least one entry.
   Future<PullResult> PullRows(uint64_t clock, std::vector<RowsToRead> rows) {
     return Pull(clock, {}, nullptr, std::move(rows));
   }
@@ -144,21 +153,22 @@ class Client {
 
   // Memory for the gradient of one piece of work: the model's tensors end to end, in its order;
   // uninitialized. From the second push of a connection on, servers on this host read a gradient that is
-  // pushed from there in place, instead of getting a copy. Everything else is as with other memory: it must
-  // stay unchanged until the push's Future is ready. One more rule: if the Future holds an error, servers may
-  // still be reading, so do not write to this memory again, but take other memory. The memory is reused for a
-  // later call when its last owner releases it; it may outlive the client.
+  // pushed from there in place, instead of getting a copy. The memory is reused for a later call when its
+  // last owner releases it; it may outlive the client.
+  // Requires: the memory stays unchanged until the push's Future is ready, as other memory does. If the
+  // Future holds an error, servers may still be reading: do not write to this memory again, but take other
+  // memory.
   virtual std::shared_ptr<float> NewGradient() = 0;
 
   // Whether a gradient travels in several messages to some server. Otherwise nothing is gained by beginning a
   // push before the gradient is whole (GradientGate): its only message would wait.
   virtual bool gradient_has_chunks() const = 0;
 
-  // Push(work) and the Pull at the next clock, as one exchange with each shard. For the last work of a clock
-  // (Work::last_of_clock); for earlier work use Push(). In sync `weights` is not written before the push has
-  // taken effect, so NextWork() may still give out a part of the same step (of a worker that died), to be
-  // computed from these weights. In the other modes `weights` may be written while the gradient is still
-  // being sent.
+  // Push(work) and the Pull at the next clock, as one exchange with each shard. In sync `weights` is not
+  // written before the push has taken effect, so NextWork() may still give out a part of the same step (of a
+  // worker that died), to be computed from these weights. In the other modes `weights` may be written while
+  // the gradient is still being sent.
+  // Requires: `work` is the last work of its clock (Work::last_of_clock). For earlier work use Push().
   Future<PushPullResult> PushPull(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
                                   std::vector<MutableTensor> weights,
                                   std::shared_ptr<GradientGate> gate = nullptr,
@@ -196,23 +206,25 @@ class Client {
   virtual Future<PullResult> PullSnapshot(std::vector<MutableTensor> tensors,
                                           std::vector<RowsToRead> rows = {}) = 0;
 
-  // True once the job's examples are done. Never waits.
+  // Returns whether the job's examples are done. Never waits.
   virtual bool draining() const = 0;
-  // Waits until draining(), at most until `deadline`; returns draining(). An error if the job failed or this
-  // client was fenced.
+  // Waits until draining(), at most until `deadline`; returns draining().
+  // Errors: that of the job if it failed; Aborted: this client was fenced.
   virtual absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point deadline) = 0;
   // Whether this worker has the lowest rank of the live workers.
   virtual bool leading() const = 0;
-  // Call after NextWork() has returned nullopt. True: this worker must evaluate the weights and Report() the
-  // result as final; that is the leading worker's task. The other workers wait here, because the leading one
-  // may die before it has done so. If a worker leaves earlier, the servers conclude that its program
-  // evaluates nothing. False: the evaluation is done.
+  // Whether this worker must evaluate the weights and Report() the result as final; that is the leading
+  // worker's task. The other workers wait here, because the leading one may die before it has done so. If a
+  // worker leaves earlier, the servers conclude that its program evaluates nothing. False: the evaluation is
+  // done.
+  // Requires: NextWork() has returned nullopt.
   virtual absl::StatusOr<bool> AwaitsEvaluation() = 0;
 
   // Waits until this member is asked to evaluate the weights at an epoch's end, at most until `deadline`.
   // nullopt: it was not asked, or will not be any more because of draining(). Each order comes once, and only
   // if ClientOptions::evaluates was set. In sync the other members' next step waits until the weights are
-  // read. An error if the job failed, or this client was fenced or has left.
+  // read.
+  // Errors: the job failed, or this client was fenced or has left.
   virtual absl::StatusOr<std::optional<EvaluationOrder>> WaitEvaluation(
       std::chrono::steady_clock::time_point deadline) = 0;
 
@@ -228,8 +240,8 @@ class Client {
   virtual uint32_t worker() const = 0;
   // The clock at which this member began: the job's progress at that time, as a worker counts it.
   virtual uint64_t start_clock() const = 0;
-  // The id of the job (v1::JobIdentity), for ClientOptions::job. 0: ps:0 speaks a protocol version
-  // before 1.9.
+  // The id of the job (v1::JobIdentity), for ClientOptions::job. 0: ps:0 speaks a protocol version before
+  // 1.9.
   virtual uint64_t job() const = 0;
   virtual const ModelSpec& model() const = 0;
   // The job's embedding tables, as its config has them.

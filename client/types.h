@@ -17,7 +17,7 @@ namespace weir {
 class GradientGate;
 class Tls;
 
-// What the calls of a Client (client/client.h) take and give.
+// The parameters and results of a Client's calls (client/client.h).
 
 // A tensor in the caller's memory, row-major.
 struct ConstTensor {
@@ -82,8 +82,8 @@ struct ClientOptions {
   std::string job_config;
   // Size of the training set; the same for every worker. 0 for a reader.
   uint64_t train_examples = 0;
-  // What this worker and the others must agree on, at most 16, each with a name of its own. ps:0 refuses a
-  // worker whose value of a name differs from that of the first worker that gave this name. A reader gives
+  // Values that all workers must agree on, at most 16, each with a name of its own. ps:0 refuses a worker
+  // whose value of a name differs from the value of the first worker that gave this name. A reader gives
   // none.
   std::vector<Fingerprint> fingerprints;
   // The initial values of all tensors, for a worker whose model is uploaded() (ModelSpec). If the job has no
@@ -100,8 +100,9 @@ struct ClientOptions {
   // with Aborted. 0: not known.
   uint64_t job = 0;
   // Returns the seconds in which this process has computed gradients since it started, and did not wait; sent
-  // along with each heartbeat (WorkerReport.compute_seconds). Called on any thread; must not block. May be
-  // null: then nobody knows the worker's utilization.
+  // along with each heartbeat (WorkerReport.compute_seconds). May be null: then nobody knows the worker's
+  // utilization.
+  // Requires: does not block; may be called on any thread.
   std::function<double()> compute_seconds;
   // If this worker leads at the job's end and nobody has evaluated the weights, Leave() reads them and
   // reports their hash, for the summary. It takes memory for them once more.
@@ -148,13 +149,15 @@ struct PullResult {
 //
 // Therefore a server keeps each version that a view is in until the view, or the view's process, is gone. A
 // server keeps two old versions. If views hold a third, the pushes of all workers wait until one is released,
-// at most 5 seconds; then the server takes other memory, and while it is short of memory in this way new
-// views are copies. So hold one view: release it when the next one is there, or once the gradient is
-// computed. To keep workers from holding each other up, a view is in place only in sync without
-// backup_workers, or while the job has one worker; otherwise the view is a copy, in the client's buffers.
+// at most 5 seconds. Then the server takes other memory. While it is short of memory in this way, new views
+// are copies. So hold one view: release it when the next one is there, or once the gradient is computed. To
+// keep workers from holding each other up, a view is in place only in sync without backup_workers, or while
+// the job has one worker; otherwise the view is a copy, in the client's buffers.
 //
 // Movable. Releases the weights when it is destroyed or assigned to, on any thread, also after the client is
-// gone. Thread-safe to read.
+// gone.
+//
+// Thread safety: const functions are thread-safe.
 class WeightsView {
  public:
   using Pieces = std::vector<absl::Span<const float>>;
@@ -211,12 +214,13 @@ struct PushPullView {
 // Called when a tensor (its position in ModelSpec::tensors) holds the weights that the pull reads; the tensor
 // is not written any more. Called once per tensor, when all shards have said that their weights are published
 // and, in sync, of the step that was asked for. The last calls come before the Future is ready. Rows may come
-// later than tensors; no call tells of them. A pull that
-// fails or turns out to be past may have reported some tensors or none. Runs on the thread that takes the
-// weights in, so it must not block, nor take a lock that another thread holds while it waits for a Future.
+// later than tensors; no call tells of them. A pull that fails or turns out to be past may have reported some
+// tensors or none.
+// Requires: the function does not block, nor take a lock that another thread holds while it waits for a
+// Future, since it runs on the thread that takes the weights in.
 using OnWeights = std::function<void(size_t tensor)>;
 
-// What one exchange with each shard is to do: a push, a pull, or a push and the pull at the next clock.
+// An order for one exchange with each shard: a push, a pull, or a push and the pull at the next clock.
 // client.h says what each part means.
 struct ExchangeOrder {
   struct Push {
@@ -260,7 +264,7 @@ struct Progress {
   uint64_t batches = 0;
   // Sum over batches of mean loss * examples.
   double loss_sum = 0;
-  // The same for the examples of the job's last epoch, with each batch's term rounded to float.
+  // Examples and loss_sum of the job's last epoch, with each batch's term rounded to float.
   uint64_t last_examples = 0;
   double last_loss_sum = 0;
   // Batches whose loss is not finite, which count nowhere above.

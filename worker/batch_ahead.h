@@ -42,7 +42,7 @@ class BatchAhead {
   bool SmallEnough(const Dataset& train, size_t examples) const {
     return static_cast<int64_t>(examples) * train.bytes_of_example() < worth_a_thread_;
   }
-  // What to gather, and where to.
+  // The examples to gather, and the batches to gather them into.
   struct Order {
     const Dataset* train = nullptr;
     std::vector<int32_t> examples;

@@ -12,8 +12,8 @@
 
 namespace weir {
 
-// What can be said about a job before it is started: whether the files of its data sets exist and begin as
-// they should (small ones are read whole), and whether the model fits them.
+// The result of the checks of a job before it is started: the files of its data sets exist and begin as they
+// should (small ones are read whole), and the model fits them.
 struct JobCheck {
   // For people: the data, the model.
   std::string data, model;
@@ -23,7 +23,7 @@ struct JobCheck {
   // At most what a worker on a CPU takes, in bytes, without the program itself and messages on their way:
   // both data sets, weights and gradients, and what a batch needs in each layer.
   std::optional<int64_t> worker_bytes;
-  // What only the job itself will show.
+  // Questions that only the job itself will answer.
   std::vector<std::string> unchecked;
 };
 

@@ -40,11 +40,11 @@ class GradientComputer {
 
   // Computes the gradient of the mean loss over the work's examples, clipped if the job's config says so.
   // `weights` and `gradient` are all tensors of spec(), end to end. `rows`: RowsOf(work) with their values,
-  // whose gradients are set; null if there are none. Returns the sum of the losses. `traffic`
-  // is as in Model::ForwardBackward(), for the whole gradient (`last` and `queued` do not matter). Several
-  // threads may call await_weights and next_weights at once; the other functions are called one at a time,
-  // forward_done before any gradient_ready. An error is a device's or the traffic's; then the memory is not
-  // in use any more.
+  // whose gradients are set; null if there are none. Returns the sum of the losses. `traffic` is as in
+  // Model::ForwardBackward(), for the whole gradient (`last` and `queued` do not matter). Several threads may
+  // call await_weights and next_weights at once; the other functions are called one at a time, forward_done
+  // before any gradient_ready. An error is a device's or the traffic's; then the memory is not in use any
+  // more.
   virtual absl::StatusOr<double> Compute(const Work& work, float* weights, float* gradient, WorkRows* rows,
                                          const Traffic& traffic) = 0;
   // The tensors to push for the gradient that Compute() is making, or made last.

@@ -8,8 +8,8 @@
 
 namespace weir {
 
-// The end of a worker that the system asks to end, in the middle of its work: it leaves the job, so that
-// others get its work at once and not when its lease is over. Thread-safe.
+// The end of a worker that the system asks to end, in the middle of its work. The worker leaves the job, so
+// that others get its work at once and not only when its lease is over. Thread-safe.
 class Preemption {
  public:
   // This process's member of the job, for as long as this object lives. One at a time.

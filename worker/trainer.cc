@@ -199,7 +199,7 @@ absl::Status Trainer::ComputeAndPush(const Work& work) {
 }
 
 void Trainer::CountLoss(const Work& work, double loss) {
-  // A NaN would stay in the sum for ever, even if the job goes on (consistency.on_nonfinite).
+  // A NaN would stay in the sum for ever, even if the job continues (consistency.on_nonfinite).
   if (!std::isfinite(loss)) {
     progress_.not_finite += 1;
   } else {

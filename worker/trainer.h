@@ -37,7 +37,7 @@ class Trainer {
   bool progressed() const { return progressed_; }
 
   // Whether pushes begin while backward computes. Not if gradients are clipped, which takes the whole
-  // gradient; nor if rows are pushed, whose gradients are there at the end of backward; nor if other workers'
+  // gradient, nor if rows are pushed, whose gradients are there at the end of backward. Nor if other workers'
   // pushes would overtake a push that takes long to arrive, so that it is sent twice.
   static bool LeavesEarly(const v1::JobConfig& config);
 

@@ -13,7 +13,7 @@ namespace weir {
 // (OnWeights in client/client.h) and its own end; the computing thread waits for the tensors that the next
 // layer reads. A gate serves one pull.
 //
-// Thread-safe. What was written before Arrived() and Ended() is visible after Await().
+// Thread-safe. All that was written before Arrived() and Ended() is visible after Await().
 class WeightsGate {
  public:
   explicit WeightsGate(size_t tensors) : arrived_(tensors, false) {}

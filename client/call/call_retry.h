@@ -14,7 +14,7 @@
 
 namespace weir {
 
-// Decides how a call goes on when one of its tries has failed. UNAVAILABLE and CANCELLED (by the peer) lead
+// Decides how a call continues when one of its tries has failed. UNAVAILABLE and CANCELLED (by the peer) lead
 // to another try after a jittered wait, until the call's limits are reached; any other error ends the call.
 // Time for which this process was stopped does not count, and a try during which the process was stopped does
 // not end the call for being late. Not thread-safe.

@@ -10,7 +10,7 @@
 
 namespace weir {
 
-// What the shards' answers to one call mean for its caller. Pure.
+// The meaning of the shards' answers to one call for its caller. Pure.
 
 // Checks that a shard, called `name` in messages, answered as the protocol allows, and that the call can go
 // on: it is done, or disposed of, or past. Aborted: this client is fenced. OutOfRange: the job is done.

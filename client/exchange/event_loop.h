@@ -24,7 +24,7 @@ class EventLoop : public Executor {
   // Runs `then` on the loop when `wait` has passed, or soon after.
   virtual Timer RunAfter(std::chrono::nanoseconds wait, absl::AnyInvocable<void()> then) = 0;
   // Runs `work`, which may wait for other processes for a second or so, and then `then` on the loop, which
-  // goes on meanwhile. In a simulation nothing waits, and both run within this call.
+  // continues meanwhile. In a simulation nothing waits, and both run within this call.
   virtual void RunAside(absl::AnyInvocable<void()> work, absl::AnyInvocable<void()> then) {
     work();
     then();

@@ -21,8 +21,9 @@ namespace weir {
 // One long-lived data stream to a shard, with many exchanges open on it at once.
 //
 // If there is memory to share, the stream first asks the shard for its use. Once the shard has granted it,
-// the chunks of pulls, and of one push at a time, lie in that memory, and messages only say where. What a
-// pull sends, its keys, travels in messages: it may wait long for its answer, and would hold the slots.
+// the chunks of pulls, and of one push at a time, lie in that memory, and messages only say where. The keys
+// of a pull travel in messages: a pull may wait long for its answer, and its keys would hold the slots
+// meanwhile.
 //
 // The first messages of exchanges go at once, in the order of Add(). A push's first chunk goes with the first
 // message if the chunk may leave and no other push is being sent; a pull's first keys always do. Further
@@ -81,11 +82,11 @@ class ExchangeStream final : public DataStream::User, public std::enable_shared_
     bool in_place = false;
   };
   void OnOpened(ShardChannel::Opened opened);
-  // Takes a message, once the segment of shared memory that it speaks of is there: looks again after `wait`,
-  // and then less and less often, as long as the shard may take to send what it has named. Meanwhile no other
-  // message is read, and the loop serves others.
+  // Takes a message, once the segment of shared memory that it names is there. Looks for the segment again
+  // after `wait`, and then less and less often, as long as the shard may take to send the segment. Meanwhile
+  // no other message is read, and the loop serves others.
   void Take(IncomingMessage message, std::chrono::nanoseconds wait, std::chrono::nanoseconds left);
-  // An error means that the stream cannot go on; NotFound, that the message cannot be taken yet.
+  // An error means that the stream cannot continue; NotFound, that the message cannot be taken yet.
   absl::Status TakeReply(const IncomingMessage& bytes);
   // Whether the stream still matters to its user.
   bool GoesOn() {

@@ -29,7 +29,7 @@ class ShardClient {
  public:
   using Done = std::function<void(absl::StatusOr<ShardAnswer>)>;
 
-  // What the clients of all shards of a job share. All that it refers to outlives them.
+  // The clients of all shards of a job share this. All that it refers to outlives them.
   struct Shared {
     EventLoop& loop;
     const TensorMap& tensors;
@@ -76,8 +76,9 @@ class ShardClient {
   std::shared_ptr<ExchangeStream> Begin(const std::shared_ptr<ShardExchange>& exchange,
                                         const ExchangeStream::Ended& ended);
   v1::Caller CallerNow() const;
-  // What it means that a server says it is not the one that was called (NotFound): at first the addresses of
-  // this program, or of the job, are wrong. Later the shard's process has ended, and another has its address.
+  // The error that a call gets when a server says that it is not the server that was called (NotFound). At
+  // first the addresses of this program, or of the job, are wrong. Later the shard's process has ended, and
+  // another has its address.
   absl::Status Misdirected(const absl::Status& status) const;
 
   const uint32_t index_;

@@ -24,7 +24,7 @@
 
 namespace weir {
 
-// What a call sends to a shard: a push, a pull, or both. RowRoutes says which rows go along.
+// A call sends a push, a pull, or both to a shard. RowRoutes says which rows go along.
 struct ShardPush {
   // All fields but caller, elements, dtype and rows.
   v1::PushRequest header;
@@ -67,8 +67,8 @@ class ShardExchange {
                 std::optional<ShardPush> push, std::optional<ShardPull> pull,
                 std::atomic<uint64_t>& answered_clock, std::shared_ptr<const RowRoutes> rows = nullptr);
 
-  // Starts an exchange. What an earlier, incomplete exchange sent and received is void, except a push's
-  // answer and the weights of a version that is still the one to be read.
+  // Starts an exchange. If an earlier exchange was incomplete, all that it sent and received is void, except
+  // a push's answer, and the weights of a version that is still the one to be read.
   void Begin();
 
   // ---- its messages

@@ -60,7 +60,7 @@ class SharedWeights : public std::enable_shared_from_this<SharedWeights> {
     uint64_t first = 0;
     uint32_t count = 0;
   };
-  // What the shard must be told next. Returns each chunk once.
+  // Returns the chunks that the shard must be told next, each chunk once.
   Released TakeReleased() {
     MutexLock lock(mutex_);
     told_ = true;

@@ -27,9 +27,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(uint32_t index, const std::string& ad
                                            std::chrono::nanoseconds server_wait,
                                            std::optional<std::chrono::nanoseconds> attempt = std::nullopt);
 
-// The same, for weights and gradients, as the job's WireConfig says. `bytes`: the most that an
-// exchange brings. Up to kSharedBytes, the clients of one process share a connection. InvalidArgument,
-// FailedPrecondition: such a channel cannot be made.
+// A channel as MakeChannel() makes it, for weights and gradients, as the job's WireConfig says. `bytes`: the
+// most that an exchange brings. Up to kSharedBytes, the clients of one process share a connection.
+// InvalidArgument, FailedPrecondition: such a channel cannot be made.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeDataChannel(
     uint32_t index, const std::string& address, const JobCredentials& credentials,
     std::chrono::nanoseconds server_wait, std::optional<std::chrono::nanoseconds> attempt,

@@ -22,8 +22,8 @@ namespace weir {
 // thread's timers. All events of the clients' streams are handled there, one after another, so that state
 // that only handlers touch needs no lock.
 //
-// The clients of a process share one poller: with a queue each, gRPC would have the thread of one client take
-// the events of all from the kernel and hand them over, which costs several thread switches per message.
+// The clients of a process share one poller. If each had a queue, gRPC would let the thread of one client
+// take the events of all from the kernel and hand them over. This costs several thread switches per message.
 //
 // Thread-safe. Outlives everything that uses it: no operation is under way when it is destroyed.
 class GrpcPoller final : public EventLoop {
@@ -44,8 +44,8 @@ class GrpcPoller final : public EventLoop {
   grpc::CompletionQueue* queue();
   std::shared_ptr<ResultDriver> driver() override;
 
-  // Work in shared memory: those who leave it ring bell kBell of these. An error: there is no such memory, or
-  // no thread for it.
+  // Work in shared memory: a thread that leaves work rings doorbell kBell of these. An error: there is no
+  // such memory, or no thread for it.
   static constexpr uint32_t kBell = 0;
   absl::StatusOr<std::shared_ptr<DoorbellPage>> bells();
   // On the polling thread, after bells().

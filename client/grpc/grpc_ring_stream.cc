@@ -27,7 +27,7 @@ void GrpcRingStream::Start(grpc::GenericStub& stub, const JobToken& token, const
 
 bool GrpcRingStream::Write(OutgoingMessage message) {
   if (ring_->Write(std::move(message))) return true;
-  // The server's bell may have been for nothing, before this thread said that it waits.
+  // The server may have rung for nothing, before this thread said that it waits.
   writing_ = true;
   poller_.Post([] {});
   return false;

@@ -236,7 +236,7 @@ std::unique_ptr<SharedMemoryLink> GrpcShardChannel::ShareMemory() const {
   constexpr uint64_t kLine = 64;
   const uint64_t slot_bytes = std::min(uint64_t{options_.wire.chunk_kib()} << 10,
                                        (static_cast<uint64_t>(options_.bytes) / kLine + 1) * kLine);
-  // Without bells there are no rings, and the messages travel over gRPC.
+  // Without doorbells there are no rings, and the messages travel over gRPC.
   const absl::StatusOr<std::shared_ptr<DoorbellPage>> bells = poller_.bells();
   absl::StatusOr<std::unique_ptr<SharedMemoryLink>> link =
       SharedMemoryLink::Connect(*server, options_.wire.chunks_in_flight(), slot_bytes,

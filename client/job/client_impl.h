@@ -112,12 +112,12 @@ class ClientImpl final : public Client {
                                                            uint64_t job, const ModelSpec& model,
                                                            const v1::JobConfig& config, Transport& transport);
   // Waits until every shard can be reached, at its address or at JobChannels::otherwise. Called once, before
-  // any other call. Unavailable: a shard could not be reached before `deadline`; names it. What ends this
-  // client, such as a failure of the job, ends the wait. Aborted: it was fenced meanwhile.
+  // any other call. Unavailable: a shard could not be reached before `deadline`; names it. An event that ends
+  // this client, such as a failure of the job, ends the wait. Aborted: it was fenced meanwhile.
   absl::Status Connect(Steady::time_point deadline);
   // Waits until the job has initial values, and uploads this member's if it is named for that. Called once,
-  // after Connect(). DeadlineExceeded: at this time of the loop's awake clock there were none. What ends this
-  // client ends the wait. Afterwards nothing reads ClientOptions::initial_values.
+  // after Connect(). DeadlineExceeded: at this time of the loop's awake clock there were none. An event that
+  // ends this client ends the wait. Afterwards nothing reads ClientOptions::initial_values.
   absl::Status AwaitInitialValues(absl::Time deadline);
   void Upload();
 
@@ -176,7 +176,7 @@ class ClientImpl final : public Client {
   // Asks shard 0 to answer when `step`, the one after the open step, opens. NextPart() waits meanwhile.
   void Probe(uint64_t step);
   absl::StatusOr<std::optional<Work>> NextOfRanges();
-  // What NextOfRanges() returns without waiting, if that is known.
+  // The result of NextOfRanges(), if it is known without waiting.
   std::optional<WorkResult> RangeWorkAtHand() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Asks for a range and enters it; false: there is none yet.
   absl::StatusOr<bool> TakeRange(const std::vector<uint64_t>& completed);

@@ -10,7 +10,7 @@
 
 namespace weir {
 
-// What a client needs of its channel to the coordinator: single tries of unary calls. The gRPC channel is
+// A client's channel to the coordinator: single tries of unary calls. The gRPC channel is
 // client/grpc/grpc_coordinator_channel.h. Retries are in client/job/coordinator_calls.h.
 //
 // Thread-safe. Outlives its tries.

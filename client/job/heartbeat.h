@@ -22,7 +22,7 @@ class Heartbeat {
     std::chrono::nanoseconds server_wait{};
     // Makes the next request.
     std::function<v1::HeartbeatRequest()> request;
-    // Returns whether to go on.
+    // Returns whether to continue.
     std::function<bool(const v1::HeartbeatReply&)> on_reply;
     // Unavailable: the coordinator was away for too long. Unauthenticated, PermissionDenied: the coordinator
     // refuses this client. The message names the coordinator. No other function is called after that.

@@ -21,10 +21,10 @@
 
 namespace weir {
 
-// A client's shared memory with one server on its machine: the client's segment for gradients, in slots of
-// one chunk each; segments that the client hands over later; the server's segments of weights, which the
-// client reads; and rings for messages. An error of Connect() says why there is no such memory; chunks then
-// travel in messages.
+// A client's shared memory with one server on its machine. It consists of the client's segment for gradients,
+// in slots of one chunk each; segments that the client hands over later; the server's segments of weights,
+// which the client reads; and rings for messages. An error of Connect() says why there is no such memory;
+// chunks then travel in messages.
 //
 // Belongs to one connection of the data plane: it is made after the server has answered there, is named to
 // the server by token(), and is replaced with the connection. Thread-safe, except for the contents of the
@@ -33,8 +33,8 @@ class SharedMemoryLink final : public ShardMemory {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
 
-  // Shares memory with the server at `address`: `slots` of `slot_bytes` each. With `bells`, those of the
-  // threads that will read messages, also asks for rings.
+  // Shares memory with the server at `address`: `slots` of `slot_bytes` each. With `bells`, the doorbells of
+  // the threads that will read messages, also asks for rings.
   static absl::StatusOr<std::unique_ptr<SharedMemoryLink>> Connect(
       const Address& address, uint32_t slots, uint64_t slot_bytes, Deadline deadline,
       const std::shared_ptr<DoorbellPage>& bells = nullptr);
@@ -64,7 +64,7 @@ class SharedMemoryLink final : public ShardMemory {
   // time. Aborted: the server is gone.
   absl::Status Receive(Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // The server's rings and bells, as they come.
+  // The server's rings and doorbells, as they come.
   struct ServerRing {
     std::shared_ptr<const SharedSegment> segment;
     std::shared_ptr<DoorbellPage> bells;

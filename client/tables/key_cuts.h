@@ -20,9 +20,9 @@ struct KeyCut {
 };
 
 // Cuts of batches of the job's tables. Most of a cut's time is the sorting of its keys, and a training step
-// pushes gradients of the keys whose rows it has read: so the last two cuts of each table are kept for when
-// their keys come again, two since the rows of the next step may be asked for before the push of this one.
-// Thread-safe.
+// pushes gradients of the keys whose rows it has read. So the last two cuts of each table are kept, for when
+// their keys come again. Two are needed, since the rows of the next step may be asked for before the push of
+// this step. Thread-safe.
 class KeyCuts {
  public:
   KeyCuts(size_t tables, uint32_t shards) : shards_(shards), kept_(tables) {}

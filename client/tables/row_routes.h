@@ -41,7 +41,7 @@ class RowRoutes {
   // one by table, key and column. Then nothing of the push may be sent.
   const absl::Status& finite() const { return finite_; }
 
-  // What the shard is told of its rows in PushRequest and PullRequest.
+  // The entries of PushRequest and PullRequest that tell the shard of its rows.
   const RowLayout::Entries& push(uint32_t shard) const { return shards_[shard].push; }
   const RowLayout::Entries& pull(uint32_t shard) const { return shards_[shard].pull; }
   // The bytes that go to the shard: its part of the push, then from pull_at() on the keys of the pull. They
@@ -89,8 +89,8 @@ class RowRoutes {
   // Writes the shard's sums. Returns the position among them of the first value that is not finite; their
   // number: there is none, and all were written.
   size_t WriteSums(const Cut& cut, uint32_t shard, const float* gradients, char* to) const;
-  // Fills finite_ with the first value of the table's sums that is not finite, which is of the batch's
-  // key-th key.
+  // Fills finite_ with the first value of the table's sums that is not finite, which is of the batch's key-th
+  // key.
   void Refuse(const std::string& table, const Cut& cut, const float* gradients, size_t key, size_t column);
 
   const Types types_;

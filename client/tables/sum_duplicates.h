@@ -34,8 +34,8 @@ KeyOccurrences GroupByKey(absl::Span<const uint64_t> keys);
 // written to `sum`.
 void SumDuplicates(absl::Span<const uint32_t> occurrences, const float* gradients, size_t dim, float* sum);
 
-// The same for some keys of a batch, given by their positions in batch.keys: `sums` gets `dim` values for
-// each.
+// SumDuplicates() for some keys of a batch, given by their positions in batch.keys. `sums` gets `dim` values
+// for each key.
 void SumEach(const KeyOccurrences& batch, absl::Span<const uint32_t> keys, const float* gradients, size_t dim,
              float* sums);
 

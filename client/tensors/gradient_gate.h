@@ -9,15 +9,19 @@
 
 namespace weir {
 
-// Lets a push begin before its gradient is complete: given a gate, Client::Push() and PushPull() send each
-// piece of the gradient once the tensors in it are Ready(), and of several such pieces the first in the
-// model's order. A gate serves one push. Thread-safe.
+// Lets a push begin before its gradient is complete. With a gate, Client::Push() and PushPull() send each
+// piece of the gradient once the tensors in it are Ready(). Of several such pieces, the first in the model's
+// order goes first.
+//
+// Requires: a gate serves one push. All tensors are Ready() before the push's deadline, cluster.wait_seconds
+// after it began.
+//
+// Thread safety: all functions are thread-safe.
 class GradientGate {
  public:
-  // Says that the tensor (its position in ModelSpec::tensors) holds its gradient, and does not change until
-  // the push's Future is ready. In any order, before or after the push has begun; a second call changes
-  // nothing. Returns at once. All tensors must be Ready() before the push's deadline, cluster.wait_seconds
-  // after it began.
+  // Says that the tensor (its position in ModelSpec::tensors) holds its gradient. In any order, before or
+  // after the push has begun; a second call changes nothing. Returns at once.
+  // Requires: the tensor does not change until the push's Future is ready.
   void Ready(size_t tensor);
 
   // Says that the gradient will never be complete: the push ends with `why`, an error, and leaves no trace.

@@ -20,7 +20,7 @@ class TensorArrivals {
   // `report` runs without locks, on the threads that call the functions below.
   TensorArrivals(const TensorMap& map, std::function<void(size_t tensor)> report);
 
-  // The shard has confirmed the version of the weights that have landed, and of those that will.
+  // The shard has confirmed the version of the weights that have landed, and of the weights that will land.
   void Confirm(uint32_t shard);
   // The shard is asked anew. Its confirmation is void, unless the versions are settled.
   void Withdraw(uint32_t shard);

@@ -5,7 +5,7 @@
 
 namespace weir {
 
-// What a binary classifier says about an example, and what is true.
+// A binary classifier's value for an example, and the truth.
 struct Score {
   float value = 0;
   bool positive = false;

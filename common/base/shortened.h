@@ -8,7 +8,7 @@
 
 namespace weir {
 
-// A text of which at most `most` bytes are shown. What it leaves out is counted at its end.
+// The first bytes of a text, at most `most`. If bytes are left out, the end says how many.
 inline std::string Shortened(absl::string_view text, size_t most) {
   if (text.size() <= most) return std::string(text);
   return absl::StrCat(text.substr(0, most), "... (", text.size() - most, " bytes more)");

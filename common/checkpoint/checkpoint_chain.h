@@ -11,9 +11,9 @@
 #include "proto/checkpoint.pb.h"
 
 // A checkpoint's chain: the checkpoints that its deltas of embedding tables build on
-// (docs/checkpoint_format.md). The first is the base. Their folders are beside the checkpoint's own, and a
-// manifest names each with the checksum of that one's manifest. So a chain is the one that was written, or it
-// is refused.
+// (docs/checkpoint_format.md). The first is the base. Their folders are beside the checkpoint's own. A
+// manifest names each of them, with the checksum of its manifest. So a chain that differs from the one that
+// was written is refused.
 namespace weir {
 
 // As many as checkpoint.table_deltas may ask for.

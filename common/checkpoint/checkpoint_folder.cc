@@ -34,8 +34,8 @@ bool IsOurs(absl::string_view name) {
          (absl::StartsWith(name, "shard-") && absl::EndsWith(name, ".safetensors"));
 }
 
-// Goes on until no such file is left, because a file that is renamed meanwhile has another name. A file that
-// is gone already is no error.
+// Continues until no such file is left, because a file that is renamed meanwhile has another name. A file
+// that is gone already is no error.
 absl::Status RemoveFiles(FileSystem& fs, const std::string& folder, bool (*which)(absl::string_view)) {
   for (bool found = true; found;) {
     found = false;

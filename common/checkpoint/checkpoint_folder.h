@@ -13,13 +13,13 @@
 
 // The folder of a job's checkpoints, which its coordinator keeps: DIR/step-00001200/ with a file of each
 // shard and manifest.json, which is written last (docs/checkpoint_format.md). All servers see the same
-// folder. One coordinator works there at a time. What a shard or coordinator that was taken for dead still
-// writes there never harms a checkpoint.
+// folder. One coordinator works there at a time. A shard or coordinator that was taken for dead, and still
+// writes there, never harms a checkpoint.
 //
-// A coordinator that hangs anywhere, and is replaced meanwhile, does no harm when it goes on, either. A
+// A coordinator that hangs anywhere, and is replaced meanwhile, does no harm when it continues, either. A
 // function that removes files, or makes a checkpoint of files, works in a folder that it holds
 // (FileSystem::OpenFolder) since before it last made sure that the job is still the caller's (Confirm). The
-// next coordinator does not go on in the folder that the old one was working in, but removes it
+// next coordinator does not continue in the folder that the old one was working in, but removes it
 // (job_store_on_disk.cc). So the old coordinator is left with a folder that no process sees any more.
 //
 // In object storage no folder can be held (FileSystem::HoldsFolders). There each attempt at a checkpoint has
@@ -43,7 +43,7 @@ std::string LogsFolder(const std::string& dir);
 // Whether some log has been begun there.
 absl::StatusOr<bool> HoldsLog(FileSystem& fs, const std::string& dir);
 // Lies in a checkpoint that was found damaged when its files were read: says which file, and what is wrong.
-// The checkpoint stays for people to look at, and no job goes on from it any more.
+// The checkpoint stays for people to look at, and no job continues from it any more.
 constexpr const char kDamagedName[] = "damaged.txt";
 
 struct CheckpointEntry {
@@ -68,7 +68,7 @@ struct FoundCheckpoint {
   // Newer checkpoints that were passed over, and why. For the log.
   std::vector<std::string> refused;
 };
-// What all files of a checkpoint take, without the manifest.
+// The bytes of all files of a checkpoint, without the manifest.
 uint64_t CheckpointBytes(const v1::CheckpointManifest& manifest);
 
 // Whether an error that came while a checkpoint was read means that its files are damaged or missing. Another
@@ -79,13 +79,14 @@ bool IsDamage(const absl::Status& status);
 // Above all steps.
 constexpr uint64_t kNoStep = ~uint64_t{0};
 // The newest checkpoint of a step below `below` whose manifest is undamaged, whose files are there in their
-// full lengths, and that was not found damaged before; the files' content is checked when it is loaded.
+// full lengths, and that was not found damaged before. The files' content is checked when it is loaded.
 // NotFound: there is none; says what was refused. Unimplemented: a newer program has written a checkpoint
 // that may be the newest. Unavailable: object storage cannot be reached.
 absl::StatusOr<FoundCheckpoint> LatestComplete(FileSystem& fs, const std::string& dir,
                                                uint64_t below = kNoStep);
-// The same for a path that people give: a folder of checkpoints, one checkpoint, or DIR/best, which is the
-// checkpoint in DIR that the newest one names as the best (CoordinatorState.best). NotFound: it names none.
+// LatestComplete() for a path that people give: a folder of checkpoints, one checkpoint, or DIR/best.
+// DIR/best is the checkpoint in DIR that the newest one names as the best (CoordinatorState.best). NotFound:
+// the newest one names none.
 absl::StatusOr<FoundCheckpoint> ResolveCheckpoint(FileSystem& fs, const std::string& path,
                                                   uint64_t below = kNoStep);
 // Whether the path is a folder of checkpoints, so that ResolveCheckpoint() takes the newest one in it.
@@ -114,16 +115,16 @@ absl::Status RemoveCheckpoint(FileSystem& fs, const std::string& folder, const C
 // Removes what was written of a checkpoint that failed. A checkpoint with a manifest stays as it is.
 absl::Status DiscardCheckpoint(FileSystem& fs, const std::string& folder, const Confirm& confirm = nullptr);
 
-// What a marked checkpoint's mark says, for people.
+// The text of a marked checkpoint's mark, for people.
 std::string WhyMarked(FileSystem& fs, const std::string& folder);
 // Marks a checkpoint as damaged. OK if it is marked already.
 absl::Status MarkDamaged(FileSystem& fs, const std::string& folder, const std::string& why);
 
-// Of the checkpoints up to step `newest`: keeps the newest `keep` >= 1 that LatestComplete would accept,
-// everything newer than the last of these, the checkpoint of step `best`, and the chains of all these
-// (checkpoint_chain.h). Removes the rest, failed checkpoints before the newest included, and temporary files
-// in those that stay. Called after the commit of `newest` has returned OK: only then is it certain that it
-// outlives a crash. Later ones are not touched: a coordinator that has taken over meanwhile may have made
+// Of the checkpoints up to step `newest`, keeps the newest `keep` >= 1 that LatestComplete would accept, and
+// everything newer than the last of these. Also keeps the checkpoint of step `best`, and the chains of all
+// these (checkpoint_chain.h). Removes the rest, failed checkpoints before the newest included, and temporary
+// files in those that stay. Called after the commit of `newest` has returned OK: only then is it certain that
+// it outlives a crash. Later ones are not touched: a coordinator that has taken over meanwhile may have made
 // them, and knows which it needs.
 absl::Status RemoveOldCheckpoints(FileSystem& fs, const std::string& dir, uint64_t newest, int keep,
                                   std::optional<uint64_t> best = std::nullopt);

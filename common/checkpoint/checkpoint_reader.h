@@ -44,9 +44,10 @@ class CheckpointReader {
     absl::Span<float> weights;
     std::vector<Slot> slots;  // in the optimizer's order
   };
-  // Loads what shard `shard` of `num_shards` needs to go on. If the checkpoint has the same number of shards,
-  // the state is that of the shard's own file, and no other file is read; else it is MergeShardStates() of
-  // all files (shard_state.h). FailedPrecondition: the model or the slots differ; names the first difference.
+  // Loads what shard `shard` of `num_shards` needs to continue. If the checkpoint has the same number of
+  // shards, the state is that of the shard's own file, and no other file is read; else it is
+  // MergeShardStates() of all files (shard_state.h). FailedPrecondition: the model or the slots differ; names
+  // the first difference.
   absl::StatusOr<v1::ShardState> LoadShard(const ModelSpec& model, uint32_t shard, uint32_t num_shards,
                                            const Target& target) const;
 
@@ -64,8 +65,9 @@ class CheckpointReader {
   size_t FindTable(const std::string& name) const;
   uint64_t RowsOf(size_t index) const;
   // Whether a job with these tables can take them from here. FailedPrecondition: names the first difference.
-  // To go on, name, dim, initial values and the kind of optimizer of each must agree; for weights alone the
-  // dim of each that is here, and a job may have others, which begin without rows.
+  // To continue a job, name, dim, initial values and the kind of optimizer of each table must agree. For
+  // weights alone, only the dim of each table that is here must agree, and a job may have other tables, which
+  // begin without rows.
   absl::Status CheckTables(const std::vector<v1::TableConfig>& tables, bool weights_only) const;
 
   // The version that a table (FindTable()) has for shard `shard` of `num_shards`: that of the same shard
@@ -80,14 +82,15 @@ class CheckpointReader {
     std::function<absl::Status(const TableEntries&)> counters;
   };
   // Loads what shard `shard` of `num_shards` has of a table (FindTable()), and nothing of one that is not
-  // here. What was handed out before an error is right, but not all.
+  // here. Rows that were handed out before an error are right, but they are not all.
   absl::Status LoadTable(size_t index, uint32_t shard, uint32_t num_shards, const TableTarget& target) const;
 
-  // Writes one safetensors file with all tensors in their shapes, each under all of its names, which PyTorch
-  // and others open, and for each table NAME/keys (I64, the bits of the keys) and NAME/values, a row for each
-  // key. Needs memory for the largest tensor of the model. An existing file is replaced once the new one is
-  // whole. `with`: a safetensors file whose tensors are added where the checkpoint has none of the name; ""
-  // is none. Returns how many were added. FailedPrecondition: that file has a tensor in another shape.
+  // Writes one safetensors file, which PyTorch and others open. It has all tensors in their shapes, each
+  // under all of its names, and for each table NAME/keys (I64, the bits of the keys) and NAME/values, a row
+  // for each key. Needs memory for the largest tensor of the model. An existing file is replaced once the new
+  // one is whole. `with`: a safetensors file whose tensors are added where the checkpoint has none of the
+  // name; "" is none. Returns how many were added. FailedPrecondition: that file has a tensor in another
+  // shape.
   absl::StatusOr<size_t> Export(const std::string& path, const std::string& with = "") const;
 
  private:

@@ -43,9 +43,9 @@ absl::StatusOr<v1::CheckpointFile> WriteShardFile(FileSystem& fs, const std::str
 
 // Makes a checkpoint of the files that all shards have written: checks that they fit together and are there,
 // then writes the manifest. The caller sets the manifest's step, incarnation, model, job and files (in any
-// order), and, if some file is a delta, the step of the checkpoint before as the only link of the chain; the
-// rest is filled in. After OK the checkpoint is durable. After an error from syncing the folder the
-// checkpoint may be there anyway. Calls `confirm` right before it writes the manifest's name
+// order). If some file is a delta, the caller also sets the step of the checkpoint before as the only link of
+// the chain. The rest is filled in. After OK the checkpoint is durable. After an error from syncing the
+// folder the checkpoint may be there anyway. Calls `confirm` right before it writes the manifest's name
 // (checkpoint_folder.h).
 absl::Status CommitCheckpoint(FileSystem& fs, const std::string& dir, v1::CheckpointManifest manifest,
                               const Confirm& confirm = nullptr);

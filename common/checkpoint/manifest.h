@@ -35,8 +35,8 @@ ModelSpec ModelOf(const v1::CheckpointManifest& manifest);
 Partition PartitionOf(const v1::CheckpointManifest& manifest);
 std::vector<std::string> SlotsOf(const v1::CheckpointManifest& manifest);
 
-// What the manifest records of a written file, a v1::CheckpointFile or v1::CheckpointTable, beside its name:
-// lengths and checksums. `tensors`: in their order in the file.
+// Records lengths and checksums of a written file in the manifest's entry for it, a v1::CheckpointFile or
+// v1::CheckpointTable. `tensors`: in their order in the file.
 template <typename File>
 void RecordWritten(const SafetensorsWriter::Checksums& sums, const std::vector<StoredTensor>& tensors,
                    File& file) {

@@ -14,9 +14,11 @@
 
 namespace weir {
 
-// The file format of the safetensors library: eight bytes with the header's length, little-endian; the
-// header, a JSON object with each tensor's type, shape and place, padded with spaces to a multiple of eight;
-// the tensors' bytes, one after another without a gap, little-endian and row-major.
+// The file format of the safetensors library:
+// - eight bytes with the header's length, little-endian;
+// - the header, a JSON object with each tensor's type, shape and place, padded with spaces to a multiple of
+//   eight;
+// - the tensors' bytes, one after another without a gap, little-endian and row-major.
 
 // The library's limit for a header, without the eight bytes in front of it.
 constexpr uint64_t kMaxSafetensorsHeader = 100'000'000;
@@ -42,8 +44,8 @@ struct StoredTensor {
 };
 
 // The content of a header. Invariant of a header that was read: the tensors are in the order of their bytes,
-// have distinct names, and follow one another without a gap from 0 to the end of the file; each has the bytes
-// that its type and shape ask for.
+// have distinct names, and follow one another without a gap from 0 to the end of the file. Each tensor has
+// the bytes that its type and shape ask for.
 struct SafetensorsHeader {
   std::vector<StoredTensor> tensors;
   std::map<std::string, std::string> metadata;

@@ -13,10 +13,10 @@
 
 namespace weir {
 
-// Reads a shard's rows of one table as they are after a chain of files, each sorted by bucket and key: of a
-// key the newest file that has it counts, be it with a row or as removed. Holds a chunk of each section of
-// each file. The errors are TableReader's, and DataLoss if the result is not as large as the newest file
-// says. Not thread-safe.
+// Reads a shard's rows of one table as they are after a chain of files, each sorted by bucket and key. For
+// each key the newest file that has the key counts, be it with a row or as removed. Holds a chunk of each
+// section of each file. The errors are TableReader's, and DataLoss if the result is not as large as the
+// newest file says. Not thread-safe.
 class TableChain {
  public:
   // `files`: FilesOfTable(); what they point to outlives the chain.
@@ -42,7 +42,7 @@ class TableChain {
       return bucket != other.bucket ? bucket < other.bucket : key < other.key;
     }
   };
-  // What is read of the rows, or of the counters.
+  // The reading of the rows, or of the counters.
   struct Merge {
     TableSection kept, removed;
     std::string name;
@@ -56,8 +56,9 @@ class TableChain {
   absl::Status Begin(Merge& merge);
   // Goes to the next entry; reads a chunk if it has to.
   absl::Status Advance(Cursor& cursor);
-  // Takes the lowest key, where of those cursors that are at it the newest counts; or, where one is alone at
-  // it, all that it has before the next key of another, up to `most` entries. False: there is none.
+  // Takes the lowest key: of the cursors that are at this key, the newest counts. If one cursor is alone at
+  // the key, takes all that this cursor has before the next key of another cursor, up to `most` entries.
+  // False: there is none.
   absl::StatusOr<bool> Take(Merge& merge, uint64_t most, TableEntries& entries);
 
   std::vector<TableReader> readers_;  // the oldest file first

@@ -9,8 +9,8 @@
 #include "proto/checkpoint_file.pb.h"
 
 // The layout of a file with a shard's rows of one embedding table (docs/checkpoint_format.md): sections of
-// entries by rising bucket (common/model/key_bucket.h) and key, in chunks, so that neither a writer nor a
-// reader holds more than a chunk of each. A chunk's columns are tensors.
+// entries by rising bucket (common/model/key_bucket.h) and key, in chunks. So neither a writer nor a reader
+// holds more than a chunk of each section. A chunk's columns are tensors.
 namespace weir {
 
 // In the order of the file. The last two are those of a delta.
@@ -50,11 +50,12 @@ size_t ColumnsOf(const v1::CheckpointTable& table, TableSection section);
 uint64_t CountTensors(const v1::CheckpointTable& table, TableSection section);
 uint64_t CountTensors(const v1::CheckpointTable& table);
 std::vector<StoredTensor> TensorsOfTable(const v1::CheckpointTable& table);
-// What the tensors of such a file take.
+// The bytes of the tensors of such a file.
 uint64_t TableBytes(const v1::CheckpointTable& table);
 // The version of a table in a shard's file.
 uint64_t VersionOfTable(const v1::CheckpointFile& file, const v1::CheckpointTable& table);
-// What the shard has at the version of the file, whether or not the file has all of it.
+// The number of rows, and of counters, that the shard has at the version of the file, whether or not the file
+// has all of them.
 uint64_t RowsOfShard(const v1::CheckpointTable& table);
 uint64_t CountersOfShard(const v1::CheckpointTable& table);
 

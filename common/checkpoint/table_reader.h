@@ -19,7 +19,7 @@ namespace weir {
 // the tensor if the damage lies in one. Not thread-safe.
 class TableReader {
  public:
-  // What is read of rows; what is left out stays empty. Keys and updates always are.
+  // The columns of rows that are read; the others stay empty. Keys and updates are always read.
   enum class Columns { kKeys, kValues, kAll };
 
   // `file`: of the shard that wrote the table. Both are of a manifest that was checked, and outlive the

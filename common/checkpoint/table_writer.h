@@ -16,8 +16,8 @@
 namespace weir {
 
 // Writes a shard's rows of one table for a checkpoint, as they are handed over, and holds no more of them
-// than a chunk. Adding takes no file, so that one thread may add what another one writes; one thread at a
-// time.
+// than a chunk. Adding takes no file, so one thread may add rows that another thread then writes. One thread
+// at a time uses the writer.
 class TableWriter {
  public:
   // Whose rows: `incarnation` is the shard's.
@@ -38,7 +38,7 @@ class TableWriter {
   void AddRow(uint64_t key, uint64_t updated, absl::Span<const float> words);
   void AddCounter(uint64_t key, uint64_t updated, uint32_t pushes);
   void AddRemoved(TableSection section, uint64_t key) { SectionOf(section).buffer.keys.push_back(key); }
-  // What was added and is not written yet fills a chunk: Write() is due.
+  // The entries that were added and are not written yet fill a chunk: Write() is due.
   bool due() const;
   // Writes the chunks that are whole.
   absl::Status Write();

@@ -17,7 +17,7 @@ void ToBfloat16(const float* in, void* out, size_t n);
 // values may lie in memory that another process writes.
 void FromBfloat16(const void* in, float* out, size_t n);
 
-// The same functions, built for one set of CPU instructions each.
+// Both functions, built for one set of CPU instructions.
 struct Bfloat16Level {
   const char* name;  // "plain", "avx2", "avx512"
   void (*to)(const float* in, void* out, size_t n);

@@ -299,9 +299,9 @@ absl::Status CheckServers(const Listing& listing, const Task& task) {
 }
 
 // A task without a cluster runs in one process only if it says so with an empty cluster, as TensorFlow does,
-// and is worker:0 or chief:0. A task whose cluster was forgotten must not train alone, nor one that was given
-// a part of a cluster without its servers, as Kubeflow's operator gives it to a chief and an evaluator of a
-// job with dynamic workers.
+// and is worker:0 or chief:0. A task whose cluster was forgotten must not train alone. Nor must a task that
+// was given a part of a cluster without its servers, as Kubeflow's operator gives it to a chief and an
+// evaluator of a job with dynamic workers.
 absl::Status CheckAlone(const JsonValue& root, const PlacedTask& placed) {
   const JsonMember* cluster = root.Find("cluster");
   if (cluster == nullptr) cluster = root.Find("sparseCluster");

@@ -73,14 +73,15 @@ struct TaskEnvironment {
 // is ignored. Errors are InvalidArgument with "source:line:column: field.path: what".
 absl::StatusOr<ClusterSpec> ParseClusterSpec(absl::string_view text, absl::string_view source);
 
-// The same of `cluster`, a value of --cluster: a file, or a line "dns:..." (dns_cluster.h).
+// The cluster that `cluster`, a value of --cluster, stands for: a file, or a line "dns:..." (dns_cluster.h).
+// Errors are those of ParseClusterSpec().
 absl::StatusOr<ClusterSpec> ReadClusterSpec(const std::string& cluster);
 
-// What this process is. `tf_config` is the variable's value or nullptr; `cluster` and `task` are flags, empty
-// if not given, and each wins over its part of TF_CONFIG. `cluster` is as for ReadClusterSpec; a task in its
-// file comes after --task and before TF_CONFIG's. `task` may be "pod": then `pod`'s name says which task of
-// the cluster this is, wherever the cluster comes from. nullopt: there is no cluster, so everything runs in
-// one process.
+// This process's task and cluster. `tf_config` is the variable's value or nullptr; `cluster` and `task` are
+// flags, empty if not given, and each wins over its part of TF_CONFIG. `cluster` is as for ReadClusterSpec; a
+// task in its file comes after --task and before TF_CONFIG's. `task` may be "pod": then `pod`'s name says
+// which task of the cluster this is, wherever the cluster comes from. nullopt: there is no cluster, so
+// everything runs in one process.
 absl::StatusOr<std::optional<TaskEnvironment>> FromEnvironment(const char* tf_config,
                                                                const std::string& cluster,
                                                                const std::string& task, const Pod& pod);

@@ -13,7 +13,7 @@ namespace weir {
 // N of "cuda:N". nullopt: `device` is no such name.
 std::optional<int> CudaIndex(absl::string_view device);
 
-// What --device says, as a list: {"auto"} alone, or one name for each replica of the model: "cpu" or
+// The value of --device as a list: {"auto"} alone, or one name for each replica of the model: "cpu" or
 // "cuda:N", all of one kind. A name may come twice: two replicas on one device. InvalidArgument says what was
 // seen and what is allowed.
 absl::StatusOr<std::vector<std::string>> ParseDevices(absl::string_view text);

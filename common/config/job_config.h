@@ -22,8 +22,8 @@ namespace weir {
 absl::StatusOr<v1::JobConfig> ParseJobConfig(absl::string_view text, absl::string_view source,
                                              const std::vector<std::string>& overrides = {});
 
-// The same for a file, whose paths (data.*, checkpoint.*) become absolute: relative ones start at the file's
-// folder (an override's too), "~" is the home folder.
+// ParseJobConfig() for a file, whose paths (data.*, checkpoint.*) become absolute. Relative paths, also those
+// of overrides, start at the file's folder; "~" is the home folder.
 absl::StatusOr<v1::JobConfig> LoadJobConfig(const std::string& path,
                                             const std::vector<std::string>& overrides = {});
 // Makes the paths of a config from ParseJobConfig() absolute: relative ones start at `folder`, or at the

@@ -97,7 +97,7 @@ class Cursor {
       default:
         break;
     }
-    // A number. "01" is two numbers, because no number goes on after a leading 0.
+    // A number. "01" is two numbers, because a leading 0 ends a number.
     if (token[end] == '-') ++end;
     if (absl::StartsWith(token.substr(end), "0")) {
       ++end;

@@ -28,7 +28,7 @@ inline std::vector<const char*> OptimizerSlots(v1::OptimizerConfig::Kind kind) {
   return {};
 }
 
-// What the optimizer of a table keeps beside a row's values, in its order.
+// A slot that the optimizer of a table keeps beside a row's values, in the optimizer's order.
 struct RowSlotKind {
   enum class Words {
     kOfValues,  // a float32 for each value

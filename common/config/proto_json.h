@@ -17,8 +17,8 @@ namespace weir {
 enum class UnknownFields { kRefuse, kIgnore };
 
 // Fills `message`, which is empty. Unknown fields (unless ignored), wrong types and values out of their
-// limits become problems; what could be read is set anyway. A field is present in `message` only if it
-// is in `value`.
+// limits become problems; what could be read is set anyway. A field is present in `message` only if it is in
+// `value`.
 void ReadProto(const JsonValue& value, const std::string& path, google::protobuf::Message* message,
                ConfigProblems* problems, UnknownFields unknown = UnknownFields::kRefuse);
 

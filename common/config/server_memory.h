@@ -32,8 +32,9 @@ struct ServerMemory {
 // For a job of so many workers.
 ServerMemory ServerMemoryOf(const v1::JobConfig& config, uint32_t workers);
 
-// The servers, of so many, that hold a part of the model: the first ones, so that each has at least
-// server.min_shard_kib of weights; with embedding tables all, as each holds a part of the tables' rows.
+// The number of servers, of so many, that hold a part of the model: the first servers, so that each has at
+// least server.min_shard_kib of weights. With embedding tables all servers do, as each holds a part of the
+// tables' rows.
 uint32_t ServersWithPart(const v1::JobConfig& config, int64_t elements, uint32_t servers);
 
 // The bytes of the rows on each server in the tables that have max_rows, when they have as many: with their
@@ -61,10 +62,10 @@ MemoryLimit MemoryLimitOf(const v1::JobConfig& config, uint64_t machine_bytes);
 // "39.0 MiB"
 std::string MemoryText(double bytes);
 
-// Checks that a server can do one step at all, with all rows of tables that have max_rows, with
-// server.memory_limit_mib, or with `machine_bytes` where these are less (0: not known), in a job of `workers`
-// workers whose model lies on so many servers, if no client reads, nothing is saved, and no two pushes arrive
-// at once. InvalidArgument: it cannot; says the sum and the limit.
+// Checks that a server can do one step at all with server.memory_limit_mib, or with `machine_bytes` where
+// these are less (0: not known). The job has `workers` workers, its model lies on so many servers, and tables
+// that have max_rows have all these rows. No client reads, nothing is saved, and no two pushes arrive at
+// once. InvalidArgument: it cannot; says the sum and the limit.
 absl::Status CheckServerMemory(const v1::JobConfig& config, uint32_t workers, int64_t elements,
                                uint64_t servers, uint64_t machine_bytes);
 

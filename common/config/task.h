@@ -18,7 +18,7 @@ struct Task {
 
 inline bool operator==(const Task& a, const Task& b) { return a.type == b.type && a.index == b.index; }
 
-// What Task::type may be, for messages.
+// The values of Task::type, for messages.
 inline constexpr absl::string_view kTaskTypes = "ps, worker, chief (or master), evaluator";
 
 // "ps:0" and so on; "chief" alone is "chief:0". InvalidArgument names `source`, such as "--task".

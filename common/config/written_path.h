@@ -13,8 +13,8 @@ namespace weir {
 //   ~ and ~/x             the home folder, and x in it (HOME)
 //   s3://BUCKET/PREFIX    itself: object storage
 //
-// What only a shell replaces ($NAME, ${NAME}, ~user), other schemes and file:// with a host are refused by
-// name, so that no folder is made that bears such a name.
+// Text that only a shell replaces ($NAME, ${NAME}, ~user), other schemes, and file:// with a host are refused
+// by name. So no folder gets such a name.
 
 // Without file://. "~" stays, since another machine may read the path. InvalidArgument: the path is refused.
 absl::StatusOr<std::string> CheckedPath(absl::string_view path);

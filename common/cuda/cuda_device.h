@@ -9,7 +9,7 @@
 
 namespace weir::cuda {
 
-// What this host offers to CUDA. Looking takes no memory on a device and sets nothing up there. Thread-safe.
+// The host's CUDA devices. Looking takes no memory on a device and sets nothing up there. Thread-safe.
 
 // "13.0"
 std::string VersionString(int version);

@@ -9,8 +9,8 @@ namespace weir {
 // together (quotas, expiry), so that no decision depends on S.
 inline constexpr uint32_t kKeyBuckets = 65536;
 
-// A bijection of 64 bits whose output bits all depend on all input bits: the first number of SplitMix64 with
-// the key as its state (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA
+// A bijection of 64 bits whose output bits all depend on all input bits. It is the first number of SplitMix64
+// with the key as its state (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA
 // 2014). The hash is part of the format of checkpoints and of the wire, so it must never change.
 constexpr uint64_t HashKey(uint64_t key) {
   uint64_t x = key + 0x9e3779b97f4a7c15;

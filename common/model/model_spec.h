@@ -15,8 +15,8 @@ enum class TensorKind {
   kBuffer,     // a push holds its new value, which is assigned (running statistics)
 };
 
-// How version 0 of a tensor is made: a pure function of (seed, tensor name, element), so that any shard can
-// make its own elements and need not receive them; or kUploaded: a worker uploads the values.
+// How version 0 of a tensor is made. It is a pure function of (seed, tensor name, element), so that any shard
+// can make its own elements and need not receive them. Or it is kUploaded: a worker uploads the values.
 struct Initializer {
   enum class Kind { kConstant, kNormal, kUniform, kUploaded };
   Kind kind = Kind::kConstant;
@@ -53,10 +53,12 @@ struct ModelSpec {
   std::vector<TensorSpec> tensors;
 
   int64_t elements() const;
-  // Position of a tensor's first element in the address space. tensor <= tensors.size(); the size itself
-  // gives elements().
+  // Position of a tensor's first element in the address space. The number of tensors stands for the end:
+  // elements().
+  // Requires: tensor <= tensors.size().
   int64_t offset(size_t tensor) const;
-  // The tensor that holds an element. element < elements(). Skips empty tensors.
+  // The tensor that holds an element. Skips empty tensors.
+  // Requires: element < elements().
   size_t TensorAt(int64_t element) const;
   // "dense_0/weight[12]" for an element of the address space; for messages.
   std::string Describe(int64_t element) const;
@@ -64,12 +66,14 @@ struct ModelSpec {
   // A worker uploads the initial values of all tensors (of a valid model: else of none).
   bool uploaded() const;
 
-  // InvalidArgument: no tensors, an empty or repeated name (aliases are names, too), a shape with a number <
-  // 1, a model beyond the limits, or one that is uploaded in part.
+  // Checks the model.
+  // Errors: InvalidArgument: no tensors, an empty or repeated name (aliases are names, too), a shape with a
+  // number < 1, a model beyond the limits, or one that is uploaded in part.
   absl::Status Validate() const;
   // Over names, shapes, kinds and initializers; equal on every machine. kUploaded counts as zeros: who only
-  // reads, and who goes on from a checkpoint, need not know where the job's initial values came from. Aliases
-  // do not count: a model that ties its weights has the tensors of one that does not know the other names.
+  // reads, and a job that continues from a checkpoint, need not know where the job's initial values came
+  // from. Aliases do not count: a model that ties its weights has the tensors of one that does not know the
+  // other names.
   uint64_t Hash() const;
   // "" if the two are equal, else the first difference in words, `this` as "expected" and `other` as "got".
   // kUploaded counts as zeros here, too.

@@ -10,7 +10,7 @@
 #include "absl/types/span.h"
 #include "common/base/sha256.h"
 
-// What the rows of embedding tables are, as one hash: the same for any number of shards (docs/tables.md).
+// One hash of the rows of embedding tables: the same for any number of shards (docs/tables.md).
 namespace weir {
 
 // 32 bytes that the keys and values of a table's rows determine: the exclusive or of a SHA-256 for each

@@ -34,8 +34,8 @@ sockaddr_storage EndAt(const Ip& ip, uint16_t port);
 // it likes.
 std::string HostOf(Ip ip);
 
-// What a host's name, or its address as text, stands for: in the resolver's order, each once. Empty: the name
-// does not resolve. Where no DNS server answers, the resolver may take a minute.
+// The addresses that a host's name, or its address as text, stands for: in the resolver's order, each once.
+// Empty: the name does not resolve. Where no DNS server answers, the resolver may take a minute.
 std::vector<Ip> Resolve(const std::string& host);
 
 // Whether only this machine's own processes reach a server that listens there: the host is an address of the

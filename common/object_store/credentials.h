@@ -14,9 +14,9 @@ namespace weir {
 
 // The keys with which requests to object storage are signed: those of the environment, or temporary ones that
 // AWS's Security Token Service (STS) gives for a token in a file (S3Settings::WebIdentity). Temporary keys
-// are replaced when three quarters of their time are over, by one caller, while others go on with the old
-// ones. As long as these are valid, a failure to get new ones harms nobody, and is tried again. The file is
-// read each time, since the token in it is replaced, too.
+// are replaced when three quarters of their time are over, by one caller, while others use the old ones. As
+// long as these are valid, a failure to get new ones harms nobody, and is tried again. The file is read each
+// time, since the token in it is replaced, too.
 //
 // Thread-safe.
 class Credentials {

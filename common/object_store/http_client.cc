@@ -135,7 +135,7 @@ std::string PercentEncode(absl::string_view text, absl::string_view keep) {
 }
 
 // A connection that stays open, for one transfer at a time. The connection is a multi handle's, and each
-// transfer has an easy handle of its own: libcurl before 8.1.1 reads freed memory when an easy handle is used
+// transfer has an easy handle of its own. libcurl before 8.1.1 reads freed memory when an easy handle is used
 // again and the first header of the answer begins with a blank (issue 11101 of curl).
 class HttpClient::Handle {
  public:

@@ -59,7 +59,7 @@ std::string PercentEncode(absl::string_view text, absl::string_view keep = "");
 class HttpClient {
  public:
   struct Options {
-    // What signatures are made for.
+    // The signatures' scope.
     std::string region, service;
     absl::Duration connect_timeout = absl::Seconds(5);
     CaBundle ca = {};

@@ -13,13 +13,12 @@ class ObjectStore;
 //
 // In object storage
 // - a file is an object. It is made by Stage() alone, is there as soon as it is published, and is durable
-// then.
-//   Create() and Rename() are refused.
+//   then. Create() and Rename() are refused.
 // - a folder is a prefix: it exists if there is something in it. It cannot be held.
 // - an object without any content is a reservation (FileSystem::Reserve).
 // - RemoveFolder() also frees what uploads that were begun in the folder have left.
 std::unique_ptr<FileSystem> WithObjectStorage(FileSystem& disk);
-// The same, with the machine's own disk. Lives for ever.
+// WithObjectStorage() over the machine's own disk. Lives for ever.
 FileSystem& AnyStorage();
 
 // Object storage alone.

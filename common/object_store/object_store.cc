@@ -25,8 +25,8 @@ constexpr char kTokenHeader[] = "x-amz-meta-weir-put";
 // From this many failures on, each one is logged. So many tries are made however long one takes, since the
 // whole process may have been stopped meanwhile.
 constexpr int kPatience = 3;
-// Of one list; a page has 1000 entries. A store that always says that there is more would keep its caller
-// for ever.
+// Of one list; a page has 1000 entries. A store that always says that there is more would keep its caller for
+// ever.
 constexpr int kMostPages = 1000;
 
 std::string Unescape(absl::string_view text) {
@@ -61,8 +61,8 @@ pugi::xml_node ParseXml(const HttpAnswer& answer, const char* root, pugi::xml_do
   return whole ? xml->child(root) : pugi::xml_node();
 }
 
-// Whether a list goes on that is truncated after so many pages. `moves`: it says where it goes on, and that
-// is not where it was.
+// Whether to continue a list that is truncated after so many pages. `moves`: it says where it continues, and
+// that is not where it was.
 absl::Status CheckGoesOn(const std::string& what, bool moves, int pages) {
   if (!moves) {
     return absl::FailedPreconditionError(

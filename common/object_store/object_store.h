@@ -20,10 +20,10 @@ namespace weir {
 // Object storage that speaks S3: whole objects under keys, which are replaced, read and removed, and, which
 // all else rests on, are put only if a condition holds. Thread-safe; calls block.
 //
-// A request that fails in a way that may pass (no connection, a cut or stalled one, 500, 503 SlowDown and
-// their like; s3_errors.cc has a table of them) is sent again, after waits that grow and vary, up to
-// Options::limit. A conditional put whose answer was lost would then find its own object in its way: each put
-// bears a random token, which tells that object apart from any other.
+// If a request fails in a way that may pass, it is sent again, after waits that grow and vary, up to
+// Options::limit. Such failures are no connection, a cut or stalled one, 500, 503 SlowDown and their like;
+// s3_errors.cc has a table of them. A conditional put whose answer was lost would then find its own object in
+// its way: each put bears a random token, which tells that object apart from any other.
 //
 // Errors name the object, the server's reason and, where there is something to do, what. NotFound: no such
 // object. AlreadyExists, Aborted: the condition did not hold. PermissionDenied. FailedPrecondition: no such
@@ -39,7 +39,8 @@ class ObjectStore {
     absl::Duration silence = absl::Seconds(20);
     absl::Duration try_limit = absl::Seconds(30);
     double slowest = 256 << 10;
-    // The same for the end of an upload in parts, in which a store may be silent while it joins them.
+    // `silence` and `try_limit` of the request that ends an upload in parts: a store may be silent while it
+    // joins the parts.
     absl::Duration complete_limit = absl::Minutes(5);
     // From the fourth on, no try begins later than this after the first. 0: there is one try.
     absl::Duration limit = absl::Seconds(30);
@@ -49,7 +50,7 @@ class ObjectStore {
   };
   explicit ObjectStore(Options options);
 
-  // What must hold for a put to take effect; what is there under the key when it does.
+  // The condition under which a put takes effect: the object that is there under the key.
   struct Condition {
     enum Kind { kAnything, kNothing, kThisVersion };
     Kind kind = kAnything;
@@ -74,7 +75,7 @@ class ObjectStore {
   struct Listing {
     // Keys that begin with the prefix and have no further '/', without the prefix.
     std::vector<std::pair<std::string, uint64_t>> objects;  // and their sizes
-    // What follows the prefix up to the next '/', of all other keys.
+    // Of all other keys, the part from the prefix up to the next '/'.
     std::vector<std::string> folders;
   };
   // FailedPrecondition: there are too many, more than a million or so.
@@ -111,7 +112,7 @@ class ObjectStore {
   // The store calls this machine's clock wrong: later requests bear the store's time. Returns both times, ";
   // ...".
   std::string SetClock(const HttpAnswer& answer);
-  // What came of a conditional put that was sent with this token and ended with `sent`: an earlier try, or
+  // The outcome of a conditional put that was sent with this token and ended with `sent`: an earlier try, or
   // one without an answer, may have taken effect.
   absl::Status Settle(const ObjectName& name, const std::string& token, const Condition& condition,
                       const absl::Status& sent);

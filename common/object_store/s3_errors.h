@@ -10,14 +10,14 @@
 
 namespace weir {
 
-// What an answer of object storage that is no success means.
+// The meaning of an answer of object storage that is no success.
 struct S3Error {
   // The answer's own code, "NoSuchKey"; empty: it has none, as that to a HEAD.
   std::string code;
   // HTTP status, code and message.
   std::string text;
 
-  // The same request may succeed later.
+  // The request may succeed later, as it is.
   bool may_pass = false;
   // Only with other keys: they have expired.
   bool expired = false;

@@ -7,7 +7,7 @@
 namespace weir {
 
 // Reads the command line of a program, and adds --version to it. nullopt: the program runs. Otherwise its
-// exit code: help or the version was asked for and printed, or the command line is bad (kExitUsage), and
+// exit code: help or the version was asked for and printed, or the command line is bad (kExitUsage). Then
 // standard error says what is wrong with it, what is allowed there, and what was probably meant. The values
 // of options of the types FILE and DIR are paths as people write them (common/config/written_path.h), and
 // become plain ones.

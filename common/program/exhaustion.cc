@@ -79,7 +79,7 @@ void OnAbort(int) {
 void EndOnExhaustion() {
   std::set_terminate(OnUncaught);
   struct sigaction action = {};
-  action.sa_handler = OnAbort;  // abort() goes on when it returns
+  action.sa_handler = OnAbort;  // abort() continues when it returns
   sigaction(SIGABRT, &action, nullptr);
 }
 

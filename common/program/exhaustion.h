@@ -2,10 +2,10 @@
 
 namespace weir {
 
-// From now on a program that finds no memory on any of its threads, or no thread where a library wants one,
-// says so and exits with kExitInternal, instead of the abort that an exception causes which nobody takes.
-// Other such exceptions are faults of the program, and still abort. Called first in main; not in a library,
-// which must not end the program of its user.
+// From now on the program exits with kExitInternal, and says why, if one of its threads finds no memory, or
+// if a library gets no thread. Without this call, an exception that nobody catches would abort it. Other such
+// exceptions are faults of the program, and still abort. Called first in main; not in a library, which must
+// not end the program of its user.
 void EndOnExhaustion();
 
 }  // namespace weir

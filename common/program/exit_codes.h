@@ -9,7 +9,7 @@ namespace weir {
 enum ExitCode {
   kExitOk = 0,
   kExitUsage = 64,      // bad command line
-  kExitInternal = 70,   // a fault of the program, or training that cannot go on (non-finite gradients)
+  kExitInternal = 70,   // a fault of the program, or training that cannot continue (non-finite gradients)
   kExitStorage = 74,    // the job's results could not be written, a full disk say: make room first
   kExitConfig = 78,     // bad config, cluster spec, data or address: trying again will not help
   kExitPeerLost = 138,  // a peer was lost: try again

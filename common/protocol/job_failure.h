@@ -36,7 +36,7 @@ v1::FailureKind KindOf(const absl::Status& status);
 // `status` with another text; its code and its kind stay.
 absl::Status Reworded(const absl::Status& status, absl::string_view text);
 
-// What a call that failed with `status` sends beside code and text: v1.StatusDetails, serialized. Empty:
+// The v1.StatusDetails, serialized, that a call which failed with `status` sends beside code and text. Empty:
 // nothing.
 std::string DetailsOf(const absl::Status& status);
 // The status of a call that failed, which has some text. `details` that cannot be read are ignored.
@@ -63,7 +63,7 @@ absl::Status StorageFailure(absl::string_view why);
 // FAILURE_LOST_PEER.
 absl::Status LostPeer(absl::string_view why);
 
-// FAILURE_DRAINED: all that was done is saved, and the job goes on from there when it is started again.
+// FAILURE_DRAINED: all that was done is saved, and the job continues from there when it is started again.
 absl::Status Drained(absl::string_view why);
 
 // FAILURE_FENCED: another ps:0 has the job.

@@ -7,13 +7,13 @@
 #include "absl/strings/string_view.h"
 #include "proto/model.pb.h"
 
-// Which job a process takes part in (v1::JobIdentity). Two jobs may have the same name, config, model, ranks
+// The job that a process belongs to (v1::JobIdentity). Two jobs may have the same name, config, model, ranks
 // and clocks; their identities differ.
 namespace weir {
 
 // "job 'digits' (00c0ffee00c0ffee)"; of an unset identity, "no job yet".
 std::string Describe(const v1::JobIdentity& job);
-// The same where only the id is known: "a job with the id 00c0ffee00c0ffee".
+// Describes a job of which only the id is known: "a job with the id 00c0ffee00c0ffee".
 std::string DescribeJob(uint64_t id);
 
 // Whether two processes may be of one job. An unset identity, or one without an id, comes from a process that

@@ -11,8 +11,8 @@
 
 namespace weir {
 
-// What one client may have of a server, or all clients together: the limits of docs/security.md that a client
-// reaches by what it has open or has asked for already.
+// The limits of docs/security.md, of one client or of all clients together, that a client reaches by what it
+// has open or has asked for already.
 enum class Limit {
   kConnections,
   kConnectionsOfHost,

@@ -4,8 +4,8 @@
 
 namespace weir {
 
-// What the parts of Weir need to know about a mode (docs/concepts.md). ps_server/consistency/policy.h says
-// how a mode couples workers on a shard.
+// The traits of a mode (docs/concepts.md) that the parts of Weir need to know. ps_server/consistency/policy.h
+// says how a mode couples workers on a shard.
 struct ModeTraits {
   // A whole step takes effect at once: the coordinator commits it on all shards, so that all have the same
   // version, which counts steps. A lost server takes the whole job back to the last checkpoint. Otherwise
@@ -39,8 +39,8 @@ inline const ModeTraits& TraitsOf(const v1::JobConfig& config) {
   return TraitsOf(config.consistency().mode());
 }
 
-// Whether the rows of embedding tables go their own way: those of a push take effect when it has arrived
-// whole, whatever its dense values wait for, and pulls of rows alone wait for nobody (docs/tables.md).
+// Whether the rows of embedding tables go their own way (docs/tables.md). The rows of a push take effect when
+// the push has arrived whole, whatever its dense values wait for. Pulls of rows alone wait for nobody.
 inline bool RowsOnArrival(const v1::JobConfig& config) {
   return config.consistency().tables() == v1::ConsistencyConfig::TABLES_ASYNC;
 }

@@ -13,13 +13,14 @@ namespace weir {
 // The client speaks first, and may send more later: a ClientMessage with the descriptor of each segment that
 // it has for gradients. No segment may be named on the wire before the server has sent kAccepted for it.
 // kRefused ends the connection. After the first kAccepted the server sends its segments of weights, each
-// once: those that are there, and each new one when it is made, perhaps only after the first message on the
-// wire that names it. A side that closes the socket takes back what it gave; what is mapped stays readable.
+// once: the segments that are there, and each new segment when it is made. A new segment may come only after
+// the first message on the wire that names it. A side that closes the socket takes back the memory that it
+// gave; memory that is mapped stays readable.
 //
 // The messages of the data stream themselves can travel over rings in shared memory
-// (common/shared_memory/message_ring.h). Then the client's bells come before its first segment, and that
-// segment begins with the client's RingArea. A server that takes part sends its bells and its own RingArea
-// before the first kAccepted.
+// (common/shared_memory/message_ring.h). Then the client's doorbells come before its first segment, and that
+// segment begins with the client's RingArea. A server that uses rings sends its doorbells and its own
+// RingArea before the first kAccepted.
 
 constexpr uint64_t kSegmentMagic = 0x33304d4853524557;  // "WERSHM03"
 

@@ -24,7 +24,7 @@ namespace weir {
 // the thread waits, is the user's.
 //
 // While there is no shared work, the thread waits in the completion queue. A thread cannot wait for the queue
-// and for a doorbell at once, so from the first shared work on it waits for the doorbell, and a thread of the
+// and for a doorbell at once. So from the first shared work on it waits for the doorbell. A thread of the
 // loop's own takes the queue's events, which are then few, and passes them on.
 //
 // The tags of all operations on the queue are GrpcEvents. One thread at a time calls HandleNext(); it may be

@@ -15,9 +15,10 @@
 
 namespace weir {
 
-// How a job's TCP connections are secured: by mutual TLS 1.3, or not at all, so that they belong on a network
-// of the job's own; a call proves that it is of the job by the job's token then (common/rpc/grpc_token.h).
-// Unix sockets are in the clear: they check their peer's user (common/net/local_socket.h).
+// How a job's TCP connections are secured: by mutual TLS 1.3, or not at all. Without TLS they belong on a
+// network of the job's own, and a call proves by the job's token that it is of the job
+// (common/rpc/grpc_token.h). Unix sockets are in the clear: they check their peer's user
+// (common/net/local_socket.h).
 //
 // Every program that links this file refuses what is older than TLS 1.3.
 //

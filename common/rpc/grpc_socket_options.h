@@ -22,7 +22,7 @@ namespace weir {
 // Unix: a send buffer as large as the system allows this user (net.core.wmem_max), up to 4 MiB. TCP grows its
 // buffer by itself; a Unix socket's stays at 208 KiB, which halves its speed.
 
-// What gRPC offers for this has no stable ABI. With a gRPC of a version that is not known to fit, a client's
+// gRPC's functions for this have no stable ABI. With a gRPC of a version that is not known to fit, a client's
 // sockets, and a server's at a Unix address, keep the system's options, and a warning says so.
 
 // Whether the ABI is that of this version: "1.51.1".

@@ -9,8 +9,7 @@ namespace weir {
 
 // Codes of absl::Status and gRPC are the same numbers. The kind of a failure (common/protocol/job_failure.h)
 // travels along. A very long message is shortened. A failure without a message gets one, which says how
-// `call`
-// ("weir.v1.Coordinator/Join") ended: gRPC itself gives none for a call that a server does not have.
+// `call` ("weir.v1.Coordinator/Join") ended: gRPC itself gives none for a call that a server does not have.
 grpc::Status ToGrpc(const absl::Status& status);
 absl::Status FromGrpc(const grpc::Status& status, absl::string_view call);
 

@@ -10,7 +10,7 @@
 
 namespace weir {
 
-// What a certificate lets a process do in a job (docs/security.md).
+// A role: a certificate names the role that its process has in a job (docs/security.md).
 enum class Role { kWorker, kServer, kReader, kAdmin };
 
 // Who a process is, as a subject alternative name (SAN) of its certificate says:

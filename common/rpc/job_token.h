@@ -14,7 +14,9 @@ namespace weir {
 // but not those who can listen on the network.
 //
 // At least 128 bits, as hexadecimal digits. Never part of a command line, an environment variable, a log or
-// an error. Thread-safe to read.
+// an error.
+//
+// Thread safety: const functions are thread-safe.
 class JobToken {
  public:
   // No token: the job has no secret.
@@ -22,12 +24,14 @@ class JobToken {
 
   // A fresh token.
   static absl::StatusOr<JobToken> Random();
-  // Reads the token in this file, a line of hexadecimal digits. FailedPrecondition: there is no such file, it
-  // holds something else, or others may read it (ReadPrivateFile).
+  // Reads the token in this file, a line of hexadecimal digits.
+  // Errors: FailedPrecondition: there is no such file, it holds something else, or others may read it
+  // (ReadPrivateFile).
   static absl::StatusOr<JobToken> Read(const std::string& path);
-  // The same, but no token if the path is empty.
+  // Read(), but no token if the path is empty.
   static absl::StatusOr<JobToken> ReadIfGiven(const std::string& path);
-  // Makes the file, for this user alone. AlreadyExists: the name is taken.
+  // Makes the file, for this user alone.
+  // Errors: AlreadyExists: the name is taken.
   absl::Status Write(const std::string& path) const;
 
   bool empty() const { return digits_.empty(); }
@@ -36,8 +40,8 @@ class JobToken {
   // Returns whether that is this token's Authorization(); false for no token. Any text of one length takes
   // equally long.
   bool Authorizes(absl::string_view authorization) const;
-  // The same for the header "Authorization" of HTTP, in which browsers send the token as the password of a
-  // user ("Basic", RFC 7617).
+  // Authorizes() for the header "Authorization" of HTTP, in which browsers send the token as the password of
+  // a user ("Basic", RFC 7617).
   bool AuthorizesHttp(absl::string_view authorization) const;
 
  private:

@@ -44,8 +44,9 @@ struct CertificateInfo {
 // As IdentityOf(), for an OpenSSL certificate.
 absl::StatusOr<Identity> IdentityOfCertificate(X509* certificate);
 
-// Reads the first certificate of a PEM file. FailedPrecondition: there is no such file, it holds no
-// certificate, or the certificate has no identity.
+// Reads the first certificate of a PEM file.
+// Errors: FailedPrecondition: there is no such file, it holds no certificate, or the certificate has no
+// identity.
 absl::StatusOr<CertificateInfo> ReadCertificate(const std::string& path);
 
 // When this certificate, in PEM, ends. InfinitePast(): the text is not a certificate.
@@ -54,15 +55,16 @@ absl::Time EndOfCertificate(const std::string& pem);
 // A process's part in its job's mutual TLS. Immutable; the files may change under it.
 class Tls {
  public:
-  // Null if no file is named. FailedPrecondition, naming the file: some of them are not named or cannot be
-  // read; the key is not the certificate's, or others may read it; the certificate is not valid now, is not
+  // Null if no file is named.
+  // Errors: FailedPrecondition, naming the file: a file is not named or cannot be read; the key is not the
+  // certificate's, or others may read it. FailedPrecondition, too: the certificate is not valid now, is not
   // signed by one of the CAs, may not be used on both ends of a connection, or has no identity.
   static absl::StatusOr<std::shared_ptr<const Tls>> ReadIfGiven(TlsFiles files);
 
   const TlsFiles& files() const { return files_; }
   // Who this process is.
   const Identity& identity() const { return identity_; }
-  // FailedPrecondition: the process is somebody else; the message says which certificate is needed.
+  // Errors: FailedPrecondition: the process is somebody else; the message says which certificate is needed.
   absl::Status CheckIs(Role role, uint32_t index) const;
   // When the certificate that is in the file now ends; InfinitePast(): it cannot be read.
   absl::Time expiry() const;

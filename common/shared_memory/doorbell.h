@@ -11,7 +11,7 @@
 
 namespace weir {
 
-// A bell in shared memory: one thread sleeps on it, and threads of any process on the machine wake that
+// A doorbell in shared memory: one thread sleeps on it, and threads of any process on the machine wake that
 // thread (a futex). It costs its ringers no system call while the thread is awake.
 //
 // The thread sleeps so that no work is overlooked:
@@ -20,15 +20,15 @@ namespace weir {
 //   if (there is no work) bell.Sleep(armed, until);
 //   bell.Disarm();
 //
-// Who leaves work writes it first and rings then. A process that does not keep to this can delay the thread
-// until the end of its sleep, or wake it for nothing, and no more.
+// A thread that leaves work writes the work first and rings then. A process that does not keep to this order
+// can delay the sleeping thread until the end of its sleep, or wake it for nothing, and no more.
 class alignas(64) Doorbell {
  public:
   using Steady = std::chrono::steady_clock;
 
   // Work that was left before this call is seen after it; work that is left later ends Sleep().
   uint32_t Arm();
-  // Returns when the bell has rung since Arm(), at `until`, or sooner.
+  // Returns when the doorbell has rung since Arm(), at `until`, or sooner.
   void Sleep(uint32_t armed, Steady::time_point until);
   void Disarm() { asleep_.store(0, std::memory_order_relaxed); }
 
@@ -39,7 +39,7 @@ class alignas(64) Doorbell {
   std::atomic<uint32_t> asleep_{0};
 };
 
-// The bells of a process, in a page that other processes map, too. The page has a fixed size, so that no
+// The doorbells of a process, in a page that other processes map, too. The page has a fixed size, so that no
 // process can take it from the others. Thread-safe.
 class DoorbellPage {
  public:
@@ -47,7 +47,7 @@ class DoorbellPage {
 
   // ResourceExhausted or another error of the system: there is no such memory.
   static absl::StatusOr<std::shared_ptr<DoorbellPage>> Create();
-  // Maps another process's page. FailedPrecondition: `fd` is not a page of bells.
+  // Maps another process's page. FailedPrecondition: `fd` is not a page of doorbells.
   static absl::StatusOr<std::shared_ptr<DoorbellPage>> Open(UniqueFd fd);
   ~DoorbellPage();
   DoorbellPage(const DoorbellPage&) = delete;
@@ -55,7 +55,7 @@ class DoorbellPage {
 
   // For handing over; only the maker keeps it.
   int fd() const { return fd_.get(); }
-  // nullptr: there is no bell of this number.
+  // nullptr: there is no doorbell of this number.
   Doorbell* Bell(uint32_t number) const { return number < kBells ? bells_ + number : nullptr; }
 
  private:

@@ -13,8 +13,8 @@
 
 namespace weir {
 
-// What one end of a connection over shared memory writes, and the other end reads only. It lies in a segment
-// of the writing end.
+// The memory that one end of a connection over shared memory writes, and that the other end only reads. It
+// lies in a segment of the writing end.
 struct RingArea {
   static constexpr uint64_t kBytes = 64 << 10;  // a power of two
   static constexpr uint32_t kNoBell = UINT32_MAX;
@@ -22,7 +22,7 @@ struct RingArea {
   // Bytes that this end has ever written to `bytes`, and has ever read from the other end's.
   alignas(64) std::atomic<uint64_t> written{0};
   alignas(64) std::atomic<uint64_t> read{0};
-  // Which of this end's bells wakes the thread that reads. kNoBell: no thread reads yet.
+  // Which of this end's doorbells wakes the thread that reads. kNoBell: no thread reads yet.
   std::atomic<uint32_t> bell{kNoBell};
   // This end waits for the other end to read.
   std::atomic<uint32_t> blocked{0};
@@ -36,8 +36,8 @@ struct RingArea {
 inline constexpr uint64_t kRingAreaPages = (sizeof(RingArea) + 4095) / 4096 * 4096;
 
 // One end of a connection between two processes of a machine: two rings of bytes in shared memory, one each
-// way, which carry messages of any length, in their order. Neither end waits: what does not fit yet is kept,
-// and the doorbell of the other end's thread rings when it has something to do.
+// way, which carry messages of any length, in their order. Neither end waits: bytes that do not fit yet are
+// kept, and the doorbell of the other end's thread rings when that thread has something to do.
 //
 // A message is its length (4 bytes) and its bytes. The other end may write anything into its area at any
 // time; all that is read there is copied and checked.
@@ -45,16 +45,16 @@ inline constexpr uint64_t kRingAreaPages = (sizeof(RingArea) + 4095) / 4096 * 40
 // One thread at a time writes (Write(), Flush()), and one at a time reads.
 class MessageRing {
  public:
-  // `own` and `peer` stay mapped as long as `memory` is held; `bells` are those of the peer. Messages above
-  // `max_message` bytes that arrive are errors.
+  // `own` and `peer` stay mapped as long as `memory` is held; `bells` are the peer's doorbells. Messages
+  // above `max_message` bytes that arrive are errors.
   MessageRing(RingArea* own, const RingArea* peer, std::shared_ptr<DoorbellPage> bells, uint64_t max_message,
               std::shared_ptr<const void> memory);
 
-  // From now on the peer rings this bell of the process's page. The caller then reads once without a ring: a
-  // message may have come before.
+  // From now on the peer rings this doorbell of the process's page. The caller then reads once before any
+  // ring, since a message may have come already.
   void ReadWith(uint32_t bell) { own_->bell.store(bell, std::memory_order_seq_cst); }
 
-  // From now on the peer rings for relaxed messages, too. The caller then reads once without a ring.
+  // From now on the peer rings for relaxed messages, too. The caller then reads once before any ring.
   void WantAll() { own_->eager.store(1, std::memory_order_seq_cst); }
 
   // Sends a message. The peer is not woken for one that is relaxed, unless it wants all. False: not all of it
@@ -86,7 +86,7 @@ class MessageRing {
 
   // The writer's: bytes written but not published are counted here only.
   uint64_t written_ = 0;
-  // What did not fit of the last message.
+  // The rest of the last message, which did not fit.
   OutgoingMessage pending_;
 
   // The reader's.

@@ -24,18 +24,20 @@ class ResultDriver {
   virtual ~ResultDriver() = default;
   using Deadline = std::chrono::steady_clock::time_point;
 
-  // Returns when ready(), which is true from `deadline` on at the latest. Several threads may call this at
-  // once. When the thread that sets results is gone, this may be called only if ready(). `sleep` returns when
-  // ready(), whichever thread sets the result.
+  // Returns when ready(), which is true from `deadline` on at the latest. `sleep` returns when ready(),
+  // whichever thread sets the result.
+  // Requires: ready(), if the thread that sets results is gone.
+  // Thread safety: several threads may call this at once.
   virtual void WaitUntil(absl::FunctionRef<bool()> ready, absl::FunctionRef<void()> sleep,
                          Deadline deadline = Deadline::max()) = 0;
 };
 
-// The result of a call that runs elsewhere. Copies share one result. Thread-safe, except for Take() and
-// Then().
+// The result of a call that runs elsewhere. Copies share one result.
 //
 // Every call of Weir that returns a Future has a deadline, after which the Future holds an error. So Get()
 // waits, but never for ever.
+//
+// Thread safety: all functions but Take() and Then() are thread-safe.
 template <typename T>
 class Future {
  public:
@@ -56,16 +58,16 @@ class Future {
   }
 
   // Waits for something that the call brings before its result, or for `deadline`, at which ready() is true:
-  // returns when sleep() does, which must return when ready(). As in Get(), this thread may work on the call
-  // meanwhile.
+  // returns when sleep() does. As in Get(), this thread may work on the call meanwhile.
+  // Requires: sleep() returns when ready().
   void WaitUntil(absl::FunctionRef<bool()> ready, absl::FunctionRef<void()> sleep,
                  ResultDriver::Deadline deadline = ResultDriver::Deadline::max()) const {
     if (state_->driver != nullptr && !ready()) state_->driver->WaitUntil(ready, sleep, deadline);
     sleep();
   }
 
-  // Like Get(), but takes the result, so that no other caller may ask for it. For results that cannot be
-  // copied.
+  // Like Get(), but takes the result. For results that cannot be copied.
+  // Requires: no other caller asks for the result.
   absl::StatusOr<T> Take() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     Get();
     return *std::move(state_->result);
@@ -88,8 +90,8 @@ class Future {
     return Future<U>(follower);
   }
 
-  // Runs `then` once: at once if the result is there, else on the thread that sets it, where `then` must not
-  // block, nor take a lock that another thread holds while it waits in Get().
+  // Runs `then` once: at once if the result is there, else on the thread that sets it.
+  // Requires: `then` does not block, nor take a lock that another thread holds while it waits in Get().
   void OnReady(std::function<void(const absl::StatusOr<T>&)> then) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
     {
       MutexLock lock(state_->mutex);
@@ -148,7 +150,8 @@ class Future {
   std::shared_ptr<State> state_;
 };
 
-// The side that sets the result. Set() is called once.
+// The side that sets the result.
+// Requires: Set() is called once.
 template <typename T>
 class Promise {
  public:

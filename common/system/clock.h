@@ -14,8 +14,8 @@ class Clock {
 
   // The machine's monotonic clock.
   static const Clock& Real();
-  // The same without the time for which this process was stopped (common/system/awake_clock.h). Waits after
-  // which a peer is given up are measured by it. Its first use starts a thread.
+  // The monotonic clock without the time for which this process was stopped (common/system/awake_clock.h). It
+  // measures the waits after which a peer is given up. Its first use starts a thread.
   static const Clock& Awake();
 };
 

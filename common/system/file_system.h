@@ -33,8 +33,8 @@ class StagedFile : public WritableFile {
   enum class Existing { kKeep, kReplace };
   // Called once, last. If the file was `written` whole, synced and closed: gives it its name, durably;
   // AlreadyExists: kKeep, and the name is taken. If not, or if the file cannot have the name, removes what
-  // was written (a full disk needs the room now) and returns why. The file may be there anyway after an
-  // error that comes from making the name durable.
+  // was written (a full disk needs the room now) and returns why. The file may be there anyway after an error
+  // that comes from making the name durable.
   virtual absl::Status Publish(absl::Status written, Existing existing) = 0;
 };
 
@@ -65,9 +65,9 @@ class FileSystem {
 
   // The machine's. Lives for ever.
   static FileSystem& Posix();
-  // The same, but beneath this folder, where others may put things, no symbolic link is followed: a path that
-  // contains one is refused with PermissionDenied. The folder itself may be reached through links, and need
-  // not be there yet.
+  // The machine's, but no symbolic link is followed beneath this folder, where others may put things: a path
+  // that contains a link is refused with PermissionDenied. The folder itself may be reached through links,
+  // and need not be there yet.
   static std::unique_ptr<FileSystem> Beneath(std::string folder);
 
   // Holds a folder: through the result, paths that lead into the folder lead into this very one, whatever has
@@ -75,8 +75,8 @@ class FileSystem {
   // it: NotFound. Other paths are not affected.
   virtual absl::StatusOr<std::unique_ptr<FileSystem>> OpenFolder(const std::string& path) = 0;
 
-  // What happens to a file, or a link, that already has the wanted name: it stays (AlreadyExists), or it
-  // goes. What a link leads to stays.
+  // The fate of a file, or a link, that already has the wanted name: it stays (AlreadyExists), or it goes.
+  // The file that a link leads to stays.
   using Existing = StagedFile::Existing;
   // Creates a file.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path,

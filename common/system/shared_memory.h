@@ -10,10 +10,10 @@
 
 namespace weir {
 
-// Memory that one process writes and others on its machine read in place: a memfd, sealed so that its size
-// never changes (a mapping that shrinks would kill its readers with SIGBUS) and that only the mapping of the
-// process that made it can be written. Unmapped with the object; the memory goes with the last mapping and
-// descriptor.
+// Memory that one process writes and others on its machine read in place: a memfd. It is sealed so that its
+// size never changes, since a mapping that shrinks would kill its readers with SIGBUS. Only the mapping of
+// the process that made it can be written. Unmapped with the object; the memory goes with the last mapping
+// and descriptor.
 //
 // Thread-safe. The maker may change what a reader sees at any time: a reader copies what it has to check, or
 // reads it once.

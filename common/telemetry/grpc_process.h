@@ -7,9 +7,10 @@ namespace weir {
 // Sets up gRPC and Protocol Buffers for the whole process. Called once, at the start of main, before they are
 // used.
 //
-// What these libraries log (warnings and errors) goes through our log, so that --log_format=json holds for
-// it, too; the same warning at most once a minute. gRPC's mutexes do not look for deadlocks: the packaged
-// libabsl records the order of all that are taken, which is a twentieth of the CPU time of a small exchange.
+// The warnings and errors of these libraries go through our log, so that --log_format=json holds for them,
+// too. A warning that repeats is logged at most once a minute. gRPC's mutexes do not look for deadlocks: the
+// packaged libabsl records the order of all that are taken, which is a twentieth of the CPU time of a small
+// exchange.
 void PrepareGrpc();
 
 // An error, as of CheckRoomForThreads(): the system would not give this process the threads that gRPC makes

@@ -25,7 +25,7 @@ class HttpServer {
   struct Options {
     std::string host = "127.0.0.1";  // a numeric address or a name of this machine
     int port = 0;                    // 0: any free one
-    // What /metrics shows; must outlive the server. Null: no such page.
+    // The metrics that /metrics shows; must outlive the server. Null: no such page.
     const MetricRegistry* metrics = nullptr;
     // Called before /metrics is made, on the server's one thread, to bring metrics up to date. The rules for
     // a `body`, below, apply. May be empty.
@@ -50,7 +50,7 @@ class HttpServer {
 
   // The server listens when this returns. Unavailable, naming the address, if the port is taken.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const Options& options);
-  // The same on a non-blocking stream socket that listens already; `host` and `port` are not used.
+  // Start(), on a non-blocking stream socket that listens already; `host` and `port` are not used.
   static absl::StatusOr<std::unique_ptr<HttpServer>> StartOn(UniqueFd listener, const Options& options);
   // Stops listening and closes the connections; waits for a `body` that is being made.
   ~HttpServer();
@@ -62,7 +62,8 @@ class HttpServer {
   std::string address() const;
 
   // `body` is called for each GET of `path`, on the server's one thread: it must not wait for anything that
-  // may take long. What it uses must outlive the server. A later call for the same path replaces the earlier.
+  // may take long. Everything that `body` uses must outlive the server. A later call for the same path
+  // replaces the earlier.
   void Handle(const std::string& path, const std::string& content_type, std::function<std::string()> body);
 
  private:

@@ -15,7 +15,7 @@ class HttpStream {
   // As recv() and send(): -1 sets errno, to EAGAIN if the socket is not ready.
   virtual ssize_t Receive(char* bytes, size_t size) = 0;
   virtual ssize_t Send(const char* bytes, size_t size) = 0;
-  // Nothing will be sent any more; the client may go on to send.
+  // Nothing will be sent any more; the client may continue to send.
   virtual void EndOutput() = 0;
   // After EAGAIN: what to poll the socket for; 0: POLLIN to receive, POLLOUT to send.
   virtual short awaited() const = 0;

@@ -40,8 +40,8 @@ class LogLimit {
   uint64_t unsaid_ = 0, left_out_ = 0;
 };
 
-// The same for each of many keys (BoundedByKey): while `most` keys have had a line in the last interval, all
-// other keys share one limit. Not thread-safe.
+// A LogLimit for each of many keys (BoundedByKey): while `most` keys have had a line in the last interval,
+// all other keys share one limit. Not thread-safe.
 class LogLimits {
  public:
   LogLimits(absl::Duration interval, size_t most) : limits_(LogLimit(interval), most, interval) {}

@@ -55,8 +55,8 @@ void LogError(const Pieces&... pieces) {
 }
 
 // The line that Log writes, with its line feed. Text: a message's further lines are indented, and its other
-// control characters shown as \xNN, so that what a peer sent can neither forge a line nor steer a terminal;
-// nor fill a disk: of a very long message the beginning is shown.
+// control characters shown as \xNN, so that a peer's text can neither forge a line nor steer a terminal. Of a
+// very long message only the beginning is shown, so that it cannot fill a disk.
 std::string FormatLogLine(const LoggingOptions& options, LogLevel level,
                           std::chrono::system_clock::time_point time, absl::string_view message);
 

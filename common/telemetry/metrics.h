@@ -77,7 +77,7 @@ class MetricRegistry {
   // the registry, and what it reads must outlive the registry.
   void AddCallbackGauge(absl::string_view name, absl::string_view help, const Labels& labels,
                         std::function<double()> value);
-  // The same for a family whose series come and go: `values` returns those of this scrape.
+  // AddCallbackGauge() for a family whose series come and go: `values` returns the series of this scrape.
   void AddCallbackGauges(absl::string_view name, absl::string_view help,
                          std::function<std::vector<std::pair<Labels, double>>()> values);
   void AddCallbackCounter(absl::string_view name, absl::string_view help, const Labels& labels,

@@ -95,8 +95,8 @@ constexpr uint64_t kHoldWindow = 16;
 std::unique_ptr<ConsistencyPolicy> MakeSyncPolicy(uint32_t parts, uint64_t total_batches,
                                                   uint32_t backups = 0);
 // bounded (stale synchronous parallel; Ho et al., NIPS 2013): a pull at clock c waits until each worker that
-// counts has completed c - staleness pushes, and the caller c pushes; with `prefetch` the caller too may lack
-// its newest `staleness` pushes.
+// counts has completed c - staleness pushes, and the caller c pushes. With `prefetch` the caller, too, may
+// lack its newest `staleness` pushes.
 std::unique_ptr<ConsistencyPolicy> MakeBoundedPolicy(uint64_t staleness, bool prefetch = false);
 // async: a pull waits only for the worker's own pushes.
 std::unique_ptr<ConsistencyPolicy> MakeAsyncPolicy();

@@ -6,10 +6,10 @@
 
 namespace weir {
 
-// Bytes of memory that many may take from, on any thread.
+// A budget of memory, in bytes, of which many users take. Thread-safe.
 class ByteBudget {
  public:
-  // What one has taken. Goes back with this object, which the budget outlives.
+  // The bytes that one user has taken. The destructor returns them; the budget outlives this object.
   class Share {
    public:
     explicit Share(ByteBudget* budget) : budget_(budget) {}

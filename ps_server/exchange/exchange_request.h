@@ -11,8 +11,7 @@
 #include "proto/parameter_server.pb.h"
 #include "ps_server/exchange/shared_memory.h"
 
-// What a client says to its session in one message, and all that is wrong with it whatever the session has
-// heard before.
+// One message from a client to its session, and the errors that it has whatever the session has heard before.
 namespace weir {
 
 // A chunk of a gradient, or a piece of rows, where it was received.

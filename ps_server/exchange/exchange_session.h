@@ -121,7 +121,7 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
     // Of them only the pull's keys are wanted: there is no push, or it is answered.
     bool wants_keys = false;
     RowKeys keys;  // of the pull, whole
-    // What the exchange's rows take, each way.
+    // The bytes of the exchange's rows, each way.
     ByteBudget::Share arriving, asked;
     // Each chunk is answered with the same range of the version that the push makes.
     bool eager = false;
@@ -168,7 +168,7 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
   void Take(Exchange& exchange, const Chunk& chunk);
   void TakeChunk(Exchange& exchange, const Chunk& chunk);
   void TakeRows(Exchange& exchange, const Chunk& chunk);
-  // A piece was taken: goes on with the exchange if that was the last one.
+  // A piece was taken: continues the exchange if that was the last one.
   void Proceed(Exchange& exchange);
   // Counts the rows that are about to arrive. False: there are too many, and the exchange has failed.
   bool Reserve(Exchange& exchange);

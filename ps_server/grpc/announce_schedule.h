@@ -7,10 +7,10 @@ namespace weir {
 
 // When a server other than ps:0 announces its address to ps:0. One call at a time.
 //
-// Without a coordinator the server announces itself often, so that ps:0 soon finds it. With one it goes on
-// from time to time: that coordinator may have been replaced without knowing it, and the new ps:0 looks for
-// the server only where its cluster spec says, although the server may have moved. Where nothing is saved no
-// new ps:0 takes over, so a server with a coordinator announces nothing.
+// Without a coordinator the server announces itself often, so that ps:0 soon finds it. With a coordinator it
+// still announces itself from time to time, since that coordinator may have been replaced without knowing it.
+// The new ps:0 looks for the server only where its cluster spec says, although the server may have moved.
+// Where nothing is saved no new ps:0 takes over, so a server with a coordinator announces nothing.
 //
 // Not thread-safe.
 class AnnounceSchedule {

@@ -50,7 +50,7 @@ class GrpcAdmission {
   // Sets `caller` to the identity of its certificate; nullopt: there is none.
   grpc::Status Admit(const grpc::ServerContext& context, const RpcRule& rule,
                      std::optional<Identity>* caller);
-  // The same for a message of an admitted call. `pushes`: the message pushes a gradient.
+  // Admit() for a message of an admitted call. `pushes`: the message pushes a gradient.
   grpc::Status AdmitMessage(const grpc::ServerContext& context, const RpcRule& rule,
                             const std::optional<Identity>& caller, const Speaker& speaker,
                             bool pushes = false);

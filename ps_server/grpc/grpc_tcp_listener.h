@@ -17,7 +17,7 @@ namespace weir {
 
 // Accepts the TCP connections of a gRPC server, as many as ConnectionLimits admits; others are reset at once.
 // gRPC's own listener takes any number, and accepts nothing for ever once the process has no descriptor left;
-// this one goes on when there are descriptors again.
+// this one continues when there are descriptors again.
 //
 // Listen(), Register(), build the server, Start(). One thread.
 class GrpcTcpListener {

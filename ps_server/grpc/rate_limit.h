@@ -46,7 +46,7 @@ class RateLimit {
   absl::Time last_ = absl::InfinitePast();
 };
 
-// The same for each of many keys (BoundedByKey): while `most` keys have had events lately, all other keys
+// A RateLimit for each of many keys (BoundedByKey): while `most` keys have had events lately, all other keys
 // share one limit. Not thread-safe.
 class RateLimits {
  public:

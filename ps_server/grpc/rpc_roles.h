@@ -8,8 +8,8 @@
 
 namespace weir {
 
-// Who may call what, where connections have certificates: the whole table, one row an RPC. What is not in the
-// table is refused.
+// Who may call what, where connections have certificates: the whole table, one row an RPC. An RPC that is not
+// in the table is refused.
 
 // A message may speak for somebody: for a worker, a reader, a server. A caller speaks for itself alone: a
 // worker for its own rank, a server for its own index, a reader for any reader (each process knows its own by

@@ -20,7 +20,7 @@
 namespace weir {
 
 // The shard's end of the coordinator's stream. If the coordinator may not attach again, the end of its stream
-// ends the shard's job; otherwise, or once the coordinator has sent its last ping, the stream of a
+// ends the shard's job. Otherwise, or once the coordinator has sent its last ping, the stream of a
 // coordinator of the same or a later incarnation follows. On an event loop: construct, Register(), build the
 // server, Start(). Outlives the loop's thread.
 class ShardControlService {

@@ -19,7 +19,7 @@ namespace weir {
 // connections.
 absl::Status CheckTcpPeer(const std::string& peer, uint16_t port);
 
-// The host of such a peer (HostOf()); of one that is no TCP address its own text.
+// The host of such a peer (HostOf()). If `peer` is no TCP address, returns the text of `peer`.
 std::string HostOfPeer(const std::string& peer);
 
 }  // namespace weir

@@ -7,9 +7,9 @@
 
 namespace weir {
 
-// Which outputs are written past the caches. Used for a shard much larger than the caches, whose new values
-// are not written over the old ones: a cache would first read memory that is then overwritten, and keep
-// values that are not read soon.
+// Which outputs are written past the caches. Used for a shard that is much larger than the caches, and whose
+// new values are not written over the old ones. A cache would first read memory that is then overwritten, and
+// keep values that are not read soon.
 enum class PastCaches { kNothing, kSlots, kSlotsAndWeights };
 
 // One optimizer step over a run of n elements. The kernels (kernels_impl.inc) say what `rate`, `decay` and

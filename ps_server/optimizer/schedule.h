@@ -10,8 +10,8 @@ namespace v1 {
 class ScheduleConfig;
 }
 
-// The learning rate as a function of time, as the `schedule` of an optimizer describes it, be it that of the
-// dense weights or of a table. The same bits on every CPU. Immutable, hence thread-safe.
+// The learning rate as a function of time, as the `schedule` of an optimizer describes it: the optimizer of
+// the dense weights, or of a table. Every CPU gives the same bits. Immutable, hence thread-safe.
 //
 // Time t is the server's count of steps, from 0: in sync the step, otherwise the shard's version / configured
 // workers, which may be fractional. With L = learning_rate, W = warmup_steps and u = t - W:

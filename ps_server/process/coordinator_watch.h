@@ -12,7 +12,7 @@
 
 namespace weir {
 
-// What a server other than ps:0 does when it hears nothing of ps:0. It gives ps:0 up, and ends, if
+// Decides for a server other than ps:0 that hears nothing of ps:0. The server gives ps:0 up, and ends, if
 // - ps:0 has never attached within cluster.start_seconds;
 // - ps:0 is attached and silent for longer than cluster.lease_seconds. With checkpoints it counts as lost
 //   instead, since it may attach again;
@@ -22,7 +22,7 @@ namespace weir {
 // the job is done, which ends the server without a failure, and does not give ps:0 up meanwhile. A known
 // cause for which ps:0 cannot be reached ends the server as soon as it has lasted for two seconds.
 //
-// One thread calls Tick(). What `background` runs may run on other threads, which end before the watch does.
+// One thread calls Tick(). `background` may run its tasks on other threads, which end before the watch does.
 class CoordinatorWatch {
  public:
   struct Presence {

@@ -38,7 +38,7 @@ class ServerEnd {
   // OK: the server is not over, or the job is done.
   absl::Status failure() const;
 
-  // False: a drain is under way, and goes on as it is.
+  // False: a drain is under way, and continues as it is.
   bool BeginDrain(absl::Time until, const std::string& reason);
   // The reason of the drain that has reached its limit, which ends the drain. Nullopt: there is none.
   std::optional<std::string> EndLateDrain(absl::Time now);

@@ -16,8 +16,8 @@
 // The contents of a server's HTTP port beside the dashboard. docs/metrics.md describes each metric.
 namespace weir {
 
-// The metrics of shard `index`. Null for `tls`: there is no certificate. What is passed must outlive the
-// registry's use of it.
+// The metrics of shard `index`. Null for `tls`: there is no certificate. All arguments must outlive the
+// registry's use of them.
 void AddServerMetrics(uint32_t index, const Shard& shard, const ParameterServerService& data_plane,
                       const GrpcAdmission& admission, ConnectionLimits* connections, const Tls* tls,
                       MetricRegistry* metrics);

@@ -25,8 +25,8 @@ class ServerPorts {
     int http_port = -1;
     // Health alone: over HTTP, and over gRPC on the same port. -1: no such port; 0: any free one.
     int health_port = -1;
-    // Requests for more than health need a proof: the token, as bearer or as the password of any user, or
-    // TLS and a certificate of the job.
+    // Requests for more than health need a proof: the token, as bearer or as the password of any user, or TLS
+    // and a certificate of the job.
     bool closed = false;
     JobToken token;  // may be none
     // http_port speaks TLS as well as plain HTTP. Null: no TLS.
@@ -42,7 +42,7 @@ class ServerPorts {
     Coordinator* coordinator = nullptr;
   };
 
-  // What Options points to must outlive this object. FailedPrecondition: a port is taken.
+  // The objects that Options points to must outlive this object. FailedPrecondition: a port is taken.
   static absl::StatusOr<std::unique_ptr<ServerPorts>> Start(Options options);
   ~ServerPorts();
 

@@ -78,7 +78,8 @@ class PushLog : public std::enable_shared_from_this<PushLog> {
   // incarnation has claimed the log.
   static absl::StatusOr<std::shared_ptr<PushLog>> Begin(Options options);
 
-  // What follows the dense gradient in a record: places in memory, and what owns it.
+  // The rows that follow the dense gradient in a record: where they lie in memory, and the owner of this
+  // memory.
   struct Rows {
     std::vector<absl::string_view> bytes;
     std::shared_ptr<const void> owner;

@@ -34,8 +34,8 @@ class ReceivedSegments final : public ClientSegments {
   std::vector<std::unique_ptr<const SharedSegment>> segments_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Shares memory with the clients on this machine: allocates memory for the shard's weights that clients can
-// read in place, receives from each client the segments that hold its gradients, and sets up rings for the
+// Shares memory with the clients on this machine. Allocates memory for the shard's weights that clients can
+// read in place. Receives from each client the segments that hold its gradients, and sets up rings for the
 // client's messages. One thread talks to the clients (common/protocol/segment_messages.h); the data plane
 // handles all other messages.
 //
@@ -48,7 +48,7 @@ class SharedMemoryServer final : public SharedMemory {
     uint32_t max_clients = 1024;
     // A client that has not sent a segment in this time is rejected.
     std::chrono::milliseconds hello_limit{5000};
-    // The bells of the threads that read messages from rings. Null: no rings.
+    // The doorbells of the threads that read messages from rings. Null: no rings.
     std::shared_ptr<DoorbellPage> bells;
   };
   // For a server that listens on `bound`.
@@ -88,7 +88,7 @@ class SharedMemoryServer final : public SharedMemory {
   // False: drop the client.
   bool Handle(Client& client, short events);
   bool TakeMessage(Client& client);
-  // Makes the rings of a client that has given its bells, and sends the client its end.
+  // Makes the rings of a client that has given its doorbells, and sends the client its end.
   absl::StatusOr<std::unique_ptr<MessageRing>> MakeRing(Client& client,
                                                         std::shared_ptr<const ReceivedSegments> segments);
   bool SendSegments(Client& client);

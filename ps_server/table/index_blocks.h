@@ -27,7 +27,7 @@ class IndexBlocks {
   // A block that Take() gave with as many slots.
   void Return(uint64_t* block, uint32_t slots);
 
-  // What was taken from the pool.
+  // The bytes that were taken from the pool.
   size_t bytes() const { return bytes_; }
 
  private:

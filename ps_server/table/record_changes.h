@@ -9,9 +9,8 @@
 
 namespace weir {
 
-// What has changed in a RecordStore since a version: how many records were made or changed, and which keys
-// have gone. The records themselves say which they are (Record::updated), but a key that has gone says
-// nothing.
+// The changes of a RecordStore since a version: how many records were made or changed, and which keys have
+// gone. The records themselves say which they are (Record::updated), but a key that has gone says nothing.
 //
 // One thread at a time.
 class RecordChanges {

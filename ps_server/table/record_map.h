@@ -12,7 +12,7 @@
 
 namespace weir {
 
-// What a table keeps under a key. Lies in a RecordMap, and does not move.
+// The state that a table keeps under a key. Lies in a RecordMap, and does not move.
 struct Record {
   uint64_t key;
   uint64_t updated;  // the version that made this state; see RecordStore
@@ -42,7 +42,7 @@ class RecordMap {
   size_t words() const { return words_; }
   size_t size() const { return size_; }
   size_t BucketSize(uint32_t bucket) const { return At(bucket).size; }
-  // What records and indexes have taken from the pools, and the buckets.
+  // The bytes that records and indexes have taken from the pools, and those of the buckets.
   size_t bytes() const;
 
   void PrefetchIndex(uint64_t hash) const {

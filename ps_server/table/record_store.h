@@ -15,9 +15,9 @@ namespace weir {
 // A RecordMap with its past: while a version is pinned, the former state of each record that changes, appears
 // or disappears is kept for it, once, as it was at the newest pinned version. A record is changed in place.
 //
-// A pinned version reads a key in the map where it has not changed since, and else in the former states that
-// were kept since, the oldest first: the first state that is found there is its own, since no change came in
-// between.
+// A pinned version reads a key in the map if the key has not changed since. Otherwise it reads the former
+// states that were kept since, the oldest first: the first state that it finds there is its own, since no
+// change came in between.
 //
 // One thread at a time; calls of const members may run at the same time.
 class RecordStore {
@@ -63,7 +63,7 @@ class RecordStore {
     });
   }
 
-  // What the kept states take.
+  // The bytes of the kept states.
   size_t former_bytes() const;
   // Of now(), and of what is noted.
   size_t bytes() const { return now_.bytes() + (changes_.has_value() ? changes_->bytes() : 0); }

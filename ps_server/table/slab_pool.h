@@ -35,7 +35,8 @@ class SlabPool {
   char* next_ ABSL_GUARDED_BY(mutex_) = nullptr;
 };
 
-// What several RecordMaps take their memory from. Apart, since a map asks each for sizes of another kind.
+// The pools that several RecordMaps take their memory from. Records and indexes have a pool each, since a map
+// asks for sizes of different kinds.
 struct RecordPools {
   SlabPool records, indexes;
 };

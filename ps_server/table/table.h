@@ -29,8 +29,8 @@ namespace weir {
 // read changes nothing. An update makes the next *version* from the gradients of the rows that it names, all
 // at once; rows without a gradient are not stepped.
 //
-// What is found under a key depends on the options and on the updates, and neither on the number of shards,
-// nor on threads, nor on the CPU: bits included.
+// The bits that are found under a key depend on the options and on the updates, but not on the number of
+// shards, on threads, or on the CPU.
 //
 // The shard has one Table for each table of the job, and uses them in its own order, beside its BlockStore:
 //
@@ -39,8 +39,8 @@ namespace weir {
 //     shard that a push has no keys for calls Update() without any, so that all tables count the same
 //     versions;
 //   - a pull: Read() into the answer's memory;
-//   - a reader or a checkpoint: Pin(), any number of ReadAt() or RowsAt() while updates go on, Unpin(). The
-//     shard compares stats().former_bytes with its budget and makes updates wait, as for dense versions.
+//   - a reader or a checkpoint: Pin(), any number of ReadAt() or RowsAt() while updates continue, Unpin().
+//     The shard compares stats().former_bytes with its budget and makes updates wait, as for dense versions.
 //
 // The sorted, unique keys that Update() wants are what clients send: SumDuplicates() of
 // client/tables/sum_duplicates.h.
@@ -60,9 +60,9 @@ class Table {
     // The first so many pushes of a key count, but their gradients are dropped: the key gets a row with the
     // next one. Each part of a step is a push.
     uint32_t admit_after = 0;
-    // A row that has gone without an update for at least so many versions is removed, and so is the count
-    // of a key that is not admitted. Bucket b is looked at in the versions v with v = b mod min(this, 1024).
-    // 0: rows stay.
+    // A row that has gone without an update for at least so many versions is removed, and so is the count of
+    // a key that is not admitted. Bucket b is looked at in the versions v with v = b mod min(this, 1024). 0:
+    // rows stay.
     uint64_t expire_after_steps = 0;
     // Rows of the table on all shards. Each bucket has a quota, max_rows / 65,536, rounded up in the first
     // max_rows mod 65,536 buckets. A bucket beyond its quota loses rows when the version is made: those that
@@ -86,15 +86,15 @@ class Table {
   // Version 0, without rows. InvalidArgument: an option outside of its range; the message names it.
   static absl::StatusOr<std::unique_ptr<Table>> Create(Options options);
 
-  // What Update() checks of a part's keys. Thread-safe.
+  // Checks a part's keys as Update() does. Thread-safe.
   absl::Status CheckKeys(absl::Span<const uint64_t> keys) const;
 
   // Makes the next version: for each row that a part names, one optimizer step with the sum over the parts
   // (examples / examples of all parts) * gradient, in their order, in float32. So a part that does not name a
   // row counts for it as one of gradient 0. Parts may be none.
   // InvalidArgument, and nothing has changed: keys do not rise, or are of another shard; a value of a
-  // gradient is not finite (the message names table, key and column); a learning rate that RowOptimizer does
-  // not take.
+  // gradient is not finite (the message names table, key and column); or RowOptimizer refuses the learning
+  // rate.
   absl::Status Update(absl::Span<const Part> parts, double learning_rate);
 
   // Writes the values of each key, dim float32 each, in the order of the keys, which may be any, and some
@@ -112,7 +112,7 @@ class Table {
   // As Read(), at a pinned version or the newest one. FailedPrecondition: neither.
   absl::Status ReadAt(uint64_t version, absl::Span<const uint64_t> keys, float* out) const;
 
-  // What a table holds beside its version. The words are valid until the next update or Unpin().
+  // A table's rows and counters. The words are valid until the next update or Unpin().
   struct Row {
     uint64_t key;
     uint64_t updated;               // the version of its last update
@@ -134,7 +134,7 @@ class Table {
   size_t RowsIn(uint32_t bucket) const;
   size_t CountersIn(uint32_t bucket) const;
 
-  // What has changed since a version.
+  // The changes since a version.
   struct Changes {
     uint64_t since = 0;
     // That are there, and were made or changed after it.
@@ -147,14 +147,14 @@ class Table {
   // which there is a limit (RecordChanges).
   std::optional<Changes> NoteChanges();
 
-  // What the newest version has of a key. A key of another shard has nothing.
+  // The row, or the counter, that a key has in the newest version. A key of another shard has neither.
   std::optional<Row> FindRow(uint64_t key) const;
   std::optional<Counter> FindCounter(uint64_t key) const;
 
-  // Gives a table of version 0, without rows, the state of another with the same dim and optimizer, of any
-  // number of shards: first the version, then its rows and counters, in any order and any number of calls.
-  // Then it behaves as the other would. Counts that are no longer needed, since admit_after is lower by now,
-  // admit their keys with the next push.
+  // Gives a table of version 0, without rows, the state of another table with the same dim and optimizer, of
+  // any number of shards. First comes the version, then come its rows and counters, in any order and any
+  // number of calls. Then it behaves as the other would. Counts that are no longer needed, since admit_after
+  // is lower by now, admit their keys with the next push.
   // InvalidArgument: a key of another shard, or one that is there already; a version after the table's; as
   // many words as no row of this table has; a counter without pushes. The table is of no use then.
   absl::Status RestoreVersion(uint64_t version);

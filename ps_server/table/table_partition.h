@@ -15,7 +15,8 @@
 
 namespace weir {
 
-// What decides about the rows of a table: the same on every shard. table.h says what the numbers mean.
+// The rules that decide about the rows of a table, the same on every shard. table.h says what the numbers
+// mean.
 struct TableRules {
   RowOptimizer optimizer;
   InitialRows initial;
@@ -97,7 +98,7 @@ class alignas(64) TablePartition {
   size_t former_bytes() const { return rows_.former_bytes() + counters_.former_bytes(); }
 
  private:
-  // A row by its age: those that were updated longest ago come first, in one version by key.
+  // A row by its age: rows that were updated longest ago come first, rows of one version by key.
   struct Aged {
     uint64_t updated, key;
     bool operator<(const Aged& other) const {

@@ -7,11 +7,11 @@
 
 namespace weir {
 
-// Visits the records of n keys in their order, with most of the cache misses under way at the same time: in
-// groups, first all index misses, then all records' misses (group prefetching, Chen, Ailamaki, Gibbons and
-// Mowry, "Improving Hash Join Performance through Prefetching", ICDE 2004). Measured on rows of 16 to 64,
-// this takes half the time of one loop that prefetches both ahead, where a mispredicted probe holds up
-// everything.
+// Visits the records of n keys in their order, with most of the cache misses under way at the same time. It
+// takes the keys in groups: first all index misses, then all records' misses (group prefetching, Chen,
+// Ailamaki, Gibbons and Mowry, "Improving Hash Join Performance through Prefetching", ICDE 2004). Measured on
+// rows of 16 to 64, this takes half the time of one loop that prefetches both ahead, where a mispredicted
+// probe holds up everything.
 //
 //   bytes            what visit() uses of a record's words
 //   hash(i)          the HashKey() of key i

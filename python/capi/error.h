@@ -5,7 +5,7 @@
 
 namespace weir {
 
-// What a function of weir_c.h returns: NULL if `status` is OK.
+// The result of a function of weir_c.h that ended with `status`: NULL if `status` is OK.
 weir_error* ErrorOf(const absl::Status& status);
 
 // Whether this process was forked from the one that loaded the library. Then threads and connections are the

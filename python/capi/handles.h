@@ -14,7 +14,7 @@ struct weir_job {
 
 namespace weir {
 
-// InvalidArgument: an unknown initializer, or what ModelSpec::Validate() refuses.
+// Errors: InvalidArgument: an unknown initializer, or a model that ModelSpec::Validate() refuses.
 absl::StatusOr<ModelSpec> ModelOf(const weir_tensor* tensors, size_t n);
 
 }  // namespace weir

@@ -18,7 +18,9 @@
 namespace weir {
 
 // This process as a member of a job: its place in the cluster, its servers if there is no cluster, and its
-// membership, which may be lost and begun again. Thread-safe.
+// membership, which may be lost and begun again.
+//
+// Thread safety: all functions are thread-safe.
 class Member {
  public:
   // Starts servers if there is no cluster.
@@ -33,14 +35,14 @@ class Member {
   bool has_servers() const { return has_servers_; }
   // Takes as long as Client::Join(). `initial`: ClientOptions::initial_values.
   absl::Status Join(const std::vector<ConstTensor>& initial);
-  // FailedPrecondition: not joined, or left, or closed.
+  // Errors: FailedPrecondition: not joined, or left, or closed.
   absl::StatusOr<std::shared_ptr<Client>> client() const;
   // OK: the work is done. Ends the membership, and the job of servers in this process (weir_leave()).
   absl::Status Leave(const absl::Status& failure);
   // Ends the membership and servers in this process, at the latest when the calls in flight have ended.
   void Close();
 
-  // The checkpoint that the job of servers in this process goes on from; "": there is none.
+  // The checkpoint that the job of servers in this process continues from; "": there is none.
   const std::string& resumed_from() const { return resumed_from_; }
   // The embedding tables of the job's config.
   const std::vector<TableSpec>& tables() const { return tables_; }

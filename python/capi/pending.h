@@ -18,7 +18,11 @@ namespace weir {
 
 class Member;
 
-// The result of a call that a weir_future stands for. Set() is called once. Thread-safe.
+// The result of a call that a weir_future stands for.
+//
+// Requires: Set() is called once.
+//
+// Thread safety: all functions are thread-safe.
 class Pending {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
@@ -34,11 +38,13 @@ class Pending {
     set_.NotifyAll();
   }
 
-  // The result comes by `wait`, which the threads in WaitUntil() call, one at a time. Called before any of
-  // them, and instead of Set().
+  // The result comes by `wait`, which the threads in WaitUntil() call, one at a time. Called instead of
+  // Set().
+  // Requires: no thread has called WaitUntil().
   void SetBy(Wait wait) { wait_ = std::move(wait); }
 
-  // A thread in WaitUntil() works on this call, whose end calls Set(). Called before any such thread.
+  // A thread in WaitUntil() works on this call, whose end calls Set().
+  // Requires: no thread has called WaitUntil().
   void WorkOn(Future<bool> call) { call_.emplace(std::move(call)); }
 
   // Whether the result is there, at the latest at the deadline.
@@ -57,7 +63,8 @@ class Pending {
     return is_set_;
   }
 
-  // The result, once. FailedPrecondition: it is not there yet, or was taken.
+  // Takes the result, once.
+  // Errors: FailedPrecondition: the result is not there yet, or was taken. Else the call's error.
   template <typename T>
   absl::StatusOr<T> Take() {
     MutexLock lock(mutex_);

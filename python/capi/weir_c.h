@@ -3,22 +3,25 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// A worker's view of Weir (client/client.h) for programs in other languages; libweir.so. What the calls mean,
-// and what each mode makes of them, stands in client/client.h.
+// A worker's view of Weir (client/client.h) for programs in other languages; libweir.so. client/client.h says
+// what the calls mean, and what each mode makes of them.
 //
-// Errors. A function that can fail returns a weir_error, which the caller frees; NULL: it has succeeded. No
+// Errors: a function that can fail returns a weir_error, which the caller frees; NULL: it has succeeded. No
 // exception crosses this border.
 //
-// Waiting. No function waits, except weir_wait(), and that at most as long as it is told. What takes time
-// returns a weir_future at once: wait for it in short pieces, and take its result once it is ready.
+// Waiting: no function waits, except weir_wait(), and weir_wait() only as long as it is told. A function
+// whose work takes time returns a weir_future at once: wait for it in short pieces, and take its result once
+// it is ready.
 //
-// Threads. All functions are thread-safe, but a handle is freed once, when no other call uses it.
+// Thread safety: all functions are thread-safe, unless their comment says otherwise.
 //
-// Memory. Handles are freed with their weir_free_... function; NULL is ignored. Memory that a future reads or
+// Requires: a handle is freed once, when no other call uses it.
+//
+// Memory: handles are freed with their weir_free_... function; NULL is ignored. Memory that a future reads or
 // writes belongs to the caller, and must live, and unless the future writes it stay unchanged, until the
 // future is ready. Freeing a future does not end its call.
 //
-// Forks. In a child process of fork() every call fails (code 9) and every weir_free_... does nothing: the
+// Forks: in a child process of fork() every call fails (code 9) and every weir_free_... does nothing: the
 // connections belong to the parent.
 #ifdef __cplusplus
 extern "C" {
@@ -86,7 +89,8 @@ typedef struct {
   float* values;  // n x the table's dim, row-major; a push only reads them
 } weir_rows;
 
-// Writes a folder for checkpoint.init_from: the tensors with these values. Fails if the folder has some.
+// Writes a folder for checkpoint.init_from: the tensors with these values.
+// Errors: the folder has some already.
 weir_error* weir_save_weights(const char* directory, const weir_tensor* tensors, size_t n,
                               const float* const* values);
 
@@ -112,8 +116,8 @@ typedef struct {
   uint32_t servers;
   // Not 0: this member reads weights of a cluster's job, and takes no part in training. train_examples is 0.
   int reader;
-  // What must be the same for every worker of the job, at most 16; ps:0 compares those with the same name. A
-  // name has 1 to 64 bytes, a value at most 128.
+  // Values that must be the same for every worker of the job, at most 16. ps:0 compares values with the same
+  // name. A name has 1 to 64 bytes, a value at most 128.
   const weir_fingerprint* fingerprints;
   size_t n_fingerprints;
 } weir_options;
@@ -124,20 +128,21 @@ weir_future* weir_open(const weir_job* job, const weir_options* options, const w
                        size_t n);
 weir_error* weir_take_client(weir_future* future, weir_client** client);
 
-// Where the servers are in this process: the folder of the checkpoint that the job goes on from. "": it
+// Where the servers are in this process: the folder of the checkpoint that the job continues from. "": it
 // begins anew, or the servers are others'. Lives as long as the client.
 const char* weir_resumed_from(const weir_client* client);
 // Reads the weights of that checkpoint into each tensor's memory, in the model's order, and rows: the result
 // of a job that was done before, which nobody can join. The future reads the keys.
 weir_future* weir_load_resumed(weir_client* client, float* const* into, const weir_rows* rows, size_t n_rows);
 
-// Joins the job. Again, after the membership was lost (kind 3): leave first. `initial`: the initial values of
+// Joins the job; again, after the membership was lost (kind 3). `initial`: the initial values of
 // WEIR_UPLOADED tensors, in the model's order, which the future reads; else NULL.
+// Requires: a membership that was lost has been left.
 weir_future* weir_join(weir_client* client, const float* const* initial);
 // `reason` NULL: the work is done. Otherwise ends this membership with a failure of this kind, which says why
 // this member gives up. Where the servers are in this process the job ends, too, unless the kind is 3
-// (fenced): if the work is done, waits for their end; if the kind is 2 (drained) and the job has checkpoints,
-// saves one, and the result is an error: of kind 2, which names that checkpoint, or one that says why there
+// (fenced). If the work is done, waits for their end. If the kind is 2 (drained) and the job has checkpoints,
+// saves one. The result is then an error: of kind 2, which names that checkpoint, or one that says why there
 // is none.
 weir_future* weir_leave(weir_client* client, int kind, const char* reason);
 // Ends a membership that was not left, and servers in this process; the future ends with them, which takes a
@@ -166,7 +171,7 @@ typedef struct {
   uint64_t batches;
   // The sum over batches of mean loss x examples.
   double loss_sum;
-  // The same of the job's last epoch.
+  // Examples and loss_sum of the job's last epoch.
   uint64_t last_examples;
   double last_loss_sum;
   // Batches whose loss is not finite, which count nowhere above.
@@ -202,8 +207,9 @@ typedef struct {
   int last_of_clock;
 } weir_work;
 
-// The next gradient to compute. A future is given work also when nobody waits for it, and that work is lost
-// if it is freed before its result is taken: keep it, and wait again.
+// The next gradient to compute. A future is given work also when nobody waits for it.
+// Requires: the future is kept until its result is taken, and waited for again. If it is freed before, the
+// work that it was given is lost.
 weir_future* weir_next_work(weir_client* client);
 
 typedef struct {
@@ -235,16 +241,17 @@ weir_future* weir_exchange(weir_client* client, const weir_push* push, const wei
 // Reads the newest consistent weights, from outside the training. `into` NULL: rows alone.
 weir_future* weir_snapshot(weir_client* client, float* const* into, const weir_rows* rows, size_t n_rows);
 
-// Memory for a gradient: the tensors end to end. Servers on this host read it in place. If the push fails, do
-// not write to it again.
+// Memory for a gradient: the tensors end to end. Servers on this host read it in place.
+// Requires: if the push fails, the memory is not written again.
 weir_error* weir_new_gradient(weir_client* client, weir_gradient** gradient, float** values);
 void weir_free_gradient(weir_gradient* gradient);
 
-// Lets a push begin before its gradient is complete: each piece travels once the tensors in it are ready. A
-// gate is for one push. All tensors must be ready within cluster.wait_seconds after the push has begun.
+// Lets a push begin before its gradient is complete: each piece travels once the tensors in it are ready.
+// Requires: a gate is for one push. All tensors are ready within cluster.wait_seconds after the push has
+// begun.
 weir_gate* weir_new_gate(void);
-// The tensor (its position in the model) holds its gradient, and does not change until the push's future is
-// ready. Before or after the push has begun.
+// Says that the tensor (its position in the model) holds its gradient. Before or after the push has begun.
+// Requires: the tensor does not change until the push's future is ready.
 void weir_gate_ready(weir_gate* gate, size_t tensor);
 // Ends the push with this reason, and without a trace, unless all tensors are ready.
 void weir_gate_fail(weir_gate* gate, const char* reason);
@@ -255,7 +262,9 @@ void weir_free_gate(weir_gate* gate);
 
 // Waits until the future is ready, at most this long. Returns whether it is.
 int weir_wait(weir_future* future, double seconds);
-// Each takes the result of a ready future, once. The error is the call's.
+// Each takes the result of a ready future, once.
+// Errors: that of the future's call; code 9: the future is not ready, its result was taken, or it is the
+// result of another kind of call.
 weir_error* weir_take(weir_future* future);
 weir_error* weir_take_work(weir_future* future, weir_work* work, int* done);
 
@@ -282,9 +291,10 @@ void weir_free_weights(weir_weights* weights);
 // ---- data
 
 // The order in which a job of this seed sees its training examples: position p of the endless stream that
-// weir_work.first_example counts in. At most 2^31 - 1 examples.
+// weir_work.first_example counts in.
+// Errors: no examples, or more than 2^31 - 1.
 weir_error* weir_new_order(uint64_t examples, uint64_t seed, weir_order** order);
-// Not thread-safe.
+// Thread safety: one thread at a time uses an order.
 void weir_fill_order(weir_order* order, uint64_t first, size_t n, int32_t* examples);
 void weir_free_order(weir_order* order);
 

@@ -43,7 +43,7 @@ _uncaught: BaseException | None = None
 def _on_uncaught(kind: Any, error: BaseException, trace: Any, previous: Any = sys.excepthook) -> None:
     global _uncaught
     previous(kind, error, trace)
-    # An interactive interpreter goes on.
+    # An interactive interpreter continues.
     if hasattr(sys, "ps1") or sys.flags.interactive:
         return
     _uncaught = error

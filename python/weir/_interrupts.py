@@ -30,7 +30,7 @@ class Interrupts:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         _noting.discard(self)
-        # Another loop may go on: one that a program keeps without ending it.
+        # Another loop may continue: one that a program keeps without ending it.
         if not _noting and _is_main() and signal.getsignal(signal.SIGINT) is _ours:
             signal.signal(signal.SIGINT, _before)
 

@@ -15,7 +15,7 @@ from .future import Future
 
 
 class WorkCalls:
-    """The library gives work to a call also when nobody waits for it any more; so a later call goes on with it.
+    """The library gives work to a call also when nobody waits for it any more; so a later call continues it.
 
     Thread-safe: finalizers come here too, in any thread, so there are single operations in place of a lock.
     """

@@ -32,7 +32,7 @@ class Client:
     job: a path, a mapping with the JSON's fields, or a Job.
     tensors: the model, name -> Tensor, shape, or array of the initial values, in an order that is the same for every
         worker. Where all tensors have values (Tensor.values, or arrays), one worker of the job uploads its own, once,
-        before the first step, unless the job has checkpoint.init_from or goes on from checkpoints. They are read by join()
+        before the first step, unless the job has checkpoint.init_from or continues from checkpoints. They are read by join()
         and then no more.
     train_examples: the size of the training set, the same for every worker; 0 for a reader.
     cluster, task, token_file: as the flags of `worker`; by default TF_CONFIG and WEIR_TOKEN_FILE of the environment
@@ -129,7 +129,7 @@ class Client:
     def leave(self, failure: BaseException | None = None, timeout: float | None = None) -> None:
         """Ends the membership. failure: why this worker gives up; None: the work is done. Servers in this process end
         with the job, unless the failure is a Fenced, and this waits for that. A KeyboardInterrupt makes them save the job
-        first, if it has a checkpoint.directory; the call then raises: Drained says from where the job goes on, another
+        first, if it has a checkpoint.directory; the call then raises: Drained says from where the job continues, another
         Error why it was not saved."""
         self._joined = False
         self._work_calls.end()
@@ -252,7 +252,7 @@ class Client:
 
     @property
     def resumed_from(self) -> str:
-        """Where the servers are in this process: the checkpoint that the job goes on from; "": there is none."""
+        """Where the servers are in this process: the checkpoint that the job continues from; "": there is none."""
         return os.fsdecode(library.resumed_from(self._live()))
 
     @property
@@ -303,7 +303,7 @@ class Client:
 
     def next_work(self, timeout: float | None = None) -> Work | None:
         """The next gradient to compute; waits while there is none. None: the job's examples are done, and this
-        worker's pushes are acknowledged. TimeoutError: none came; the next call goes on with the wait."""
+        worker's pushes are acknowledged. TimeoutError: none came; the next call continues the wait."""
         future = self.begin_next_work()
         try:
             return future.result(timeout)

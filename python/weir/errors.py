@@ -23,7 +23,7 @@ class ConfigError(Error):
 
 
 class Diverged(Error):
-    """Training cannot go on: a gradient or the weights are not finite."""
+    """Training cannot continue: a gradient or the weights are not finite."""
 
     kind = 1
 
@@ -35,7 +35,7 @@ class Drained(Error):
 
 
 class Fenced(Error):
-    """The job goes on without this member, whose lease had ended, or it went back to a checkpoint. Join again."""
+    """The job continues without this member, whose lease had ended, or it went back to a checkpoint. Join again."""
 
     kind, exit_code = 3, 138
 

@@ -23,7 +23,7 @@ _sweeping = threading.Lock()
 
 
 class Future(Generic[T]):
-    """The result of a call that goes on by itself.
+    """The result of a call that continues by itself.
 
     It ends by itself too, with a result or with an error that names the peer it waited for. Letting go of a future
     does not end its call. One thread at a time uses a future.
@@ -44,7 +44,7 @@ class Future(Generic[T]):
     def result(self, timeout: float | None = None) -> T:
         """Waits for the result, and returns it or raises the call's error.
 
-        timeout: seconds; TimeoutError if they have passed, and the call goes on. Ctrl-C ends the wait.
+        timeout: seconds; TimeoutError if they have passed, and the call continues. Ctrl-C ends the wait.
         """
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         while self._handle is not None and not library.wait(self._handle, min(_SLICE, deadline - time.monotonic())):
@@ -61,7 +61,7 @@ class Future(Generic[T]):
         return self._result  # type: ignore[return-value]
 
     def __await__(self) -> Generator[Any, None, T]:
-        """`await future` in a coroutine: as result(), while the event loop goes on. A coroutine that is cancelled leaves
+        """`await future` in a coroutine: as result(), while the event loop continues. A coroutine that is cancelled leaves
         the call alone."""
         pause = _SHORTEST_PAUSE
         while not self.done():

@@ -101,7 +101,7 @@ class Trainer:
     train_examples: the size of the training set, the same for every worker.
     overrides and other options: as of weir.Client.
 
-    Initial values: these params, unless the job has checkpoint.init_from or checkpoints to go on from. In a cluster they
+    Initial values: these params, unless the job has checkpoint.init_from or checkpoints to continue from. In a cluster they
     are those of one worker, which uploads them before the first step.
 
     Works within `with`; an exception there, or the end of the block before that of the job, leaves the job to others.

@@ -47,7 +47,7 @@ def loss_of(loss: Any) -> float | None:
 class Step:
     """One piece of work, with its weights.
 
-    work: what it is. memory: the weights, which change when the loop goes on; what is written there is lost.
+    work: what it is. memory: the weights, which change when the loop continues; what is written there is lost.
     """
 
     def __init__(self, loop: "_Membership", work: Work, weights: FlatTensors, base: Weights):
@@ -63,7 +63,7 @@ class Step:
 
     @property
     def weights(self) -> Mapping[str, Floats]:
-        """name -> array, float32, which change when the loop goes on. Read-only: what a program changed there, the servers' weights would
+        """name -> array, float32, which change when the loop continues. Read-only: what a program changed there, the servers' weights would
         not have."""
         return self.memory.read_only
 
@@ -92,7 +92,7 @@ class Step:
         "async", they may be newer than the weights, and newer from call to call.
 
         Where the step turns out to be past, or this worker to be out of the job, they are zeros: push() then sends nothing,
-        and the loop goes on, or joins again.
+        and the loop continues, or joins again.
         """
         client = self._loop.client
         values = np.zeros((len(keys), client.tables.dim(table)), dtype=np.float32)
@@ -348,7 +348,7 @@ class _Progress:
             self._line.add(work, loss)
         if loss is None:
             return
-        # A NaN would stay in the sum for ever, even if the job goes on.
+        # A NaN would stay in the sum for ever, even if the job continues.
         if not math.isfinite(loss):
             self._sums[5] += 1
         else:

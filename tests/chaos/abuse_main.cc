@@ -1,6 +1,6 @@
 // ./dev chaos --abuse: honest jobs of real processes beside strangers on the same machine, another user where
-// this runs as root, who abuse everything that the jobs' servers listen on, and beside insiders, who may join
-// and abuse that. Prints for each kind of abuse the effect on a job's throughput and its servers' memory, and
+// this runs as root. The strangers abuse everything that the jobs' servers listen on. Insiders may join, and
+// abuse that. Prints for each kind of abuse the effect on a job's throughput and its servers' memory, and
 // whether a stranger read or changed anything. Then a job of fixed length, beside all kinds at once, must end
 // as the job that nobody abuses does, with the same bits.
 #include <sys/resource.h>

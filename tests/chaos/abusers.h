@@ -15,7 +15,7 @@
 
 namespace weir {
 
-// What abusers did, and what of it the servers took.
+// The acts of abusers, and which of them the servers took.
 struct AbuseReport {
   uint64_t acts = 0;
   std::map<std::string, uint64_t> taken;
@@ -37,7 +37,7 @@ class Abusers {
   // Ends them all, and adds what they did.
   absl::Status End(AbuseReport* report);
 
-  // What the program says on its standard output.
+  // Lines of the abusers' program on its standard output.
   static void SayThatItBegins();
   static void SayWhatWasDone(const Acts& acts);
 

@@ -8,7 +8,7 @@
 
 namespace weir {
 
-// What an abuser has done. For one thread.
+// The acts of an abuser. For one thread.
 class Acts {
  public:
   // `on_first` is called at the first act.

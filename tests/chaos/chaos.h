@@ -50,7 +50,7 @@ struct ChaosResult {
   double longest_standstill = 0;
 };
 
-// What a sync job ends with; "none": it does not say.
+// The weights that a sync job ends with; "none": it does not say.
 struct ChaosBits {
   std::string weights_sha256, tables_sha256;
 };

@@ -9,9 +9,9 @@
 
 namespace weir {
 
-// What a stranger on the machine can send to a job's servers: one kind of abuse, repeated at a modest pace,
-// so that it costs the honest job no more than another process on the machine would. Has no token. For one
-// thread.
+// A stranger on the machine, who sends one kind of abuse to a job's servers. The stranger repeats it at a
+// modest pace, so that it costs the honest job no more than another process on the machine would. Has no
+// token. For one thread.
 class Attacker {
  public:
   struct Target {

@@ -18,10 +18,10 @@ struct RepeatedPush {
 
 // Stands before a server and passes on all gRPC calls, on loopback. At random it holds a message back, so
 // that later messages of other streams and callers arrive first. At random it also sends a call, or a push
-// with its rows, to the server a second time, on a stream of its own and with the same content: at the same
-// moment as the first, or up to seconds after it, when later ones have been answered, its sender was fenced,
-// or the server was restarted. The answer to the copy is dropped. The seed decides how often. Pushes in
-// shared memory are sent once. Thread-safe.
+// with its rows, to the server a second time, on a stream of its own and with the same content. It sends the
+// second at the same moment as the first, or up to seconds later, when later calls have been answered, its
+// sender was fenced, or the server was restarted. The answer to the copy is dropped. The seed decides how
+// often. Pushes in shared memory are sent once. Thread-safe.
 class GrpcRepeater {
  public:
   struct Counts {

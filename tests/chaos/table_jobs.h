@@ -16,8 +16,8 @@ enum class RowsOfJob { kComeAndGo, kCount };
 absl::Status AddTables(const std::string& folder, RowsOfJob rows, nlohmann::json* config);
 
 // Whether the last checkpoint of a job, with the chain that it builds on, has the rows that the job ended
-// with, as its summary says; and, where rows count, each shard the rows of exactly those batches that it says
-// to have applied. The result says what is wrong.
+// with, as its summary says. Where rows count, each shard must also have the rows of exactly those batches
+// that it says to have applied. The result says what is wrong.
 std::vector<std::string> CheckRows(const nlohmann::json& summary, RowsOfJob rows);
 
 }  // namespace weir

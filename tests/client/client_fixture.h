@@ -81,7 +81,7 @@ struct ClientFixture {
     for (size_t i = 0; i < gradient.size(); ++i) tensors.push_back({model.tensors[i].name, gradient[i]});
     return tensors;
   }
-  // The same gradient, rounded to bfloat16 before it is handed over.
+  // The gradient, rounded to bfloat16 before it is handed over.
   std::vector<ConstTensor> RoundedGradient() {
     std::vector<ConstTensor> tensors;
     rounded.resize(gradient.size());
@@ -142,7 +142,7 @@ struct ClientFixture {
       CHECK(result->applied);
     }
   }
-  // What this shard has got, in the order of arrival.
+  // The pushes that this shard has got, in the order of arrival.
   std::vector<FakeCluster::Push> PushesOf(uint32_t shard) const {
     std::vector<FakeCluster::Push> of;
     for (const FakeCluster::Push& push : cluster.pushes()) {

@@ -50,7 +50,7 @@ class Hook<Result(Args...)> {
 };
 
 // Servers that follow a script, for tests of the client alone. By default they are a small model of the real
-// servers: in sync a step commits when all of its parts have arrived on all shards; in the other modes a push
+// servers. In sync a step commits when all of its parts have arrived on all shards. In the other modes a push
 // is applied on arrival. Weights follow from version and element (Weight()). A test changes the behaviour
 // through hooks. Calls that wait check every few milliseconds whether they were cancelled.
 //
@@ -117,7 +117,7 @@ class FakeCluster {
     return static_cast<float>(version * 1000) + static_cast<float>(element % 1000);
   }
 
-  // What a pull reads. Not all of it fits bfloat16.
+  // The values that a pull reads. Not all of it fits bfloat16.
   static float Row(uint64_t version, uint32_t table, uint64_t key, size_t column) {
     return static_cast<float>(version * 1000 + table * 100 + key % 89) + static_cast<float>(column) / 8;
   }
@@ -140,7 +140,7 @@ class FakeCluster {
   void EndRanges();
   void SetNextRangeClock(uint64_t clock);
 
-  // What the servers have received.
+  // The pushes that the servers have received.
   std::vector<Push> pushes() const;
   // Pulls without a push, and the keys of their rows, which come when all have arrived.
   std::vector<v1::PullRequest> pulls(uint32_t shard) const;

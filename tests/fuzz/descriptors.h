@@ -7,8 +7,8 @@
 
 namespace weir {
 
-// What a process may hand over with a message, for inputs whose letters stand for it. The segment of 's' has
-// kSegmentBytes.
+// The descriptors that a process may hand over with a message, for inputs whose letters stand for it. The
+// segment of 's' has kSegmentBytes.
 //
 //   s  a segment of shared memory      b  a page of doorbells
 //   m  memory without seals            p  no memory at all

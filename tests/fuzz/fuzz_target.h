@@ -7,8 +7,8 @@
 
 namespace weir {
 
-// What a fuzz target defines. A target gives a reader of the product what a stranger could, and checks what
-// must hold of the result, whatever the input is. It is a pure function of the input.
+// The functions that a fuzz target defines. A target gives a reader of the product what a stranger could, and
+// checks what must hold of the result, whatever the input is. It is a pure function of the input.
 
 // Reads one input. Returns whether the reader took it. Ends the process (FuzzCheck) if the reader broke a
 // promise.

@@ -28,8 +28,9 @@ google::protobuf::RepeatedPtrField<v1::TableConfig> ExchangedTables();
 // The incarnations of its shard and of its worker, and the worker's epoch.
 inline constexpr uint64_t kShardIncarnation = 77, kWorkerIncarnation = 100, kEpoch = 1;
 
-// What a well-behaved client sends to the shard, in its order: a push, a pull, both in one, a bfloat16 push,
-// a refusal, a gradient in shared memory; rows pushed and pulled, and keys of a pull in two pieces.
+// The messages that a well-behaved client sends to the shard, in its order: a push, a pull, both in one, a
+// bfloat16 push, a refusal, and a gradient in shared memory. Also rows pushed and pulled, and keys of a pull
+// in two pieces.
 std::vector<v1::ExchangeRequest> Requests();
 
 }  // namespace weir

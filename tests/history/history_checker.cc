@@ -458,8 +458,8 @@ Interval Checker::ClockAt(const ShardLog& log, uint32_t worker, uint64_t version
   const auto tracks = log.tracks.find(worker);
   if (tracks == log.tracks.end()) return fixed() ? Interval{0, 0} : Interval{};
   // Before the worker's first push a restored server may show the clock of an earlier incarnation, from the
-  // checkpoint; after its last push, the clock of a later incarnation, which was killed before it could write
-  // anything down.
+  // checkpoint. After its last push it may show the clock of a later incarnation, which was killed before it
+  // could write anything down.
   if (tracks->second.size() == 1) {
     const Track& only = tracks->second.begin()->second;
     const bool known = fixed() || (only.first_version() <= version && version < only.last_version()) ||

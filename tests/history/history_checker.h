@@ -22,8 +22,8 @@ namespace weir {
 // must agree with the pushes for each worker that they list, counting or not.
 //
 // With `membership_changes` (workers die, join late, or come back under a new incarnation) logs may lack
-// their end, an incarnation may have left no log at all, and a worker counts from each pull to the push that
-// was computed from it. What the logs cannot show is not judged.
+// their end, and an incarnation may have left no log at all. A worker counts from each pull to the push that
+// was computed from it. Events that the logs cannot show are not judged.
 struct HistoryRules {
   enum class Mode { kSync, kBounded, kAsync };
   Mode mode = Mode::kBounded;
@@ -68,12 +68,9 @@ enum class HistoryRule {
   // bounded: a worker's clock after a push is at most s+1 above the slowest that counts.
   kLead,
   // A row has, at the version that was read, what the pushes up to that version have added, in all of its
-  // values,
-  // and is always read from the same shard. Where logs may lack pushes it has no less, and between two
-  // versions of
-  // a shard's incarnation it gains no less. The versions are those that a pull at the clock may read
-  // (kFreshness,
-  // kOwnPushes, kStep), and with rising clocks a worker's never go back.
+  // values, and is always read from the same shard. Where logs may lack pushes it has no less, and between
+  // two versions of a shard's incarnation it gains no less. The versions are those that a pull at the clock
+  // may read (kFreshness, kOwnPushes, kStep), and with rising clocks a worker's never go back.
   kRows,
 };
 const char* Name(HistoryRule rule);
@@ -98,7 +95,8 @@ struct HistoryReport {
   std::string ToString() const;
 };
 
-// The events of all workers of a job. Those of one incarnation of a worker must be in the order of its log.
+// The events of all workers of a job. The events of one incarnation of a worker must be in the order of its
+// log.
 HistoryReport CheckHistory(absl::Span<const HistoryEvent> events, const HistoryRules& rules);
 
 }  // namespace weir

@@ -1,5 +1,5 @@
-// Bad input of every kind against one running cluster: each input gives the documented exit code (or error)
-// and a message that says what is wrong, and the cluster goes on to train to the end.
+// Bad input of every kind against one running cluster. Each input gives the documented exit code (or error)
+// and a message that says what is wrong, and the cluster trains to the end.
 #include <memory>
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
 // The bound, and each push at most once, when workers die, hang and come back, and when connections break
-// with requests and replies on them: the survivors' histories are checked against the definitions of the
+// with requests and replies on them. The survivors' histories are checked against the definitions of the
 // modes.
 #include <signal.h>
 

@@ -22,7 +22,7 @@ struct HistoryRun {
   uint64_t examples = 1000;
   // Each worker delays each gradient by a random time, uniform in [0, this) seconds.
   double delay = 0.0002;
-  // The same for worker 0.
+  // This time for worker 0.
   double slow_delay = 0.0002;
 
   // For every task.

@@ -13,8 +13,8 @@
 
 namespace weir {
 
-// An async job of two workers whose weights count their updates: they begin at zero, and each push adds one
-// to every element (plain SGD, the gradient and minus the rate are one), which is exact in float32.
+// An async job of two workers whose weights count their updates. They begin at zero, and each push adds one
+// to every element (plain SGD; the gradient and minus the rate are one). This is exact in float32.
 // `overrides` as for --set.
 v1::JobConfig CountingJob(const std::vector<std::string>& overrides);
 // Some MB on each of two shards: several chunks, the last of them short.
@@ -32,7 +32,7 @@ class CountingClient {
   // Pull() at clock 0, which any worker may have at any time in async, and PullSnapshot().
   absl::Status Pull();
   absl::Status PullSnapshot();
-  // The same with views: StepInPlace() and PullInPlace() release the old view when they have the next.
+  // Steps and pulls with views: StepInPlace() and PullInPlace() release the old view when they have the next.
   // StepInPlace()'s gradient lies where servers may read it.
   absl::StatusOr<bool> StepInPlace();
   absl::Status PullInPlace();
@@ -40,7 +40,7 @@ class CountingClient {
   // The gradient of all tensors that StepInPlace() pushes: ones, unless the test writes other values.
   float* gradient_in_place() { return ones_in_place_.get(); }
 
-  // The same for the view.
+  // TornElements() of the view.
   int64_t TornElementsOfView() const { return TornElementsOf(view_); }
   static int64_t TornElementsOf(const WeightsView& view);
   // The elements of the last pull that are not the count of their shard's version. 0: not torn.

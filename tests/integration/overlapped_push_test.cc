@@ -1,5 +1,5 @@
-// Gradients that are checked and sent while they are computed, against real servers: a bad one leaves no
-// trace on any shard, however far it got; a good one that comes tensor by tensor takes effect once; and
+// Gradients that are checked and sent while they are computed, against real servers. A bad gradient leaves no
+// trace on any shard, however far it got. A good gradient that comes tensor by tensor takes effect once, and
 // weights that are reported early are the final ones.
 #include <algorithm>
 #include <limits>

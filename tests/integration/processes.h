@@ -61,8 +61,8 @@ class TestFolder {
 
 std::string ReadWholeFile(const std::string& path);
 
-// A loopback port that the kernel gives to no other process while this object lives, and on which a server
-// that sets SO_REUSEADDR, as gRPC does, can listen meanwhile: a socket that is bound, but does not listen.
+// A loopback port that the kernel gives to no other process while this object lives: a socket that is bound,
+// but does not listen. A server that sets SO_REUSEADDR, as gRPC does, can listen on the port meanwhile.
 class ReservedPort {
  public:
   ReservedPort();

@@ -1,5 +1,5 @@
-// Whatever the network does to the parts of sync steps - other orders, repeats, parts from any worker that
-// has them, parts of the next step before the commit of this one - each step gives the same bits.
+// Each sync step gives the same bits, whatever the network does to its parts: other orders, repeats, parts
+// from any worker that has them, parts of the next step before the commit of this one.
 #include <algorithm>
 #include <map>
 #include <memory>

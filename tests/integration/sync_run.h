@@ -13,8 +13,8 @@
 namespace weir {
 
 // A job on the digits with every feature that can spoil the bits: dropout, clipping, micro-batches, an
-// optimizer with slots, R = 4 parts, a last step that is short and has a short part, an end in the second
-// epoch. Over the transport under test. `overrides` as for --set.
+// optimizer with slots, and R = 4 parts. Its last step is short and has a short part, and it ends in the
+// second epoch. Over the transport under test. `overrides` as for --set.
 v1::JobConfig DigitsJob(const std::vector<std::string>& overrides);
 // The job's text, for processes.
 std::string DigitsJobText();

@@ -37,10 +37,10 @@ class JobOfTables {
   void Kill(const std::vector<std::string>& tasks);
   // Waits until the job has committed this step (bounded, async: batches / workers) and is not done.
   void WaitForStep(uint64_t step);
-  // What the evaluator read.
+  // The rows that the evaluator read.
   AllRows Rows() const;
   std::string WorkerLogs();
-  // What all workers with the behaviour "history" have seen, in the order of each one's log.
+  // The events that all workers with the behaviour "history" have seen, in the order of each one's log.
   std::vector<HistoryEvent> Histories() const;
 
   const TableRun run;

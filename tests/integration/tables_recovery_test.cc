@@ -1,5 +1,5 @@
 // Jobs with embedding tables whose servers are killed with SIGKILL and come back from the checkpoint, and
-// jobs whose steps go without late parts: what all rows are at the end, and what workers read meanwhile.
+// jobs whose steps go without late parts. Checks the rows at the end, and what workers read meanwhile.
 #include <sys/stat.h>
 
 #include <csignal>

@@ -8,7 +8,7 @@
 
 namespace weir {
 
-// What travels in one version of the protocol, a line each:
+// The fields, values and calls of one version of the protocol, a line each:
 //
 //   weir.v1.Coordinator.Join: weir.v1.JoinRequest -> weir.v1.JoinReply
 //   weir.v1.Caller.worker = 1: uint32

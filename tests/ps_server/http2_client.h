@@ -48,8 +48,8 @@ class Http2Client {
                      Field("te", "trailers")});
   }
 
-  // The next frame of this type; pings are answered meanwhile. False: the
-  // server has closed the connection, or nothing came for a minute.
+  // The next frame of this type; pings are answered meanwhile. False: the server has closed the connection,
+  // or nothing came for a minute.
   bool Receive(uint8_t type, Frame* frame) {
     while (true) {
       std::string head, payload;

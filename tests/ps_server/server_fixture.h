@@ -35,7 +35,7 @@ class ServerFixture {
   // chunk.
   v1::PushRequest Header() const;
   std::vector<v1::ExchangeRequest> Push();
-  // The same, with the pull after it.
+  // Push(), with the pull after it.
   std::vector<v1::ExchangeRequest> PushAndPull();
   v1::PullRequest PullHeader() const;
   // A correct push and pull: fails the test unless the version is the next one. One server.

@@ -1,6 +1,6 @@
-// Checks the rows of tables that take effect before their step does (sync, consistency.tables "async"):
-// against a plain serial model of each shard's table (row_model.h), which takes the parts in the order in
-// which the shard took them.
+// Checks the rows of tables that take effect before their step does (sync, consistency.tables "async"). The
+// check compares them with a plain serial model of each shard's table (row_model.h), which takes the parts in
+// the order in which the shard took them.
 #include <algorithm>
 #include <cstring>
 #include <set>

@@ -115,8 +115,8 @@ class Checker {
   void CheckLogs();
   void CheckCoordinators();
   void CheckPublications();
-  // What a shard held at a version: its weights with their rows, and the models of its table that fit them.
-  // No model: what it held cannot be told.
+  // The state of a shard at a version: its weights with their rows, and the models of its table that fit
+  // them. No model: what it held cannot be told.
   struct ShardTable {
     uint64_t incarnation = 0, version = 0;
     Weights weights;

@@ -8,7 +8,7 @@
 namespace weir {
 
 // Work that can stop in the midst of a call, as a thread does in a system call that does not return, while
-// everything else goes on. So the work has a thread of its own. But only one of the two threads, the work's
+// everything else continues. So the work has a thread of its own. But only one of the two threads, the work's
 // and the caller's of Go(), runs at any time: the order of effects is the order of the calls.
 class HangingWork {
  public:
@@ -16,7 +16,7 @@ class HangingWork {
   // The work must be over.
   ~HangingWork();
 
-  // Lets the work begin, or go on, until it hangs or is over. True: it is over.
+  // Lets the work begin, or continue, until it hangs or is over. True: it is over.
   bool Go();
   // Called by the work: blocks until the next Go().
   void Hang();

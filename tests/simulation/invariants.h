@@ -11,7 +11,7 @@
 
 namespace weir {
 
-// What must hold of every run, whatever strikes it (docs/guarantees.md).
+// The rules that every run keeps, whatever strikes it (docs/guarantees.md).
 enum class Invariant {
   // A batch is in a shard's weights at most once, and each version is one push more than the last (in sync:
   // the parts of one step).
@@ -28,7 +28,7 @@ enum class Invariant {
   // A read returns the weights of one version of the shard, in sync of one step on all shards.
   kTorn,
   // Rows of the table hold the pushes that their version's weights hold, each once, in their order, and no
-  // others; which keys have rows, and which are counted, is as the table's admission, expiry and quotas say.
+  // others. Which keys have rows, and which are counted, is as the table's admission, expiry and quotas say.
   kRows,
   // A gradient is computed from weights that its worker read for the gradient's clock: all the weights of the
   // version that it is pushed with. No tensor is handed over before every shard has named that version.
@@ -49,9 +49,9 @@ enum class Invariant {
   // An update is taken only if it was computed from a version of the incarnation of the shard that takes it.
   kStaleIncarnation,
   // A shard starts with its initial values (those of one worker on all shards, if a worker uploads them) or
-  // from a checkpoint: with the bits of a version that was published, never older
-  // than the newest complete checkpoint, which no reader finds damaged; in sync the same step on all shards.
-  // With the log it also has the logged pushes, and never less than was published.
+  // from a checkpoint. The checkpoint has the bits of a version that was published, and is never older than
+  // the newest complete checkpoint, which no reader finds damaged. In sync it is of the same step on all
+  // shards. With the log it also has the logged pushes, and never less than was published.
   kRestored,
   // bounded, async: a restored shard declares the acknowledged pushes that it lacks, once it hears of their
   // worker, and no others.
@@ -64,7 +64,8 @@ enum class Invariant {
   // At the job's end every batch was applied on every shard (but for those that are to be refused), in sync
   // to the very bits of a plain loop.
   kComplete,
-  // When the faults are over, everything goes on and the job ends in time, by itself, with every exit code 0.
+  // When the faults are over, everything continues and the job ends in time, by itself, with every exit code
+  // 0.
   kProgress,
   // Every answer is one that the protocol allows.
   kProtocol,

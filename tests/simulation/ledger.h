@@ -33,11 +33,11 @@ namespace weir {
 class Ledger {
  public:
   static constexpr int64_t kMixed = 8;
-  // Of the table. No batch has the last key. Eight buckets have three keys each, so that
-  // quotas evict rows; the last key is in a bucket of its own.
+  // Of the table. No batch has the last key. Eight buckets have three keys each, so that quotas evict rows;
+  // the last key is in a bucket of its own.
   static constexpr size_t kKeys = 25, kDim = 64;
 
-  // What decides which keys have rows, as in TableConfig.
+  // The limits that decide which keys have rows, as in TableConfig.
   struct RowRules {
     uint32_t admit_after = 0;
     uint64_t expire_after_steps = 0;

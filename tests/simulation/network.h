@@ -52,7 +52,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // From now on the process at this end does not read: nothing is delivered to it, and the other end cannot
   // write. Neither end gets an error, since the connection lives.
   void Stall(End end) { stalled_[end] = true; }
-  // What this end writes does not leave.
+  // Bytes that this end writes do not leave.
   bool full(End from) const { return stalled_[Other(from)]; }
   bool over(End end) const { return over_[end]; }
 
@@ -169,7 +169,7 @@ class Network {
   void OnKill(World::Node node, bool orderly = false);
 
   // The process is no longer reachable: its callers, and processes that have opened a stream to it, learn
-  // that it is gone. It goes on, and so do the streams that it has opened.
+  // that it is gone. It continues, and so do the streams that it has opened.
   void CutOff(World::Node node);
 
   void Block(World::Node from, World::Node to, bool blocked);

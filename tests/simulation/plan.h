@@ -35,8 +35,8 @@ struct FaultPlan {
     // ps:`first`, from then on: its background work hangs in its `second`-th step on the disk (an operation
     // is two: before its effect, and after), for `duration`.
     kDiskHangsWithin,
-    // The same for ps:0's store, or, `back`, for all that ps:0 does on the disk; meanwhile another ps:0 takes
-    // its place, for good.
+    // As kDiskHangsWithin, for ps:0's store, or, `back`, for all that ps:0 does on the disk. Meanwhile
+    // another ps:0 takes its place, for good.
     kReplaced,
     // Of the newest checkpoint's data, once the one before is whole; ps:`first`, whose part it is, crashes
     // then, comes back after `duration`, and reads the checkpoint.

@@ -22,7 +22,7 @@ struct PlantedBug {
 };
 
 bool HasEarlyRows(const Plan& plan);
-// The same bugs; those without an `in` are planted in jobs with a table alone.
+// Returns the bugs; bugs without an `in` are planted in jobs with a table alone.
 std::vector<PlantedBug> InJobsWithTable(std::vector<PlantedBug> bugs);
 
 // All planted bugs.

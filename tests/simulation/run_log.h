@@ -15,12 +15,12 @@
 
 namespace weir {
 
-// What one run showed: the answers to each worker, and, seen from outside the protocol, what each shard
-// published and received. The invariants (invariants.h) are checked on this log after the run. Times are
-// since the run's start.
+// The observations of one run: the answers to each worker, and, seen from outside the protocol, what each
+// shard published and received. The invariants (invariants.h) are checked on this log after the run. Times
+// are since the run's start.
 
-// A shard's weights, and after them the rows of its keys (Ledger::KeysOf), if the job has a table. What a
-// worker reads in place, and what it computes from, is without rows. Shared, since many records refer to the
+// A shard's weights, and after them the rows of its keys (Ledger::KeysOf), if the job has a table. Weights
+// that a worker reads in place, or computes from, are without rows. Shared, since many records refer to the
 // same weights.
 using Weights = std::shared_ptr<const std::vector<float>>;
 
@@ -197,8 +197,8 @@ struct RunLog {
   std::vector<ReplacedEnd> replaced;
   // By shard: acknowledged pushes that it has declared lost, as counted at the end.
   std::map<uint32_t, uint64_t> lost;
-  // The same in the job's summary, over all shards. nullopt: the coordinator came back after the end, and has
-  // not seen the job.
+  // The pushes that the job's summary counts as lost, over all shards. nullopt: the coordinator came back
+  // after the end, and has not seen the job.
   std::optional<uint64_t> lost_in_summary;
   // Messages of coordinators that found a damaged store at their start.
   std::vector<std::string> damage;
@@ -212,7 +212,7 @@ struct RunLog {
   std::vector<Weights> final_weights;
   // Exit codes by task ("worker:1").
   std::map<std::string, int> exits;
-  // What still waited when time was up.
+  // The calls that still waited when time was up.
   std::vector<std::string> hanging;
 };
 

@@ -13,7 +13,7 @@
 namespace weir {
 
 // The event loop of one program, under the virtual clock. When the program's process has died, nothing that
-// the program does reaches the world any more, and the program runs to its end at once: RunToEnd() has a
+// the program does reaches the world any more, and the program runs to its end at once. RunToEnd() has a
 // clock of its own, which jumps from timer to timer.
 class SimEventLoop final : public EventLoop {
  public:

@@ -54,7 +54,7 @@ class SimProgram : private Transport, private ShardSet::Observer {
   void Die();
   // The program is a member of the job.
   bool live() const { return live_; }
-  // What the program is doing, for reports.
+  // The program's present action, for reports.
   std::string Waiting() const;
 
  protected:
@@ -76,12 +76,12 @@ class SimProgram : private Transport, private ShardSet::Observer {
   std::vector<Weights> PartsOf(const float* all) const;
   // The whole of a model from the parts of its shards.
   std::vector<float> AllOf(const std::function<std::vector<float>(uint32_t shard)>& part_of) const;
-  // What a push of the batch has for the job's table, if there is one. Valid until the next call.
+  // The rows that a push of the batch has for the job's table, if there is one. Valid until the next call.
   std::vector<RowGradients> RowsToPush(uint64_t batch);
   // Memory for all rows of the table, which the pull at this clock (kSnapshot: the next snapshot) fills; none
   // if there is no table.
   std::vector<RowsToRead> RowsToPull(uint64_t clock);
-  // The same for a pull of rows alone.
+  // RowsToPull() for a pull of rows alone.
   std::vector<RowsToRead> RowsAlone();
   // Appends what a pull of weights and rows has brought of a shard's rows, in the order of Ledger::KeysOf().
   void AppendRows(uint32_t shard, uint64_t clock, std::vector<float>& weights) const;
@@ -104,7 +104,7 @@ class SimProgram : private Transport, private ShardSet::Observer {
   uint64_t instance_ = 0;
   // The streams of the current client, by shard.
   std::vector<std::shared_ptr<SimShardStreams>> streams_;
-  // What the program is doing, for reports.
+  // The program's present action, for reports.
   const char* doing_ = "waits to join";
 
  private:

@@ -57,8 +57,8 @@ class SimServer {
   // Called before each disk operation, and after.
   void OnDiskStep();
 
-  // Another process is ps:0 from now on. This one does not know: it goes on, with the links to other servers
-  // that it has, but receives no more calls.
+  // Another process is ps:0 from now on. This one does not know: it continues, with the links to other
+  // servers that it has, but receives no more calls.
   void BeReplaced();
 
   // nullptr: this server has none, or its coordinator is over.

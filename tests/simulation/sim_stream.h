@@ -38,7 +38,8 @@ class SimLoop final : public Executor {
   bool stopped_ = false;
 };
 
-// What a server shares with the clients of its host: its weights (Site::mapped), and the clients' gradients.
+// The memory that a server shares with the clients of its host: its weights (Site::mapped), and the clients'
+// gradients.
 class SimSharedMemory final : public SharedMemory {
  public:
   explicit SimSharedMemory(const Site* site) : site_(site) {}
@@ -66,8 +67,8 @@ class SimSharedMemory final : public SharedMemory {
 };
 
 // The server's end of one client's data stream: the shipped ExchangeSession on a simulated connection, with
-// at most one write under way, as in ps_server/grpc/grpc_exchange_call.h. What a message refers to is read
-// when the message leaves, or in place by the client, so that a version that changes is noticed.
+// at most one write under way, as in ps_server/grpc/grpc_exchange_call.h. The memory that a message refers to
+// is read when the message leaves, or in place by the client, so that a version that changes is noticed.
 class SimStream : public std::enable_shared_from_this<SimStream> {
  public:
   // `on_broken`: the client or the network has ended the stream.

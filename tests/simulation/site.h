@@ -52,11 +52,11 @@ struct Seams {
   // The weights in a shard's message as they arrive; not those that lie in shared memory.
   std::function<void(uint64_t stream, uint32_t shard, const v1::ExchangeReply&, std::string* weights)>
       weights;
-  // The same for the rows of embedding tables.
+  // The rows of embedding tables in a shard's message as they arrive.
   std::function<void(uint64_t stream, uint32_t shard, const v1::ExchangeReply&, std::string* rows)> rows;
   // Wraps a client's channel to a shard.
   std::function<std::unique_ptr<ShardChannel>(std::unique_ptr<ShardChannel>)> channel;
-  // What a training loop gets for its client.
+  // The client that a training loop gets in place of its own.
   std::function<std::unique_ptr<Client>(Client*)> client;
   // Takes a client's stream in place of its shard's session: gets what takes messages for the client, and
   // returns what takes the client's messages.
@@ -98,7 +98,7 @@ class MappedMemory {
   std::map<const float*, uint32_t> numbers_;
 };
 
-// What all actors of one run share.
+// The state that all actors of one run share.
 struct Site {
   Site(const Plan& p, bool verbose);
   ~Site();

@@ -1,5 +1,5 @@
-// The worker of a job without any exchange: computes the gradients of batch after batch, as `worker` does,
-// with weights that stay as they are, and prints a line of JSON with the number of steps and their seconds.
+// The worker of a job without any exchange. Computes the gradients of batch after batch, as `worker` does,
+// with weights that stay as they are. Prints a line of JSON with the number of steps and their seconds.
 // `./dev bench peers` runs it.
 #include <CLI/CLI.hpp>
 #include <chrono>

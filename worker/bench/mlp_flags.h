@@ -11,7 +11,7 @@ class App;
 
 namespace weir {
 
-// What the benchmarks of a worker's step share: an MLP with two hidden layers, on one device.
+// The flags that the benchmarks of a worker's step share: an MLP with two hidden layers, on one device.
 struct MlpFlags {
   std::string device = "cuda:0";
   int64_t inputs = 784, width = 4096, batch = 1024;

@@ -39,8 +39,8 @@ enum class Precision {
 // Host memory handed to a copy must stay as it is until Wait of a mark behind it has returned. A device's
 // failure is sticky and comes back from Wait.
 //
-// The same calls give the same bits on the same kind of device with the same options. One backend serves one
-// thread at a time.
+// On the same kind of device, with the same options, the same calls give the same bits. One backend serves
+// one thread at a time.
 class ComputeBackend {
  public:
   // For messages: "cpu", "cuda:0".

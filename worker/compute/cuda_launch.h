@@ -7,7 +7,8 @@
 
 namespace weir::cuda {
 
-// What the kernels share: how they are launched and how their threads find their elements. For .cu files.
+// The code that all kernels share: how they are launched and how their threads find their elements. For .cu
+// files.
 
 constexpr int kThreads = 256;  // of a block
 

@@ -29,9 +29,9 @@ class Streams {
   absl::Status CopyToHost(void* to_host, const void* from, size_t bytes);
   // Begins once everything before the mark `after` is done.
   absl::Status CopyToDevice(void* to, const void* from_host, size_t bytes, uint64_t after);
-  // The same, but compute() does not wait for the copy.
+  // CopyToDevice(), but compute() does not wait for the copy.
   absl::Status CopyAhead(void* to, const void* from_host, size_t bytes, uint64_t after);
-  // compute() goes on after all copies to the device before the mark.
+  // compute() continues after all copies to the device before the mark.
   absl::Status Join(uint64_t mark);
 
   // A mark behind everything that is queued on the three streams; marks count from 1. Waits for the mark

@@ -37,10 +37,10 @@ struct CsvTable {
 // but around a name they are taken off. `file` is the file's name, for messages. InvalidArgument with
 // file:line:column (both counted from 1, the column in characters).
 //
-// With data.header the columns are found by their names, and may have any order in the file: those of
-// data.columns, in whose order the table has them, or else those of `like`, the header of the training set. A
-// column of type "ignored" may be missing. Without data.columns and `like` the file's own order is that of
-// the table.
+// With data.header the columns are found by their names, and may have any order in the file. They are the
+// columns of data.columns, in whose order the table has them, or else those of `like`, the header of the
+// training set. A column of type "ignored" may be missing. Without data.columns and `like` the file's own
+// order is that of the table.
 absl::StatusOr<CsvTable> ParseCsv(absl::string_view file, absl::string_view text,
                                   const v1::DataConfig& config, const CsvHeader& like = {});
 

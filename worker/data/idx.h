@@ -22,7 +22,7 @@ struct IdxArray {
 // expected.
 absl::StatusOr<IdxArray> ParseIdx(absl::string_view file, absl::string_view bytes);
 
-// What the header says, for which the file's first bytes are enough.
+// The header of a file, for which the file's first bytes are enough.
 struct IdxHeader {
   std::vector<int64_t> shape;
   int64_t value_bytes = 0;  // at most, of a value in memory while ParseIdx() reads the file

@@ -19,7 +19,7 @@
 
 namespace weir {
 
-// What all random choices of a forward pass depend on, besides the layer's name.
+// The numbers that all random choices of a forward pass depend on, besides the layer's name.
 struct RandomContext {
   uint64_t seed = 0;
   uint64_t batch = 0;
@@ -39,7 +39,7 @@ struct Pass {
   RowGradientValues* row_gradients = nullptr;
 };
 
-// What a model computes from: one example, and the tables that its layers may name.
+// The inputs of a model: one example, and the tables that its layers may name.
 struct ModelInputs {
   // Without columns of keys.
   ModelInputs(std::vector<int64_t> features) : features(std::move(features)) {}

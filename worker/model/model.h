@@ -28,7 +28,7 @@ struct Evaluation {
   int64_t examples = 0;
 };
 
-// What a model is made of, and what it takes to compute with it on the host, in floats.
+// The tensors of a model, and the memory, in floats, that computing with it on the host takes.
 struct ModelNeeds {
   ModelSpec spec;
   // At most, for each example of the largest batch: outputs of layers, and gradients between them. Without
@@ -178,7 +178,7 @@ class Model {
   struct DeviceBatch {
     Buffer<float> features, targets;
     Buffer<int32_t> labels;
-    // Page-locked copies, from which copies to the device run while this thread goes on.
+    // Page-locked copies, from which copies to the device run while this thread continues.
     Buffer<float> staged_features, staged_targets;
     Buffer<int32_t> staged_labels;
   };

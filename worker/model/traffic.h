@@ -28,7 +28,7 @@ struct Traffic {
   // (DeviceOptions::weights_ahead), and kept until a pass has begun with these or other new weights.
   std::function<std::shared_ptr<const float>()> next_weights;
   // If set, called with the index (in the model's spec) of each tensor whose gradient is complete where the
-  // host reads it, from the last to the first, as the backward pass goes on.
+  // host reads it, from the last to the first, as the backward pass proceeds.
   std::function<void(size_t tensor)> gradient_ready;
 };
 

@@ -69,7 +69,7 @@ class Batches:
         # Of the batch that follows, and whether the last guess was right.
         self._guess, self._guesses = -1, False
         self._chosen = [order(begin, min(batch, compared - begin)).tolist() for begin in range(0, compared, batch)]
-        # Each twice by the same process: its generators go on in between, if they are not known, and not seeded.
+        # Each twice by the same process: its generators advance in between, if they are not known, and not seeded.
         self._requests = self._chosen + (self._chosen * num_workers)[:-len(self._chosen) % max(num_workers, 1)] + self._chosen
         if num_workers > 0:
             loader = torch.utils.data.DataLoader(dataset, batch_sampler=_Endless(self._indices), collate_fn=collate,

@@ -81,7 +81,7 @@ class Optimizer(torch.optim.Optimizer):
     cluster, task, token_file, history, log_level, overrides, progress, code_version: as of weir.Client. Under `weir up` or with TF_CONFIG this
         process is a worker of the cluster.
 
-    Initial values: the model's own, unless the job has checkpoint.init_from or checkpoints to go on from. In a cluster
+    Initial values: the model's own, unless the job has checkpoint.init_from or checkpoints to continue from. In a cluster
     they are those of one worker, which uploads them before the first step.
     """
 
@@ -130,7 +130,7 @@ class Optimizer(torch.optim.Optimizer):
         """Yields the batches that this worker has to compute, until the job is done; call step() once for each.
 
         A batch has data.batch_size examples (the job's last one may have fewer). Each example comes once in an epoch, in
-        an order that follows from the job's seed; after a restart the job goes on where it was. With a batch come its
+        an order that follows from the job's seed; after a restart the job continues where it was. With a batch come its
         weights: they are in the model when the batch is yielded. When the loop has ended the model has the trained
         weights.
 

@@ -18,7 +18,7 @@ class S3Server {
   S3Server();
 
   S3Settings settings() const;
-  // The same, with temporary keys for the token that this file holds. The token that is accepted is
+  // The settings with temporary keys for the token that this file holds. The token that is accepted is
   // kIdentity.
   S3Settings settings(const std::string& token_file) const;
   // As settings(), for processes.
@@ -26,7 +26,8 @@ class S3Server {
   // For a store whose waits suit a test.
   ObjectStore::Options options() const;
 
-  // "next=PUT:lost", "seed=7&rate=0.2"; "": no faults from now on. What is late takes effect first.
+  // "next=PUT:lost", "seed=7&rate=0.2"; "": no faults from now on. A request whose answer is late takes
+  // effect first.
   void SetFaults(const std::string& faults);
   // How often each fault was injected since then, as JSON.
   std::string Counts();

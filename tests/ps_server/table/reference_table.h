@@ -8,8 +8,8 @@
 
 namespace weir {
 
-// What a table of all shards means, written as plainly as it goes: ordered maps, one key and one value after
-// the other, copies of everything for a pin. Tables have to hold the same bits.
+// The meaning of a table of all shards, written as plainly as it goes: ordered maps, one key and one value
+// after the other, copies of everything for a pin. Tables have to hold the same bits.
 class ReferenceTable {
  public:
   struct Row {

@@ -107,8 +107,8 @@ inline void CheckProducts(const std::vector<float>& got, const Doubles& want, co
 
 // The unit of a sum of k products. In float32 each rounding on the way to the sum is off by at most 2^-24 of
 // the magnitude, in any order. Rounding the operands adds an error: to TF32's 10 bits of fraction 2^-10 each
-// (2^-11 where the hardware rounds to nearest, but it may cut off), to bfloat16's 7 bits 2^-8 each, as Weir
-// rounds those to nearest itself. Tensor cores may cut off in sums, so sums get twice as much there.
+// (2^-11 where the hardware rounds to nearest, but it may cut off). To bfloat16's 7 bits it adds 2^-8 each,
+// as Weir rounds those to nearest itself. Tensor cores may cut off in sums, so sums get twice as much there.
 inline double ProductUnit(Precision precision, int64_t k) {
   const double sums = static_cast<double>(k + 4) / (1 << 24);
   switch (precision) {

@@ -1,4 +1,4 @@
-// How much of the exchange with a server a worker hides behind compute: trains the MLP inputs-width-width-10
+// How much of the exchange with a server a worker hides behind compute. Trains the MLP inputs-width-width-10
 // on random numbers with one server in this process, and compares a step's time with the times of its parts
 // alone. Prints a line of JSON for each:
 //   forward, backward, compute   of one gradient, with the copies to and from the device; no server

@@ -10,7 +10,7 @@
 // A CUDA device on the CPU, for tests on machines without one. The host's compiler compiles the .cu files and
 // the backend over them against include/, whose functions are these:
 //   - Streams run when a caller waits, one operation at a time, from a random stream that no event holds
-//     back: code that relies on an order that it did not ask for gives wrong results for some seed.
+//     back. Code that relies on an order that it did not ask for gives wrong results for some seed.
 //   - A block's threads are fibers that switch at __syncthreads, in a random order: a missing barrier shows.
 //     A barrier that not all threads of a block reach fails.
 //   - Device memory begins as NaN and lies between guards, which every wait checks. Device pointers are host
