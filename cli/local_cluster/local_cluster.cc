@@ -27,6 +27,7 @@
 #include "common/config/json_document.h"
 #include "common/rpc/identity.h"
 #include "common/system/clock.h"
+#include "common/system/host_cpus.h"
 
 namespace weir {
 namespace {
@@ -147,9 +148,10 @@ absl::Status LocalCluster::Launch(TaskProcess& task) {
     process.environment["WEIR_SET"] =
         absl::StrCat("[", absl::StrJoin(options_.overrides, ",", AppendQuoted), "]");
     // Each program would begin with a thread for each core, and these would spin while they wait for a core.
-    if (options_.workers > 1 && std::getenv(kThreadsVariable) == nullptr) {
-      const int threads = static_cast<int>(std::thread::hardware_concurrency()) / options_.workers;
-      process.environment[kThreadsVariable] = absl::StrCat(std::max(1, threads));
+    const int cpus = UsableCpus();
+    const bool shared = options_.workers > 1 || cpus < static_cast<int>(std::thread::hardware_concurrency());
+    if (shared && std::getenv(kThreadsVariable) == nullptr) {
+      process.environment[kThreadsVariable] = absl::StrCat(std::max(1, cpus / options_.workers));
     }
     if (std::getenv(kUnbufferedVariable) == nullptr) process.environment[kUnbufferedVariable] = "1";
   } else {

@@ -1,12 +1,10 @@
 #include "cli/report/host_report.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
-#include <unistd.h>
 
 #include <fstream>
 #include <sstream>
@@ -15,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/cuda/cuda_device.h"
+#include "common/system/host_cpus.h"
 #include "common/system/host_memory.h"
 #include "common/system/unique_fd.h"
 
@@ -56,12 +55,6 @@ std::string CpuKernels() {
   return __builtin_cpu_supports("avx2") ? "avx2" : "plain";
 }
 
-int Cores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-  return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-}
-
 void LookAtGpus(HostReport* report) {
   if (const int version = cuda::DriverVersion()) report->cuda_driver = cuda::VersionString(version);
   if (const int version = cuda::RuntimeVersion()) report->cuda_runtime = cuda::VersionString(version);
@@ -92,7 +85,7 @@ HostReport LookAtHost(const std::string& root) {
   if (uname(&name) == 0) report.kernel = absl::StrCat(name.sysname, " ", name.release);
   report.cpu = ValueOf(Read(root + "/proc/cpuinfo"), "model name");
   report.cpu_kernels = CpuKernels();
-  report.cores = Cores();
+  report.cores = UsableCpus(root);
   const HostMemory memory = LookAtMemory(root);
   report.memory_bytes = memory.total;
   report.available_bytes = memory.available;

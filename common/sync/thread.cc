@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <new>
 #include <system_error>
 #include <utility>
@@ -14,7 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
+#include "common/base/control_group.h"
 #include "common/sync/mutex.h"
 
 namespace weir {
@@ -33,34 +32,10 @@ absl::Status Refused(absl::string_view purpose, absl::string_view why) {
           : absl::StrCat("raise it. Limits here: ", limits)));
 }
 
-// The limit of the folder of control groups, or of the nearest one above that has a limit.
-std::string LimitBeneath(const std::string& mount, std::string folder) {
-  while (true) {
-    const std::string path = absl::StrCat(mount, folder, folder == "/" ? "" : "/", "pids.max");
-    std::string word;
-    if (std::ifstream(path) >> word && word != "max")
-      return absl::StrCat("pids.max of the control group ", word);
-    if (folder.size() <= 1) return "";
-    folder.resize(std::max<size_t>(folder.rfind('/'), 1));
-  }
-}
-
-// "4:pids:/user" in the first version of control groups, "0::/user" in the second.
+// The limit of the nearest control group that has one.
 std::string LimitOfControlGroup(const std::string& root) {
-  std::ifstream lines(root + "/proc/self/cgroup");
-  for (std::string line; std::getline(lines, line);) {
-    const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
-    if (parts.size() != 3) continue;
-    const std::vector<std::string> controllers = absl::StrSplit(parts[1], ',');
-    for (const std::string& controller : controllers) {
-      if (controller != "pids" && !controller.empty()) continue;
-      for (const char* mount : controller.empty()
-                                   ? std::vector<const char*>{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}
-                                   : std::vector<const char*>{"/sys/fs/cgroup/pids"}) {
-        std::string limit = LimitBeneath(root + mount, parts[2]);
-        if (!limit.empty()) return limit;
-      }
-    }
+  for (const std::string& limit : ControlGroupLines("pids", "pids.max", "pids.max", root)) {
+    if (limit != "max") return absl::StrCat("pids.max of the control group ", limit);
   }
   return "";
 }

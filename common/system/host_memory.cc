@@ -1,9 +1,10 @@
 #include "common/system/host_memory.h"
 
+#include <algorithm>
 #include <fstream>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
+#include "common/base/control_group.h"
 
 namespace weir {
 
@@ -17,14 +18,11 @@ HostMemory LookAtMemory(const std::string& root) {
     if (key == "MemTotal:") memory.total = kilobytes * 1024;
     if (key == "MemAvailable:") memory.available = kilobytes * 1024;
   }
-  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    std::string word;
-    std::ifstream(absl::StrCat(root, path)) >> word;
+  for (const std::string& line : ControlGroupLines("memory", "memory.max", "memory.limit_in_bytes", root)) {
     uint64_t limit = 0;
     // No limit is "max", or a number beyond all memory.
-    if (absl::SimpleAtoi(word, &limit) && limit < memory.total) {
-      memory.limit = limit;
-      break;
+    if (absl::SimpleAtoi(line, &limit) && limit < memory.total) {
+      memory.limit = memory.limit == 0 ? limit : std::min(memory.limit, limit);
     }
   }
   return memory;

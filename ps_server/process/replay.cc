@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +14,7 @@
 #include "common/model/wire_model.h"
 #include "common/protocol/mode_traits.h"
 #include "common/sync/thread_pool.h"
+#include "common/system/host_cpus.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/shard/restore.h"
 #include "ps_server/shard/table_digests.h"
@@ -64,7 +64,7 @@ void AddDigests(const std::shared_ptr<ShardTables>& tables, std::map<std::string
 absl::StatusOr<ReplayResult> ReplayFrom(FileSystem& files, const std::string& directory,
                                         const v1::CheckpointManifest& newest, const Beginning& beginning) {
   const v1::JobConfig& config = newest.job().config();
-  ThreadPool threads(static_cast<int>(std::thread::hardware_concurrency()));
+  ThreadPool threads(UsableCpus());
   BlockStore::Options options;
   WEIR_ASSIGN_OR_RETURN(options.model, FromProto(newest.model()));
   WEIR_ASSIGN_OR_RETURN(options.kernels, KernelsFromConfig(config.server()));

@@ -9,7 +9,6 @@
 #include <optional>
 #include <random>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +19,7 @@
 #include "common/rpc/grpc_credentials.h"
 #include "common/rpc/grpc_socket_options.h"
 #include "common/sync/mutex.h"
+#include "common/system/host_cpus.h"
 #include "common/system/host_memory.h"
 #include "common/system/process.h"
 #include "common/telemetry/grpc_process.h"
@@ -68,7 +68,7 @@ uint64_t RandomNumber() {
 
 uint32_t IoThreads(const v1::ServerConfig& config) {
   if (config.io_threads() > 0) return config.io_threads();
-  return std::clamp(std::thread::hardware_concurrency() / 4, 1u, 8u);
+  return std::clamp(static_cast<uint32_t>(UsableCpus()) / 4, 1u, 8u);
 }
 
 class ServerImpl final : public Server {
@@ -166,8 +166,7 @@ absl::Status ServerImpl::Start() {
   WEIR_RETURN_IF_ERROR(CheckRoomForGrpc());
   WEIR_RETURN_IF_ERROR(background_.Start());
   const uint32_t wanted = options_.config.server().apply_threads();
-  threads_ = std::make_unique<ThreadPool>(wanted > 0 ? static_cast<int>(wanted)
-                                                     : static_cast<int>(std::thread::hardware_concurrency()));
+  threads_ = std::make_unique<ThreadPool>(wanted > 0 ? static_cast<int>(wanted) : UsableCpus());
   disk_ = FileSystem::Beneath(options_.config.checkpoint().directory());
   files_ = WithObjectStorage(*disk_);
   const uint64_t memory = LookAtMemory().most();

@@ -34,6 +34,7 @@ FakeRoot Machine() {
              "processor\t: 0\nmodel name\t: Model 7 @ 2: fast\n\nprocessor\t: 1\nmodel name\t: other\n");
   root.Write("/proc/meminfo",
              "MemTotal:       16000000 kB\nMemFree:        1 kB\nMemAvailable:   8000000 kB\n");
+  root.Write("/proc/self/cgroup", "0::/\n");
   root.Write("/sys/fs/cgroup/memory.max", "2000000000\n");
   root.Write("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
   root.Write("/sys/kernel/mm/transparent_hugepage/shmem_enabled",

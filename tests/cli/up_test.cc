@@ -6,13 +6,13 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "catch2/catch.hpp"
 #include "common/program/exit_codes.h"
+#include "common/system/host_cpus.h"
 #include "tests/cli/checkpointed_job.h"
 #include "tests/cli/up_process.h"
 
@@ -157,7 +157,7 @@ TEST_CASE("the status of the job is shown while it runs") {
 
 TEST_CASE("the programs of several workers share the cores, unless the environment says otherwise") {
   unsetenv("OMP_NUM_THREADS");
-  const unsigned share = std::max(1u, std::thread::hardware_concurrency() / 2);
+  const unsigned share = std::max(1, UsableCpus() / 2);
   for (const auto& [set, workers, says] :
        {std::tuple<std::string, int, std::string>{"", 2, std::to_string(share)},
         {"7", 2, "7"},
