@@ -9,6 +9,7 @@
 #include "absl/types/optional.h"
 #include "absl/types/variant.h"
 #include "proto/parameter_server.pb.h"
+#include "ps_server/consistency/policy.h"
 #include "ps_server/shard/call_list.h"
 #include "ps_server/shard/push_arrival.h"
 #include "ps_server/shard/row_arrival.h"
@@ -19,6 +20,10 @@ namespace weir {
 
 // A connection of one client. Not 0.
 using SessionId = uint64_t;
+
+inline PushKey KeyOf(const v1::PushRequest& header) {
+  return {header.caller().worker(), header.clock(), header.part()};
+}
 
 // How to receive a push, or its answer if the answer needs no gradient (a repeat, a fenced caller).
 using PushBegin = absl::variant<std::unique_ptr<PushArrival>, v1::PushReply>;

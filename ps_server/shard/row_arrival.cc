@@ -148,6 +148,15 @@ absl::Status RowArrival::Check(const Section& section, uint64_t from) {
   return absl::OkStatus();
 }
 
+uint64_t BytesOfRows(const RowArrival::Tables& tables, const v1::PushRequest& push) {
+  uint64_t bytes = 0;
+  for (const v1::Rows& rows : push.rows()) {
+    const uint64_t dim = tables[static_cast<int>(rows.table())].dim();
+    bytes += rows.keys() * (sizeof(uint64_t) + dim * sizeof(float));
+  }
+  return bytes;
+}
+
 absl::StatusOr<PushedRows> RowsFromBytes(const RowArrival::Tables& tables, const v1::PushRequest& push,
                                          absl::string_view bytes) {
   std::vector<uint32_t> dims;

@@ -116,6 +116,9 @@ class RowArrival {
   RowKeys pull_;
 };
 
+// What the rows of a push take, as they are kept: float32, whatever has come.
+uint64_t BytesOfRows(const RowArrival::Tables& tables, const v1::PushRequest& push);
+
 // The rows that a push names, from PushedRows::bytes(). InvalidArgument: these are none.
 absl::StatusOr<PushedRows> RowsFromBytes(const RowArrival::Tables& tables, const v1::PushRequest& push,
                                          absl::string_view bytes);

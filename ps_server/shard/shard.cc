@@ -39,7 +39,11 @@ Shard::Shard(Options options)
           [this](const absl::Status& status) {
             if (!status.ok()) FailLog(status);
             WakeMoved();
-          }) {}
+          }),
+      room_({&options_.config, options_.clock, &members_, &staged_, &counters_.versions_written_off,
+             options_.memory_bytes, options_.nudge, options_.on_revoke, options_.on_short,
+             [this] { return RowsKept(); }}),
+      waits_({*options_.clock, policy_, members_, arrivals_, calls_, log_, staged_, initial_, room_}) {}
 
 Shard::~Shard() {
   queue_.Post([this] {
@@ -178,7 +182,8 @@ absl::StatusOr<StagedParts::Gradients> Shard::GradientsOf(const v1::CommitStep& 
 
 void Shard::HandleCommit(const v1::CommitStep& commit) {
   if (over_ || store_ == nullptr) return;
-  const bool waits = late_commit_.has_value() && late_commit_->commit.step() == commit.step();
+  std::optional<StagedParts::LateCommit>& late = staged_.late_commit;
+  const bool waits = late.has_value() && late->commit.step() == commit.step();
   if (waits || commit.step() < policy_->JoinClock()) return;  // a repeat
   const absl::StatusOr<StagedParts::Gradients> gradients = GradientsOf(commit);
   if (!gradients.ok()) {
@@ -187,9 +192,9 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
                            absl::StrCat("shard ", install_.shard(), " cannot commit step ", commit.step(),
                                         " as ps:0 decided: ", gradients.status().message())));
   }
-  if (!MakeRoom()) {
-    late_commit_ = LateCommit{commit, options_.clock->Now(), {}, {}, {}};
-    short_of_memory_ = true;
+  if (!room_.Make()) {
+    late = StagedParts::LateCommit{commit, options_.clock->Now(), {}, {}, {}};
+    room_.SetShort(true);
     return;
   }
   store_->Update(gradients->dense);
@@ -204,7 +209,7 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
   if (!rows.ok()) return Fail(rows);
   policy_->Commit();
   counters_.version = commit.step() + 1;
-  progress_.Mark(options_.clock->Now());
+  waits_.Mark();
   staged_.Commit(commit, [this](const Verdict& verdict, std::vector<StagedParts::Waiter>& waiters) {
     const bool applied = verdict.outcome == v1::OK;
     ++(applied ? counters_.pushes_applied : counters_.pushes_refused);
@@ -221,27 +226,21 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
 
 void Shard::HandlePin(const v1::PinVersion& pin) {
   if (store_ == nullptr) return;
-  if (late_commit_.has_value()) {
-    late_commit_->pins.push_back(pin);
+  if (staged_.late_commit.has_value()) {
+    staged_.late_commit->pins.push_back(pin);
     return;
   }
-  Pin& entry = pins_[pin.pin()];
-  if (entry.version == nullptr) {
-    entry.version = store_->Lend({0, absl::nullopt, pin.pin()});
-    if (tables_ != nullptr) entry.tables = tables_->Pin();
-  }
-  entry.deadline = options_.clock->Now() + absl::Seconds(pin.lease_seconds());
   v1::ShardReport report;
   report.mutable_pinned()->set_pin(pin.pin());
   report.mutable_pinned()->mutable_version()->set_incarnation(incarnation_);
-  report.mutable_pinned()->mutable_version()->set_count(entry.version->count);
+  report.mutable_pinned()->mutable_version()->set_count(room_.Hold(pin).version->count);
   Report(std::move(report));
 }
 
 void Shard::HandleUnpin(const v1::UnpinVersion& unpin) {
-  pins_.erase(unpin.pin());
-  if (!late_commit_.has_value()) return;
-  std::vector<v1::PinVersion>& late = late_commit_->pins;
+  room_.Release(unpin.pin());
+  if (!staged_.late_commit.has_value()) return;
+  std::vector<v1::PinVersion>& late = staged_.late_commit->pins;
   late.erase(std::remove_if(late.begin(), late.end(),
                             [&](const v1::PinVersion& pin) { return pin.pin() == unpin.pin(); }),
              late.end());
@@ -285,8 +284,8 @@ void Shard::ReportStats() {
       clock->set_clock(value.clock);
     }
   }
-  for (v1::Wait& wait : Waits()) *stats.add_waits() = std::move(wait);
-  stats.set_seconds_since_update(absl::ToDoubleSeconds(options_.clock->Now() - progress_.last()));
+  for (v1::Wait& wait : waits_.All()) *stats.add_waits() = std::move(wait);
+  stats.set_seconds_since_update(absl::ToDoubleSeconds(options_.clock->Now() - waits_.marked()));
   if (tables_ != nullptr) DescribeTables(*tables_, &stats);
   if (digests_ != nullptr && digests_->done() && digests_->version() == tables_->version()) {
     for (const std::string& digest : digests_->digests()) stats.add_table_digests(digest);

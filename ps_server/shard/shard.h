@@ -30,17 +30,17 @@
 #include "ps_server/shard/decision_log.h"
 #include "ps_server/shard/early_rows.h"
 #include "ps_server/shard/initial_values.h"
-#include "ps_server/shard/progress_watch.h"
 #include "ps_server/shard/push_arrival.h"
 #include "ps_server/shard/push_arrivals.h"
 #include "ps_server/shard/push_tally.h"
-#include "ps_server/shard/row_budget.h"
 #include "ps_server/shard/row_memory.h"
 #include "ps_server/shard/shard_loader.h"
 #include "ps_server/shard/shard_members.h"
 #include "ps_server/shard/shard_tables.h"
 #include "ps_server/shard/staged_parts.h"
 #include "ps_server/shard/table_digests.h"
+#include "ps_server/shard/update_room.h"
+#include "ps_server/shard/wait_report.h"
 #include "ps_server/shard/waiting_calls.h"
 
 namespace weir {
@@ -252,7 +252,6 @@ class Shard {
   absl::Status CheckAddressee(uint64_t job, uint32_t shard_plus_one) const;
   // As ShardMembers::DeclareLost. True if any pushes are lost.
   bool DeclareLost(uint32_t worker, uint64_t answered_clock);
-  static PushKey KeyOf(const v1::PushRequest& header);
   // Whether the header is of this shard's model. Unavailable: nothing is installed.
   absl::Status CheckModel(const v1::PushRequest& header) const;
   // Whether the header fits this shard, whoever the sender is.
@@ -267,19 +266,6 @@ class Shard {
   bool WaitsForStream(const v1::PushRequest& header);
   // nullptr: the push is arriving twice already.
   std::unique_ptr<PushArrival> Arrive(Session session, v1::PushRequest header);
-  // Whether the next version has room for its weights and for former rows.
-  bool MakeRoom() { return MakeRoomForWeights() && MakeRoomForRows(); }
-  // False: it has to wait for readers whose time is not over yet.
-  bool MakeRoomForWeights();
-  void RevokeLate();
-  // Whether former rows fit into their memory, after pins of readers have ended where they must. False: a
-  // checkpoint keeps them.
-  bool MakeRoomForRows();
-  bool RowsFit() const;
-  // What the open step's parts and former rows may take together, and what former rows may take of it.
-  double RowBytesLeft() const;
-  // ResourceExhausted: with the rows of this part the open step's do not fit into their memory.
-  absl::Status CheckStepRows(const v1::PushRequest& header) const;
   // Nothing stands between the push and a decision that takes effect.
   bool CanDecide(const v1::PushRequest& header);
   void Decide(Decision decision);
@@ -314,23 +300,6 @@ class Shard {
   void ResumeBehindStream();
   void ResumeParked(const std::vector<uint64_t>& turns);
   bool TryAnswerPull(const ParkedPull& pull);
-  // The tasks of the workers whose pushes such a pull lacks; then the same as text.
-  std::vector<std::string> TasksAwaited(uint32_t worker, uint64_t clock) const;
-  std::string WhoIsAwaited(uint32_t worker, uint64_t clock) const;
-  // sync: the missing parts of the open step.
-  std::string MissingParts() const;
-  // What a ready push waits for, and what a decision waits for.
-  std::string ReasonOfReady() const;
-  std::string ReasonOfLogged(const Decision& decision) const;
-  // The holders of the memory that the next version waits for, as text and as tasks.
-  std::string MemoryHolders() const;
-  std::string HoldersOfRows() const;
-  std::vector<std::string> TasksHoldingMemory() const;
-  std::string Describe(const VersionReaders::Held& held) const;
-  // All waits, the longest first.
-  std::vector<v1::Wait> Waits() const;
-  // Logs once, when nothing has taken effect for a while, which call waits for what.
-  void WatchProgress(absl::Time now);
   // As WaitingCalls::CheckRoom.
   absl::Status CheckRoomToWait(uint32_t worker) const;
   void Hold(CallList<HeldPush>& among, HeldPush push);
@@ -383,9 +352,6 @@ class Shard {
   // Made at the job's end. Null: nobody has asked for them.
   std::unique_ptr<TableDigests> digests_;
   uint64_t last_ping_ = 0;
-  RowBudget row_budget_;
-  // What the tables take, as of the last Tick().
-  uint64_t table_bytes_ = 0;
   std::unique_ptr<ConsistencyPolicy> policy_;
   uint64_t model_hash_ = 0;
   ShardMembers members_;
@@ -396,27 +362,8 @@ class Shard {
   EarlyRows early_rows_;
   InitialValues initial_;
   PushTally tally_;
-  struct Pin {
-    std::shared_ptr<const LentVersion> version;
-    // The rows of the same version, or with rows_early_ of the moment of the pin; null: the job has no
-    // tables.
-    std::unique_ptr<ShardTables::Pinned> tables;
-    absl::Time deadline;
-  };
-  std::map<uint64_t, Pin> pins_;
-  // sync: the commit of the open step, which waits for memory, with the pins and the checkpoint of the
-  // resulting version.
-  struct LateCommit {
-    v1::CommitStep commit;
-    absl::Time since;
-    std::vector<v1::PinVersion> pins;
-    absl::optional<v1::FreezeCheckpoint> freeze;
-    absl::optional<v1::TakeCheckpoint> checkpoint;
-  };
-  absl::optional<LateCommit> late_commit_;
-  // Calls or a commit wait for memory.
-  std::atomic<bool> short_of_memory_{false};
-  ProgressWatch progress_;
+  UpdateRoom room_;
+  WaitReport waits_;
   bool over_ = false;
   absl::Status failure_;
   // This shard's own failure is why.

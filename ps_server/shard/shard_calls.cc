@@ -92,13 +92,13 @@ bool Shard::TryAnswerPull(const ParkedPull& pull) {
     return true;
   }
   if (request.pin() != 0) {
-    const auto pin = pins_.find(request.pin());
-    if (pin == pins_.end()) {
+    const UpdateRoom::Pin* const pin = room_.Find(request.pin());
+    if (pin == nullptr) {
       pull.done(absl::FailedPreconditionError(
           absl::StrCat("pin ", request.pin(), " is not held here; its lease may have ended")));
       return true;
     }
-    return answer(v1::OK, "", store_->LendAgain(*pin->second.version, holder()), pin->second.tables.get());
+    return answer(v1::OK, "", store_->LendAgain(*pin->version, holder()), pin->tables.get());
   }
   switch (members_.Check(request.caller())) {
     case ShardMembers::Standing::kUnknownYet:

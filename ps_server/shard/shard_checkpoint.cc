@@ -29,9 +29,9 @@ struct CheckpointWork {
 void Shard::HandleFreeze(const v1::FreezeCheckpoint& freeze) {
   ForgetCheckpoint();
   if (freeze.release()) return;
-  if (late_commit_.has_value()) {
+  if (staged_.late_commit.has_value()) {
     // The coordinator sent this step's commit before.
-    late_commit_->freeze = freeze;
+    staged_.late_commit->freeze = freeze;
     return;
   }
   std::optional<uint64_t> follows;
@@ -43,8 +43,8 @@ void Shard::HandleFreeze(const v1::FreezeCheckpoint& freeze) {
 void Shard::HandleCheckpoint(const v1::TakeCheckpoint& take) {
   if (take.complete() > 0) log_.DropBefore(take.complete() - 1);
   const bool kept = frozen_ != nullptr && frozen_->step == take.step();
-  if (!kept && late_commit_.has_value()) {
-    late_commit_->checkpoint = take;
+  if (!kept && staged_.late_commit.has_value()) {
+    staged_.late_commit->checkpoint = take;
     return;
   }
   if (!kept) {
@@ -113,9 +113,9 @@ void Shard::ForgetCheckpoint() {
     work->frozen = nullptr;
     work->tables = nullptr;
   }
-  if (!late_commit_.has_value()) return;
-  late_commit_->freeze.reset();
-  late_commit_->checkpoint.reset();
+  if (!staged_.late_commit.has_value()) return;
+  staged_.late_commit->freeze.reset();
+  staged_.late_commit->checkpoint.reset();
 }
 
 void Shard::WriteCheckpoint(const std::shared_ptr<CheckpointWork>& work) {

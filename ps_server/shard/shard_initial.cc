@@ -104,7 +104,7 @@ void Shard::FollowUpload(const v1::SetMembership& message) {
     return;
   }
   LogInfo("the initial values are there");
-  progress_.Mark(options_.clock->Now());
+  waits_.Mark();
   if (const auto waiter = initial_.Settle(); waiter.has_value()) {
     waiter->done(PushAnswer{NewReply(v1::OK), {}});
   }

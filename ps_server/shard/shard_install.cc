@@ -116,9 +116,7 @@ absl::StatusOr<BlockStore::Options> Shard::CheckInstall(const v1::Install& insta
   options.weights_source = options_.weights_source;
   options.reader_limits = options_.reader_limits;
   options.clock = options_.clock;
-  options.on_release = [this] {
-    if (short_of_memory_ && options_.nudge) options_.nudge(absl::ZeroDuration());
-  };
+  options.on_release = [this] { room_.OnRelease(); };
   return options;
 }
 
@@ -132,10 +130,8 @@ void Shard::Drop(const std::string& reason) {
   staged_ = StagedParts();
   early_rows_ = EarlyRows();
   initial_ = InitialValues();
-  late_commit_.reset();
-  short_of_memory_ = false;
   arrivals_ = PushArrivals();
-  pins_.clear();
+  room_.End();
   tally_ = PushTally();
   members_ = ShardMembers(mode_.keeps_clocks);
   model_hash_ = 0;
@@ -154,8 +150,7 @@ void Shard::FinishInstall(const v1::Install& install, ShardLoader::Loaded loaded
   incarnation_ = options_.new_incarnation();
   store_ = std::move(loaded.store);
   tables_ = std::move(loaded.tables);
-  row_budget_ = RowBudget(options_.config, install.workers(), store_->model().elements(),
-                          install.num_shards(), options_.memory_bytes);
+  room_.Begin(install, store_, tables_);
   UpdateTableStats();
   if (options_.own_thread && (tables_ != nullptr || store_->elements() > kMaxElementsOfCallers)) {
     queue_.StartThread();
@@ -165,7 +160,7 @@ void Shard::FinishInstall(const v1::Install& install, ShardLoader::Loaded loaded
   model_hash_ = store_->model().Hash();
   elements_ = store_->elements();
   counters_.version = store_->count();
-  progress_.Mark(options_.clock->Now());
+  waits_.Mark();
   if (store_->model().uploaded() && !install.has_restore()) initial_.Await();
   RestoreState(loaded.state);
   for (const v1::LoggedPush& record : loaded.records) Replay(record);

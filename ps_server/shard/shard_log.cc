@@ -12,10 +12,10 @@ namespace weir {
 
 bool Shard::CanDecide(const v1::PushRequest& header) {
   // The dense values need no room before the commit.
-  if (mode_.commits_steps) return MakeRoomForRows();
-  if (!log_.kept()) return MakeRoom();
+  if (mode_.commits_steps) return room_.MakeForRows();
+  if (!log_.kept()) return room_.Make();
   // What is decided must not wait for memory of rows: the checkpoint that has it may wait for the decision.
-  return log_.HasTurn(header) && MakeRoomForRows();
+  return log_.HasTurn(header) && room_.MakeForRows();
 }
 
 void Shard::Decide(Decision decision) {
@@ -25,7 +25,7 @@ void Shard::Decide(Decision decision) {
 
 void Shard::ApplyDurable() {
   for (const Decision* next = log_.NextDurable();
-       next != nullptr && (next->verdict.outcome != v1::OK || MakeRoomForWeights());
+       next != nullptr && (next->verdict.outcome != v1::OK || room_.MakeForWeights());
        next = log_.NextDurable()) {
     TakeEffect(log_.Take());
   }

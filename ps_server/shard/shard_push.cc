@@ -6,16 +6,11 @@
 #include "common/base/status_macros.h"
 #include "common/codec/wire_codec.h"
 #include "common/codec/wire_dtype.h"
-#include "common/protocol/limit_reached.h"
 #include "common/protocol/limits.h"
 #include "common/protocol/part_assignment.h"
 #include "ps_server/shard/shard.h"
 
 namespace weir {
-PushKey Shard::KeyOf(const v1::PushRequest& header) {
-  return {header.caller().worker(), header.clock(), header.part()};
-}
-
 absl::Status Shard::CheckModel(const v1::PushRequest& header) const {
   if (store_ == nullptr) return absl::UnavailableError("this shard has no model yet");
   if (header.caller().model_hash() != model_hash_) {
@@ -135,7 +130,7 @@ void Shard::HandleBegin(HeldPush push) {
         return Wake();
       }
       if (decision == PushDecision::kStage) {
-        if (absl::Status full = CheckStepRows(header); !full.ok()) return push.done(full);
+        if (absl::Status full = room_.CheckStepRows(header, arrivals_); !full.ok()) return push.done(full);
       }
       if (WaitsForStream(header)) return Hold(calls_.behind_stream, std::move(push));
       std::unique_ptr<PushArrival> arrival = Arrive(push.session, header);
@@ -152,23 +147,6 @@ void Shard::HandleBegin(HeldPush push) {
           " and part ", header.part(), " while this shard is at version ", store_->count())));
   }
   Hold(calls_.held, std::move(push));
-}
-
-absl::Status Shard::CheckStepRows(const v1::PushRequest& header) const {
-  if (tables_ == nullptr || rows_early_ || !row_budget_.limited() || header.rows().empty()) {
-    return absl::OkStatus();
-  }
-  // Other workers' copies of the same part do not count: one of them will be the step's.
-  uint64_t bytes = BytesOfRows(options_.config, header) + staged_.row_bytes();
-  for (const auto& [part, of_part] : arrivals_.RowBytesOf(header.clock())) {
-    if (part != header.part() && !staged_.Has(part)) bytes += of_part;
-  }
-  if (static_cast<double>(bytes) <= row_budget_.Left(table_bytes_)) return absl::OkStatus();
-  return LimitReached(
-      Limit::kRowBytes, absl::StatusCode::kResourceExhausted,
-      absl::StrCat("the rows of step ", header.clock(), " take ", MemoryText(static_cast<double>(bytes)),
-                   " with those of part ", header.part(), ". ", row_budget_.Describe(table_bytes_),
-                   ". Raise the limit, take more servers, or smaller batches"));
 }
 
 void Shard::Hold(CallList<HeldPush>& among, HeldPush push) {
@@ -192,7 +170,7 @@ bool Shard::WaitsForStream(const v1::PushRequest& header) {
 
 std::unique_ptr<PushArrival> Shard::Arrive(Session session, v1::PushRequest header) {
   const PushKey key = KeyOf(header);
-  std::shared_ptr<const void> presence = arrivals_.Add(key, BytesOfRows(options_.config, header));
+  std::shared_ptr<const void> presence = arrivals_.Add(key, BytesOfRows(tables(), header));
   if (presence == nullptr) return nullptr;
   std::shared_ptr<VersionBuilder> builder;
   if (mode_.applies_alone && !log_.kept() &&
@@ -251,7 +229,7 @@ void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, Pu
   if (takes_turn && !waited && (!calls_.ready.empty() || !CanDecide(header))) {
     if (absl::Status full = CheckRoomToWait(header.caller().worker()); !full.ok()) return done(full);
     calls_.ready.push_back({session, std::move(arrival), std::move(done), options_.clock->Now()});
-    short_of_memory_ = ShortOfMemory();
+    room_.SetShort(ShortOfMemory());
     return;
   }
   arrivals_.Remove(KeyOf(header));
@@ -315,7 +293,7 @@ void Shard::Account(const v1::PushRequest& header, v1::PushReply* reply) {
   }
   if (applied) {
     counters_.version = reply->version().count();
-    progress_.Mark(options_.clock->Now());
+    waits_.Mark();
     reply->set_staleness(reply->version().count() - 1 - header.base().count());
     tally_.staleness.Add(reply->staleness());
   }

@@ -76,6 +76,17 @@ class StagedParts {
                   const std::function<void(uint32_t part, const Waiter&)>& answer);
   void ForEachWaiter(const std::function<void(uint32_t part, const Waiter&)>& visit) const;
 
+  // The commit of the open step, which waits for memory, with the pins and the checkpoint of the resulting
+  // version.
+  struct LateCommit {
+    v1::CommitStep commit;
+    absl::Time since;
+    std::vector<v1::PinVersion> pins;
+    std::optional<v1::FreezeCheckpoint> freeze;
+    std::optional<v1::TakeCheckpoint> checkpoint;
+  };
+  std::optional<LateCommit> late_commit;
+
   // To and from a checkpoint: only the commits, since a checkpoint is taken between two steps.
   void Save(v1::ShardState& state) const;
   void Restore(const v1::ShardState& state);
