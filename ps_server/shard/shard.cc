@@ -40,9 +40,19 @@ Shard::Shard(Options options)
             if (!status.ok()) FailLog(status);
             WakeMoved();
           }),
+      checkpoint_({options_.files, &log_, options_.config.checkpoint().directory(), mode_.commits_steps,
+                   options_.background,
+                   [this](std::function<void()> function) { queue_.Post(std::move(function)); },
+                   [this](const std::function<void()>& function) { queue_.Run(function); },
+                   [this] { return loader_.generation(); },
+                   [this](bool ok, std::optional<v1::ShardReport> report) {
+                     if (ok) ++counters_.checkpoints_written;
+                     if (report.has_value()) Report(*std::move(report));
+                     if (store_ != nullptr) Wake();  // updates may have waited for the memory of former rows
+                   }}),
       room_({&options_.config, options_.clock, &members_, &staged_, &counters_.versions_written_off,
              options_.memory_bytes, options_.nudge, options_.on_revoke, options_.on_short,
-             [this] { return RowsKept(); }}),
+             [this] { return checkpoint_.RowsKept(tables_); }}),
       waits_({*options_.clock, policy_, members_, arrivals_, calls_, log_, staged_, initial_, room_}) {}
 
 Shard::~Shard() {
@@ -291,6 +301,48 @@ void Shard::ReportStats() {
     for (const std::string& digest : digests_->digests()) stats.add_table_digests(digest);
   }
   Report(std::move(report));
+}
+
+void Shard::HandleFreeze(const v1::FreezeCheckpoint& freeze) {
+  ForgetCheckpoint();
+  if (freeze.release()) return;
+  if (staged_.late_commit.has_value()) {
+    // The coordinator sent this step's commit before.
+    staged_.late_commit->freeze = freeze;
+    return;
+  }
+  std::optional<uint64_t> follows;
+  if (freeze.follows() > 0) follows = freeze.follows() - 1;
+  // What prevents it is told when the checkpoint is to be written.
+  KeepForCheckpoint(freeze.step(), follows).IgnoreError();
+}
+
+void Shard::HandleCheckpoint(const v1::TakeCheckpoint& take) {
+  if (take.complete() > 0) log_.DropBefore(take.complete() - 1);
+  if (!checkpoint_.keeps(take.step())) {
+    if (staged_.late_commit.has_value()) {
+      staged_.late_commit->checkpoint = take;
+      return;
+    }
+    // A coordinator of protocol 1.5 sends no FreezeCheckpoint.
+    checkpoint_.Forget();
+    if (const absl::Status status = KeepForCheckpoint(take.step(), std::nullopt); !status.ok()) {
+      return Report(ShardCheckpoint::ReportOf(take.step(), take.attempt(), status));
+    }
+  }
+  checkpoint_.Write(take.attempt());
+}
+
+absl::Status Shard::KeepForCheckpoint(uint64_t step, std::optional<uint64_t> follows) {
+  if (store_ == nullptr) return absl::FailedPreconditionError("this shard has no model yet");
+  return checkpoint_.Keep(step, follows, *store_, tables_, StateNow());
+}
+
+void Shard::ForgetCheckpoint() {
+  checkpoint_.Forget();
+  if (!staged_.late_commit.has_value()) return;
+  staged_.late_commit->freeze.reset();
+  staged_.late_commit->checkpoint.reset();
 }
 
 void Shard::HandleShutdown(const v1::Shutdown& shutdown) {

@@ -34,6 +34,7 @@
 #include "ps_server/shard/push_arrivals.h"
 #include "ps_server/shard/push_tally.h"
 #include "ps_server/shard/row_memory.h"
+#include "ps_server/shard/shard_checkpoint.h"
 #include "ps_server/shard/shard_loader.h"
 #include "ps_server/shard/shard_members.h"
 #include "ps_server/shard/shard_tables.h"
@@ -44,8 +45,6 @@
 #include "ps_server/shard/waiting_calls.h"
 
 namespace weir {
-
-struct CheckpointWork;
 
 // One shard of the model: takes pushes and pulls, applies each push exactly once, asks the mode
 // (ConsistencyPolicy) when a call may proceed, and updates the blocks. Knows nothing of gRPC.
@@ -216,18 +215,11 @@ class Shard {
   void GoOnWithDigests(uint64_t incarnation);
   void HandleFreeze(const v1::FreezeCheckpoint& freeze);
   void HandleCheckpoint(const v1::TakeCheckpoint& take);
-  // Keeps the newest version for a checkpoint of this step.
-  absl::Status FreezeFor(uint64_t step, std::optional<uint64_t> follows);
-  // Drops what is kept for a checkpoint that is not written yet.
+  // As ShardCheckpoint::Keep().
+  absl::Status KeepForCheckpoint(uint64_t step, std::optional<uint64_t> follows);
+  // Drops what is kept, or is to be kept, for a checkpoint that is not written yet.
   void ForgetCheckpoint();
-  // Once the log has reached the kept version, too.
-  void WriteCheckpoint(const std::shared_ptr<CheckpointWork>& work);
-  // In the background; the rows of tables are copied in turns of the queue.
-  absl::StatusOr<v1::CheckpointFile> WriteFiles(CheckpointWork& work, uint64_t generation);
-  void ReportCheckpoint(uint64_t step, uint64_t attempt, const absl::StatusOr<v1::CheckpointFile>& file);
   v1::ShardState StateNow() const;
-  // The version of the tables that is kept for a checkpoint; nullopt: none is.
-  std::optional<uint64_t> RowsKept() const;
   void HandleShutdown(const v1::Shutdown& shutdown);
   void HandleBegin(HeldPush push);
   // `waited`: the push has waited in calls_.ready, and its turn has come.
@@ -333,12 +325,6 @@ class Shard {
 
   // Each Hello, each Install and the end of the job abandon the background work that was begun before.
   ShardLoader loader_;
-  // A checkpoint's file is being written.
-  bool writing_ = false;
-  // What is kept for a checkpoint whose TakeCheckpoint has not come.
-  std::shared_ptr<CheckpointWork> frozen_;
-  // What was kept last. Gone: its checkpoint is written, or given up.
-  std::weak_ptr<const CheckpointWork> kept_;
   // Of the tables' answers.
   RowMemory row_memory_{options_.weights_source};
 
@@ -358,6 +344,7 @@ class Shard {
   PushArrivals arrivals_;
   WaitingCalls calls_;
   DecisionLog log_;
+  ShardCheckpoint checkpoint_;
   StagedParts staged_;
   EarlyRows early_rows_;
   InitialValues initial_;

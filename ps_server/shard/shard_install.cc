@@ -173,6 +173,32 @@ void Shard::FinishInstall(const v1::Install& install, ShardLoader::Loaded loaded
   }
 }
 
+v1::ShardState Shard::StateNow() const {
+  v1::ShardState state;
+  state.set_shard(install_.shard());
+  state.set_num_shards(install_.num_shards());
+  state.mutable_version()->set_incarnation(incarnation_);
+  state.mutable_version()->set_count(store_->count());
+  state.set_epoch(members_.epoch());
+  for (const WorkerRecord& record : policy_->Records()) {
+    v1::WorkerState& worker = *state.add_workers();
+    worker.set_worker(record.worker);
+    worker.set_next_clock(record.clock);
+    worker.set_counts(record.counts);
+    members_.Save(worker);
+  }
+  *state.mutable_batches() = tally_.batches.ToProto();
+  *state.mutable_stale_batches() = tally_.stale_batches.ToProto();
+  staged_.Save(state);
+  early_rows_.Save(state);
+  state.set_pushes_applied(counters_.pushes_applied);
+  state.set_pushes_refused(counters_.pushes_refused);
+  state.set_pushes_lost(counters_.pushes_lost);
+  *state.mutable_version_staleness() = ToSamples(tally_.staleness);
+  *state.mutable_lead() = ToSamples(tally_.lead);
+  return state;
+}
+
 void Shard::RestoreState(const v1::ShardState& state) {
   counters_.pushes_applied = state.pushes_applied();
   counters_.pushes_refused = state.pushes_refused();
