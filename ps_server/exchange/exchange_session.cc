@@ -213,8 +213,8 @@ void ExchangeSession::StartPush(Exchange& exchange, v1::PushRequest header) {
         }
         self->Deliver(id, [eager, answer = std::move(answer)](auto& self, Exchange& exchange) mutable {
           if (!answer.ok()) return self.Fail(exchange, answer.status());
-          if (auto* reply = absl::get_if<v1::PushReply>(&*answer)) {
-            return self.OnPushed(exchange, PushAnswer{std::move(*reply), absl::nullopt});
+          if (auto* pushed = absl::get_if<PushAnswer>(&*answer)) {
+            return self.OnPushed(exchange, std::move(*pushed));
           }
           self.OnArrival(exchange, absl::get<std::unique_ptr<PushArrival>>(*std::move(answer)), eager);
         });

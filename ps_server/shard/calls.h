@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -25,8 +26,12 @@ inline PushKey KeyOf(const v1::PushRequest& header) {
   return {header.caller().worker(), header.clock(), header.part()};
 }
 
-// How to receive a push, or its answer if the answer needs no gradient (a repeat, a fenced caller).
-using PushBegin = absl::variant<std::unique_ptr<PushArrival>, v1::PushReply>;
+// The outcome of a push. OK: it is applied. REFUSED, DUPLICATE_BATCH, STALE_VERSION: it is not applied, but
+// its clock is complete.
+struct Verdict {
+  v1::Outcome outcome = v1::OK;
+  std::string reason;
+};
 
 struct PushAnswer {
   v1::PushReply reply;
@@ -34,6 +39,8 @@ struct PushAnswer {
   // answer.
   absl::optional<v1::PullReply> made;
 };
+// How to receive a push, or its answer if the answer needs no gradient (a repeat, a fenced caller).
+using PushBegin = absl::variant<std::unique_ptr<PushArrival>, PushAnswer>;
 
 struct PullAnswer {
   v1::PullReply header;
@@ -54,7 +61,7 @@ using ReadRowsDone = std::function<void(absl::StatusOr<v1::ReadRowsReply>)>;
 // For an answer that needs no gradient.
 inline PushDone AsPush(BeginDone done) {
   return [done = std::move(done)](absl::StatusOr<PushAnswer> answer) {
-    done(answer.ok() ? absl::StatusOr<PushBegin>(std::move(answer->reply)) : answer.status());
+    done(answer.ok() ? absl::StatusOr<PushBegin>(*std::move(answer)) : answer.status());
   };
 }
 

@@ -29,22 +29,16 @@ std::unique_ptr<ConsistencyPolicy> Shard::PolicyFromConfig(const v1::JobConfig& 
 Shard::Shard(Options options)
     : options_(std::move(options)),
       mode_(TraitsOf(options_.config)),
-      rows_early_(TablesCountParts(options_.config)),
       reporter_([](v1::ShardReport) {}),
-      loader_({&options_.config, options_.files, options_.background,
-               [this](std::function<void()> function) { queue_.Post(std::move(function)); }}),
+      loader_(LoaderOptions()),
       members_(mode_.keeps_clocks),
-      log_(
-          options_.clock, [this](std::function<void()> function) { queue_.Post(std::move(function)); },
-          [this](const absl::Status& status) {
-            if (!status.ok()) FailLog(status);
-            WakeMoved();
-          }),
+      log_(options_.clock, &queue_,
+           [this](const absl::Status& status) {
+             if (!status.ok()) FailLog(status);
+             WakeMoved();
+           }),
       checkpoint_({options_.files, &log_, options_.config.checkpoint().directory(), mode_.commits_steps,
-                   options_.background,
-                   [this](std::function<void()> function) { queue_.Post(std::move(function)); },
-                   [this](const std::function<void()>& function) { queue_.Run(function); },
-                   [this] { return loader_.generation(); },
+                   &queue_, options_.background, [this] { return loader_.generation(); },
                    [this](bool ok, std::optional<v1::ShardReport> report) {
                      if (ok) ++counters_.checkpoints_written;
                      if (report.has_value()) Report(*std::move(report));
@@ -54,6 +48,23 @@ Shard::Shard(Options options)
              options_.memory_bytes, options_.nudge, options_.on_revoke, options_.on_short,
              [this] { return checkpoint_.RowsKept(tables_); }}),
       waits_({*options_.clock, policy_, members_, arrivals_, calls_, log_, staged_, initial_, room_}) {}
+
+ShardLoader::Options Shard::LoaderOptions() {
+  ShardLoader::Options options;
+  options.config = &options_.config;
+  options.files = options_.files;
+  options.queue = &queue_;
+  options.clock = options_.clock;
+  options.background = options_.background;
+  options.index = options_.index;
+  options.memory_bytes = options_.memory_bytes;
+  options.store.kernels = options_.kernels;
+  options.store.threads = options_.threads;
+  options.store.weights_source = options_.weights_source;
+  options.store.reader_limits = options_.reader_limits;
+  options.store.on_release = [this] { room_.OnRelease(); };
+  return options;
+}
 
 Shard::~Shard() {
   queue_.Post([this] {
@@ -142,7 +153,7 @@ void Shard::ShowRows(v1::ReadRowsRequest request, ReadRowsDone done) {
     if (absl::Status addressee = CheckAddressee(request.job(), request.shard_plus_one()); !addressee.ok()) {
       return done(addressee);
     }
-    if (over_) return done(absl::UnavailableError(absl::StrCat("the job is over: ", failure_.message())));
+    if (over_) return done(absl::UnavailableError(absl::StrCat("the job is over: ", over_->message())));
     if (store_ == nullptr) return done(absl::UnavailableError("this shard has no model yet"));
     if (tables_ == nullptr) return done(absl::NotFoundError("table: the job has no embedding tables"));
     done(RowStates(*tables_, request));
@@ -171,11 +182,18 @@ void Shard::HandleMembership(const v1::SetMembership& message) {
   const ShardMembers::Change change = members_.Follow(membership, *policy_);
   for (const ShardMembers::Gone& gone : change.gone) {
     arrivals_.RemoveWorker(gone.worker);
-    FailWaiting(
-        [&](uint32_t worker) { return worker == gone.worker; }, v1::FENCED,
-        absl::StrCat(gone.task, " was taken out of the job by membership epoch ", membership.epoch()));
+    FailWaiting([&](uint32_t worker) { return worker == gone.worker; },
+                {v1::FENCED, absl::StrCat(gone.task, " was taken out of the job by membership epoch ",
+                                          membership.epoch())});
   }
-  if (initial_.awaited()) FollowUpload(message);
+  if (initial_.awaited()) {
+    const std::optional<Verdict> upload = initial_.Follow(message);
+    if (!initial_.awaited()) waits_.Mark();
+    if (upload.has_value()) {
+      initial_.EndWaiter([](const auto&) { return true; },
+                         [&](const StagedParts::Waiter& waiter) { Answer(waiter.done, *upload); });
+    }
+  }
   v1::ShardReport report;
   report.mutable_membership()->set_epoch(members_.epoch());
   report.mutable_membership()->set_floor(change.floor);
@@ -209,7 +227,7 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
   }
   store_->Update(gradients->dense);
   absl::Status rows;
-  if (rows_early_) {
+  if (rows_early()) {
     // Versions of tables count as many parts on every shard, whatever has come in time.
     for (size_t part = early_rows_.taken(); part < install_.parts(); ++part) rows.Update(tables_->Update({}));
     early_rows_.Commit();
@@ -228,7 +246,7 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
       tally_.lead.Add(0);
     }
     for (const StagedParts::Waiter& waiter : waiters) {
-      waiter.done(PushAnswer{NewReply(verdict.outcome, verdict.reason), {}});
+      Answer(waiter.done, verdict);
     }
   });
   Wake();
@@ -347,10 +365,9 @@ void Shard::ForgetCheckpoint() {
 
 void Shard::HandleShutdown(const v1::Shutdown& shutdown) {
   if (over_) return;
-  over_ = true;
   loader_.Abandon();
-  failure_ = JobFailure(shutdown.failure_kind(), shutdown.failure());
-  FailAll(v1::JOB_OVER, std::string(failure_.message()));
+  over_ = JobFailure(shutdown.failure_kind(), shutdown.failure());
+  FailAll(JobOver());
 }
 
 }  // namespace weir

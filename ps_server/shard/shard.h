@@ -188,16 +188,12 @@ class Shard {
   // One core takes a millisecond or two to update this many elements.
   static constexpr int64_t kMaxElementsOfCallers = 1 << 20;
 
+  ShardLoader::Options LoaderOptions();
+
   // All methods below run in the queue.
   void Handle(const v1::ControlMessage& message);
   void HandleHello(const v1::Hello& hello);
   void HandleInstall(const v1::Install& install);
-  void Load(const v1::Install& install, BlockStore::Options store);
-  // The disk has no room for the log of this Install: loads again for checkpoint.save_wait_seconds, and then
-  // fails.
-  void LoadLater(const v1::Install& install, const absl::Status& why);
-  void TickLateLoad();
-  absl::StatusOr<BlockStore::Options> CheckInstall(const v1::Install& install) const;
   void Drop(const std::string& reason);
   void FinishInstall(const v1::Install& install, ShardLoader::Loaded loaded);
   void RestoreState(const v1::ShardState& state);
@@ -225,16 +221,9 @@ class Shard {
   // `waited`: the push has waited in calls_.ready, and its turn has come.
   void HandlePush(Session session, std::unique_ptr<PushArrival> arrival, PushDone done, bool waited);
   void HandlePull(ParkedPull pull);
-  // Initial values, as they come; then they are whole.
-  void HandleBeginUpload(HeldPush push);
+  // The upload of initial values begins; then it is whole.
+  void BeginUpload(HeldPush push);
   void HandleUpload(Session session, std::unique_ptr<PushArrival> arrival, PushDone done);
-  absl::Status CheckUpload(const v1::PushRequest& header) const;
-  // nullopt: the shard takes the upload.
-  std::optional<absl::StatusOr<v1::PushReply>> AnswerUpload(const v1::PushRequest& header) const;
-  // The upload is whole here; its call waits for the other shards.
-  void AwaitOthers(Session session, PushDone done);
-  // Who uploads, and whether the upload is whole on every shard.
-  void FollowUpload(const v1::SetMembership& message);
   void HandleEnd(Session session);
   void HandleTick();
   void UpdateTableStats();
@@ -248,6 +237,8 @@ class Shard {
   absl::Status CheckModel(const v1::PushRequest& header) const;
   // Whether the header fits this shard, whoever the sender is.
   absl::Status CheckHeader(const v1::PushRequest& header) const;
+  // Why the push cannot begin, or, for an upload of initial values, end; nullopt: it can.
+  std::optional<absl::StatusOr<Verdict>> Refuse(const v1::PushRequest& header) const;
   // Called before a gradient is taken, and again before it is used. InvalidArgument: such a push is
   // impossible.
   absl::StatusOr<Verdict> VerdictOn(const v1::PushRequest& header) const;
@@ -295,22 +286,22 @@ class Shard {
   // As WaitingCalls::CheckRoom.
   absl::Status CheckRoomToWait(uint32_t worker) const;
   void Hold(CallList<HeldPush>& among, HeldPush push);
-  std::string Fenced(const v1::Caller& caller) const;
   std::string NonFinite(const PushArrival& arrival) const;
-  v1::PushReply NewReply(v1::Outcome outcome, std::string reason = "") const;
-  v1::PullReply NewPullReply(v1::Outcome outcome, std::string reason = "", bool with_clocks = false) const;
-  void FailWaiting(const std::function<bool(uint32_t worker)>& which, v1::Outcome outcome,
-                   const std::string& reason);
+  Verdict JobOver() const;
+  PushAnswer NewAnswer(const Verdict& verdict) const;
+  void Answer(const PushDone& done, const absl::StatusOr<Verdict>& verdict) const;
+  v1::PullReply NewPullReply(const Verdict& verdict, bool with_clocks = false) const;
+  void FailWaiting(const std::function<bool(uint32_t worker)>& which, const Verdict& verdict);
   // The same for all workers, and for the calls that wait for the open step's commit.
-  void FailAll(v1::Outcome outcome, const std::string& reason);
+  void FailAll(const Verdict& verdict);
   void Report(v1::ShardReport report) { reporter_(std::move(report)); }
+  // The rows of a staged part take effect as it arrives.
+  bool rows_early() const { return TablesCountParts(options_.config); }
   bool logs() const { return options_.config.server().durability() == v1::ServerConfig::DURABILITY_LOG; }
   absl::Duration wait_limit() const { return absl::Seconds(options_.config.cluster().wait_seconds()); }
 
   const Options options_;
   const ModeTraits& mode_;
-  // The rows of a staged part take effect as it arrives.
-  const bool rows_early_;
   Counters counters_;
   std::function<void(v1::ShardReport)> reporter_;
   // Set by Install; readable on any thread.
@@ -332,7 +323,7 @@ class Shard {
   v1::Install install_;
   uint64_t incarnation_ = 0;
   std::shared_ptr<BlockStore> store_;
-  // Null: the job has no embedding tables. Their version is the store's, or, with rows_early_, counts the
+  // Null: the job has no embedding tables. Their version is the store's, or, with rows_early(), counts the
   // parts of the steps, also those that a step is committed without.
   std::shared_ptr<ShardTables> tables_;
   // Made at the job's end. Null: nobody has asked for them.
@@ -351,8 +342,8 @@ class Shard {
   PushTally tally_;
   UpdateRoom room_;
   WaitReport waits_;
-  bool over_ = false;
-  absl::Status failure_;
+  // The job is over; OK: it is done.
+  std::optional<absl::Status> over_;
   // This shard's own failure is why.
   bool failed_ = false;
   // Wake() is running; it must run another round, which looks at all calls, or at all held pushes.
@@ -360,12 +351,6 @@ class Shard {
   // The workers whose clocks have changed since the last round, and ConsistencyPolicy::JoinClock() then.
   std::vector<uint32_t> moved_;
   uint64_t resumed_at_ = 0;
-  // The disk had no room for the log of this Install, which is loaded again.
-  struct LateLoad {
-    v1::Install install;
-    absl::Time since, next;
-  };
-  std::optional<LateLoad> late_load_;
 
   // The last member, so that its destructor runs first: no turn is running when the state is destroyed.
   SerialQueue queue_;

@@ -19,8 +19,11 @@ void Shard::HandlePull(ParkedPull pull) {
     return pull.done(addressee);
   }
   bool lost = false;
-  if (mode_.keeps_clocks && store_ != nullptr && request.pin() == 0 &&
-      members_.Check(request.caller()) == ShardMembers::Standing::kLive) {
+  const auto live = [&] {
+    const absl::StatusOr<Verdict> standing = members_.Check(request.caller());
+    return standing.ok() && standing->outcome == v1::OK;
+  };
+  if (mode_.keeps_clocks && store_ != nullptr && request.pin() == 0 && live()) {
     if (request.answered_clock() > request.clock()) {
       return pull.done(absl::InvalidArgumentError(absl::StrCat(
           "answered_clock: ", request.answered_clock(), " is above the pull's clock ", request.clock())));
@@ -48,10 +51,10 @@ bool Shard::DeclareLost(uint32_t worker, uint64_t answered_clock) {
 bool Shard::TryAnswerPull(const ParkedPull& pull) {
   const v1::PullRequest& request = pull.request;
   // `at`: the version of the rows; null: the newest one.
-  const auto answer = [&](v1::Outcome outcome, std::string reason, std::shared_ptr<const LentVersion> version,
+  const auto answer = [&](const Verdict& verdict, std::shared_ptr<const LentVersion> version,
                           const ShardTables::Pinned* at = nullptr) {
     PullAnswer out;
-    out.header = NewPullReply(outcome, std::move(reason), request.with_clocks());
+    out.header = NewPullReply(verdict, request.with_clocks());
     if (version != nullptr && !pull.rows->empty()) {
       absl::StatusOr<std::shared_ptr<const ReadRows>> rows = tables_->Read(*pull.rows, row_memory_, at);
       if (!rows.ok()) {
@@ -77,7 +80,7 @@ bool Shard::TryAnswerPull(const ParkedPull& pull) {
     return true;
   };
   const auto holder = [&] { return Holder{pull.session, request.caller().worker(), request.pin()}; };
-  if (over_) return answer(v1::JOB_OVER, std::string(failure_.message()), nullptr);
+  if (over_) return answer(JobOver(), nullptr);
   if (store_ == nullptr) {
     pull.done(absl::UnavailableError("this shard has no model yet"));
     return true;
@@ -98,38 +101,30 @@ bool Shard::TryAnswerPull(const ParkedPull& pull) {
           absl::StrCat("pin ", request.pin(), " is not held here; its lease may have ended")));
       return true;
     }
-    return answer(v1::OK, "", store_->LendAgain(*pin->version, holder()), pin->tables.get());
+    return answer({}, store_->LendAgain(*pin->version, holder()), pin->tables.get());
   }
-  switch (members_.Check(request.caller())) {
-    case ShardMembers::Standing::kUnknownYet:
-      pull.done(absl::UnavailableError("this shard does not know the caller's membership epoch yet"));
-      return true;
-    case ShardMembers::Standing::kFenced:
-      return answer(v1::FENCED, Fenced(request.caller()), nullptr);
-    case ShardMembers::Standing::kLive:
-      break;
+  if (const absl::StatusOr<Verdict> standing = members_.Check(request.caller()); !standing.ok()) {
+    pull.done(standing.status());
+    return true;
+  } else if (standing->outcome != v1::OK) {
+    return answer(*standing, nullptr);
   }
   // The rows are the newest, whatever the weights are.
   if (request.header_only() && request.rows_alone() && RowsOnArrival(options_.config)) {
-    return answer(v1::OK, "", store_->Lend(holder()));
+    return answer({}, store_->Lend(holder()));
   }
   switch (policy_->OnPull(request.caller().worker(), request.clock())) {
     case PullDecision::kWait:
       return false;
     case PullDecision::kPast:
-      return answer(v1::STEP_PAST, absl::StrCat("step ", request.clock(), " is past"), nullptr);
+      return answer({v1::STEP_PAST, absl::StrCat("step ", request.clock(), " is past")}, nullptr);
     case PullDecision::kReady:
-      return answer(v1::OK, "", store_->Lend(holder()));
+      return answer({}, store_->Lend(holder()));
   }
   return false;
 }
 
 // ---- words
-
-std::string Shard::Fenced(const v1::Caller& caller) const {
-  return absl::StrCat("worker ", caller.worker(), " with incarnation ", caller.incarnation(),
-                      " is not in membership epoch ", members_.epoch());
-}
 
 std::string Shard::NonFinite(const PushArrival& arrival) const {
   const v1::PushRequest& push = arrival.header();
@@ -146,22 +141,29 @@ std::string Shard::NonFinite(const PushArrival& arrival) const {
                        push.batch_plus_one() == 0 ? 0 : push.examples());
 }
 
-v1::PushReply Shard::NewReply(v1::Outcome outcome, std::string reason) const {
-  v1::PushReply reply;
-  reply.set_outcome(outcome);
-  reply.set_reason(std::move(reason));
-  if (outcome == v1::JOB_OVER) reply.set_failure_kind(KindOf(failure_));
+Verdict Shard::JobOver() const { return {v1::JOB_OVER, std::string(over_->message())}; }
+
+PushAnswer Shard::NewAnswer(const Verdict& verdict) const {
+  PushAnswer answer;
+  v1::PushReply& reply = answer.reply;
+  reply.set_outcome(verdict.outcome);
+  reply.set_reason(verdict.reason);
+  if (verdict.outcome == v1::JOB_OVER) reply.set_failure_kind(KindOf(*over_));
   reply.set_epoch(members_.epoch());
   reply.mutable_version()->set_incarnation(incarnation_);
   if (store_ != nullptr) reply.mutable_version()->set_count(store_->count());
-  return reply;
+  return answer;
 }
 
-v1::PullReply Shard::NewPullReply(v1::Outcome outcome, std::string reason, bool with_clocks) const {
+void Shard::Answer(const PushDone& done, const absl::StatusOr<Verdict>& verdict) const {
+  done(verdict.ok() ? absl::StatusOr<PushAnswer>(NewAnswer(*verdict)) : verdict.status());
+}
+
+v1::PullReply Shard::NewPullReply(const Verdict& verdict, bool with_clocks) const {
   v1::PullReply reply;
-  reply.set_outcome(outcome);
-  reply.set_reason(std::move(reason));
-  if (outcome == v1::JOB_OVER) reply.set_failure_kind(KindOf(failure_));
+  reply.set_outcome(verdict.outcome);
+  reply.set_reason(verdict.reason);
+  if (verdict.outcome == v1::JOB_OVER) reply.set_failure_kind(KindOf(*over_));
   reply.set_epoch(members_.epoch());
   reply.mutable_version()->set_incarnation(incarnation_);
   if (store_ == nullptr) return reply;

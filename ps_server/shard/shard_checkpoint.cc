@@ -90,7 +90,7 @@ void ShardCheckpoint::WriteWhenLogged(const std::shared_ptr<Work>& work) {
   if (!work->logged || !work->begun) return;
   options_.background([this, generation = options_.generation(), work] {
     const absl::StatusOr<v1::CheckpointFile> file = WriteFiles(*work, generation);
-    options_.post([this, generation, work, file] {
+    options_.queue->Post([this, generation, work, file] {
       writing_ = false;
       work->tables = nullptr;
       std::optional<v1::ShardReport> report;
@@ -111,7 +111,7 @@ absl::StatusOr<v1::CheckpointFile> ShardCheckpoint::WriteFiles(Work& work, uint6
   to.step = work.step;
   to.shard = {work.snapshot.state.shard(), work.snapshot.state.num_shards(),
               work.snapshot.state.version().incarnation()};
-  to.in_order = options_.in_order;
+  to.in_order = [this](const std::function<void()>& function) { options_.queue->Run(function); };
   to.wanted = [this, generation] { return generation == options_.generation(); };
   WEIR_ASSIGN_OR_RETURN(const std::vector<v1::CheckpointTable> tables, WriteTables(*work.tables, to));
   for (const v1::CheckpointTable& table : tables) *file->add_tables() = table;

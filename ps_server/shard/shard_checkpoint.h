@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/sync/serial_queue.h"
 #include "common/system/file_system.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/shard_control.pb.h"
@@ -31,11 +32,10 @@ class ShardCheckpoint {
     std::string directory;
     // sync: a checkpoint has the version of its step, or an older one.
     bool commits_steps = false;
+    SerialQueue* queue = nullptr;
     // As ShardLoader::Options.
-    std::function<void(std::function<void()>)> background, post;
-    // Runs a function in the queue, and waits until it has run. Not called in the queue.
-    std::function<void(const std::function<void()>&)> in_order;
-    // A number; a checkpoint that began under another one is not wanted any more. Any thread.
+    std::function<void(std::function<void()>)> background;
+    // As ShardLoader::generation(): a checkpoint of an earlier one is not wanted any more.
     std::function<uint64_t()> generation;
     // A checkpoint has ended. `report` is for the coordinator; nullopt: it does not wait for the checkpoint.
     std::function<void(bool ok, std::optional<v1::ShardReport> report)> done;

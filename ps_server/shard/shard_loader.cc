@@ -8,8 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
+#include "common/config/job_config.h"
+#include "common/config/server_memory.h"
+#include "common/model/wire_model.h"
 #include "common/protocol/job_failure.h"
 #include "common/protocol/mode_traits.h"
+#include "common/telemetry/logging.h"
 #include "ps_server/shard/table_files.h"
 
 namespace weir {
@@ -21,14 +25,53 @@ absl::Status OfDisk(const absl::Status& status) {
   return MayPass(status) ? JobFailure(v1::FAILURE_RESOURCE, status.message()) : status;
 }
 
+// A load for which the disk had no room is tried again so often.
+constexpr absl::Duration kLoadAgain = absl::Seconds(1);
+
 }  // namespace
 
 ShardLoader::ShardLoader(Options options) : options_(std::move(options)) {}
+
+absl::StatusOr<BlockStore::Options> ShardLoader::Check(const v1::Install& install) const {
+  const v1::JobConfig& config = *options_.config;
+  BlockStore::Options options = options_.store;
+  WEIR_ASSIGN_OR_RETURN(options.model, FromProto(install.model()));
+  v1::JobConfig theirs;
+  if (!theirs.ParseFromString(install.job_config())) {
+    return absl::InvalidArgumentError("job_config does not parse");
+  }
+  if (const std::string difference = FirstDifference(theirs, config); !difference.empty()) {
+    // The caller may be a stranger, so the reply names only the field.
+    LogError("refused to take part: this server's config differs from that of ps:0: ", difference);
+    return absl::InvalidArgumentError(absl::StrCat("its config differs from that of ps:0 in ",
+                                                   difference.substr(0, difference.find(':')),
+                                                   "; its log says how"));
+  }
+  if (install.num_shards() == 0 || install.shard() >= install.num_shards()) {
+    return absl::InvalidArgumentError("bad shard number");
+  }
+  if (options_.index.has_value() && install.shard() != *options_.index) {
+    return absl::InvalidArgumentError(absl::StrCat("it is ps:", *options_.index,
+                                                   ", but ps:0 takes it for ps:", install.shard(),
+                                                   "; check the cluster spec of ps:0"));
+  }
+  WEIR_RETURN_IF_ERROR(CheckServerMemory(config, install.workers(), options.model.elements(),
+                                         install.num_shards(), options_.memory_bytes));
+  options.shard = install.shard();
+  options.num_shards = install.num_shards();
+  options.seed = config.seed();
+  options.optimizer = config.optimizer();
+  options.total_steps = install.total_steps();
+  options.pushes_per_step = TraitsOf(config).commits_steps ? 1 : std::max<uint32_t>(1, install.workers());
+  options.clock = options_.clock;
+  return options;
+}
 
 void ShardLoader::Abandon() {
   ++generation_;
   under_way_ = false;
   next_.reset();
+  late_.reset();
 }
 
 void ShardLoader::Load(v1::Install install, v1::JobIdentity job, BlockStore::Options store, Done done) {
@@ -46,14 +89,40 @@ void ShardLoader::Start(Task task) {
   options_.background([this, generation = generation(), task = std::move(task)] {
     // std::function requires a copyable closure.
     auto loaded = std::make_shared<absl::StatusOr<Loaded>>(Make(task, generation));
-    options_.post([this, generation, done = task.done, loaded] {
+    options_.queue->Post([this, generation, task, loaded] {
       loading_ = false;
       if (next_.has_value()) return Start(*std::exchange(next_, std::nullopt));
       if (generation != generation_) return;
-      done(std::move(*loaded));
+      const bool full = KindOf(loaded->status()) == v1::FAILURE_RESOURCE;
+      const absl::Status why = full ? LoadLater(task, loaded->status()) : loaded->status();
+      if (!full || !why.ok()) {
+        late_.reset();
+        task.done(full ? absl::StatusOr<Loaded>(why) : std::move(*loaded));
+      }
       under_way_ = false;
     });
   });
+}
+
+absl::Status ShardLoader::LoadLater(const Task& task, const absl::Status& why) {
+  const absl::Time now = options_.clock->Now();
+  const double limit = options_.config->checkpoint().save_wait_seconds();
+  if (!late_.has_value()) {
+    late_ = Late{task, now, now};
+    LogWarning("shard ", task.install.shard(), " cannot begin its log yet: ", why.message(),
+               "; it is tried again for ", limit, " s (checkpoint.save_wait_seconds), make room meanwhile");
+  }
+  late_->next = now + kLoadAgain;
+  if (now - late_->since < absl::Seconds(limit)) return absl::OkStatus();
+  return JobFailure(
+      v1::FAILURE_RESOURCE,
+      absl::StrCat("there was no room within checkpoint.save_wait_seconds = ", limit, ": ", why.message()));
+}
+
+void ShardLoader::Tick() {
+  if (!late_.has_value() || under_way_ || options_.clock->Now() < late_->next) return;
+  under_way_ = true;
+  Start(late_->task);
 }
 
 absl::StatusOr<ShardLoader::Loaded> ShardLoader::Make(const Task& task, uint64_t generation) const {

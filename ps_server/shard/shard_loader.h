@@ -9,6 +9,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "common/sync/serial_queue.h"
+#include "common/system/clock.h"
 #include "common/system/file_system.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/job_config.pb.h"
@@ -32,10 +36,15 @@ class ShardLoader {
     // These outlive the loader.
     const v1::JobConfig* config = nullptr;
     FileSystem* files = nullptr;
+    SerialQueue* queue = nullptr;
+    const Clock* clock = nullptr;
     // Runs slow, blocking work.
     std::function<void(std::function<void()>)> background;
-    // Runs a function in the shard's queue.
-    std::function<void(std::function<void()>)> post;
+    // As Shard::Options.
+    absl::optional<uint32_t> index;
+    uint64_t memory_bytes = 0;
+    // What is the same for each Install.
+    BlockStore::Options store;
   };
   explicit ShardLoader(Options options);
 
@@ -49,12 +58,18 @@ class ShardLoader {
     // nullptr: this incarnation keeps no log.
     std::shared_ptr<PushLog> log;
   };
+  // The shard's part of the model, as Install describes it. Errors: what is wrong with the Install, or that
+  // there is too little memory for it.
+  absl::StatusOr<BlockStore::Options> Check(const v1::Install& install) const;
+
   using Done = std::function<void(absl::StatusOr<Loaded>)>;
   // `done` gets the result in the queue, unless Abandon() is called before. ResourceExhausted: there is not
   // enough memory. DataLoss: files of the checkpoint are damaged or missing. A damaged log is
-  // FailedPrecondition: no other checkpoint helps. FAILURE_RESOURCE
-  // (job_failure.h): the log cannot be begun as long as its disk is as it is.
+  // FailedPrecondition: no other checkpoint helps. FAILURE_RESOURCE (job_failure.h): the disk has had no
+  // room for the log for checkpoint.save_wait_seconds, for which Tick() tries again.
   void Load(v1::Install install, v1::JobIdentity job, BlockStore::Options store, Done done);
+  // Must be called regularly.
+  void Tick();
 
   // All background work that was begun for the shard has no effect any more, be it a load or not: the shard
   // begins anew, has another coordinator, or is at its end.
@@ -72,6 +87,8 @@ class ShardLoader {
     Done done;
   };
   void Start(Task task);
+  // The disk has no room for the log. OK: loads again; or else the time for this is over.
+  absl::Status LoadLater(const Task& task, const absl::Status& why);
   // These run in the background.
   absl::StatusOr<Loaded> Make(const Task& task, uint64_t generation) const;
   absl::StatusOr<Loaded> MakeParts(const Task& task, uint64_t generation) const;
@@ -86,6 +103,12 @@ class ShardLoader {
   // With the log: the background has a load, and the one that comes after it.
   bool loading_ = false;
   std::optional<Task> next_;
+  // A load for which the disk had no room.
+  struct Late {
+    Task task;
+    absl::Time since, next;
+  };
+  std::optional<Late> late_;
 };
 
 }  // namespace weir

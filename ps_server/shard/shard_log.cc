@@ -43,18 +43,18 @@ void Shard::FailLog(const absl::Status& status) {
 
 void Shard::Fail(const absl::Status& failure) {
   if (failed_) return;
-  over_ = failed_ = true;
-  failure_ = failure;
-  LogError(failure_.message());
-  FailAll(v1::JOB_OVER, std::string(failure_.message()));
+  failed_ = true;
+  over_ = failure;
+  LogError(over_->message());
+  FailAll(JobOver());
   ReportFailed();
 }
 
 void Shard::ReportFailed() {
   v1::ShardReport report;
-  report.mutable_failed()->set_error(std::string(failure_.message()));
+  report.mutable_failed()->set_error(std::string(over_->message()));
   report.mutable_failed()->set_replaced(log_.taken());
-  report.mutable_failed()->set_kind(KindOf(failure_));
+  report.mutable_failed()->set_kind(KindOf(*over_));
   Report(std::move(report));
 }
 

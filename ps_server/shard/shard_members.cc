@@ -7,11 +7,15 @@
 
 namespace weir {
 
-ShardMembers::Standing ShardMembers::Check(const v1::Caller& caller) const {
-  if (epoch_ == 0) return Standing::kUnknownYet;
+absl::StatusOr<Verdict> ShardMembers::Check(const v1::Caller& caller) const {
   const auto it = members_.find(caller.worker());
-  if (it != members_.end() && it->second.incarnation == caller.incarnation()) return Standing::kLive;
-  return caller.epoch() > epoch_ ? Standing::kUnknownYet : Standing::kFenced;
+  const bool live = it != members_.end() && it->second.incarnation == caller.incarnation();
+  if (live && epoch_ != 0) return Verdict();
+  if (epoch_ == 0 || caller.epoch() > epoch_) {
+    return absl::UnavailableError("this shard does not know the caller's membership epoch yet");
+  }
+  return Verdict{v1::FENCED, absl::StrCat("worker ", caller.worker(), " with incarnation ",
+                                          caller.incarnation(), " is not in membership epoch ", epoch_)};
 }
 
 std::string ShardMembers::TaskOf(uint32_t worker) const {

@@ -5,13 +5,14 @@
 #include <string>
 #include <vector>
 
-#include "absl/types/optional.h"
+#include "absl/status/statusor.h"
 #include "common/protocol/interval_set.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/coordinator.pb.h"
 #include "proto/parameter_server.pb.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/consistency/policy.h"
+#include "ps_server/shard/calls.h"
 
 namespace weir {
 
@@ -31,8 +32,8 @@ class ShardMembers {
   // 0: no membership has come, and no worker is admitted.
   uint64_t epoch() const { return epoch_; }
 
-  enum class Standing { kLive, kFenced, kUnknownYet };
-  Standing Check(const v1::Caller& caller) const;
+  // OK: the caller is a live member. FENCED: it is none. Unavailable: the shard does not know yet.
+  absl::StatusOr<Verdict> Check(const v1::Caller& caller) const;
   // "worker:1", or "worker 1" if no membership has named the worker.
   std::string TaskOf(uint32_t worker) const;
 

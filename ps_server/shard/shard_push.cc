@@ -26,6 +26,7 @@ absl::Status Shard::CheckModel(const v1::PushRequest& header) const {
 
 absl::Status Shard::CheckHeader(const v1::PushRequest& header) const {
   WEIR_RETURN_IF_ERROR(CheckModel(header));
+  if (header.initial_values()) return InitialValues::CheckHeader(header);
   if (initial_.awaited()) return absl::UnavailableError("this shard has no initial values yet");
   if (header.examples() == 0) return absl::InvalidArgumentError("examples: must be at least 1");
   if (header.refused().size() > kMaxRefusalBytes) {
@@ -81,23 +82,23 @@ Verdict Shard::AsClaimed(const v1::PushRequest& header) {
   return header.refused().empty() ? Verdict{} : Verdict{v1::REFUSED, header.refused()};
 }
 
+std::optional<absl::StatusOr<Verdict>> Shard::Refuse(const v1::PushRequest& header) const {
+  if (over_) return JobOver();
+  if (absl::Status status = CheckHeader(header); !status.ok()) return status;
+  absl::StatusOr<Verdict> standing = members_.Check(header.caller());
+  if (!standing.ok() || standing->outcome != v1::OK) return standing;
+  if (header.initial_values()) return initial_.Answer(header.caller(), members_);
+  return std::nullopt;
+}
+
 void Shard::HandleBegin(HeldPush push) {
-  const v1::Caller& caller = push.header.caller();
-  if (absl::Status addressee = CheckAddressee(caller.job(), caller.shard_plus_one()); !addressee.ok()) {
+  const v1::PushRequest& header = push.header;
+  if (absl::Status addressee = CheckAddressee(header.caller().job(), header.caller().shard_plus_one());
+      !addressee.ok()) {
     return push.done(addressee);
   }
-  if (push.header.initial_values()) return HandleBeginUpload(std::move(push));
-  const v1::PushRequest& header = push.header;
-  if (over_) return push.done(NewReply(v1::JOB_OVER, std::string(failure_.message())));
-  if (absl::Status status = CheckHeader(header); !status.ok()) return push.done(status);
-  switch (members_.Check(header.caller())) {
-    case ShardMembers::Standing::kUnknownYet:
-      return push.done(absl::UnavailableError("this shard does not know the caller's membership epoch yet"));
-    case ShardMembers::Standing::kFenced:
-      return push.done(NewReply(v1::FENCED, Fenced(header.caller())));
-    case ShardMembers::Standing::kLive:
-      break;
-  }
+  if (auto refused = Refuse(header)) return Answer(AsPush(std::move(push.done)), *std::move(refused));
+  if (header.initial_values()) return BeginUpload(std::move(push));
   if (mode_.keeps_clocks) {
     // The worker's clock is about to change, and the pending answer is also the answer to a repeat.
     if (log_.OnItsWay(push.worker())) return Hold(calls_.held, std::move(push));
@@ -149,6 +150,26 @@ void Shard::HandleBegin(HeldPush push) {
   Hold(calls_.held, std::move(push));
 }
 
+void Shard::BeginUpload(HeldPush push) {
+  if (initial_.staged()) {
+    return initial_.Wait({push.session, AsPush(std::move(push.done)), options_.clock->Now()});
+  }
+  std::shared_ptr<const void> presence = arrivals_.Add(KeyOf(push.header));
+  if (presence == nullptr) {
+    return push.done(absl::UnavailableError("the same upload is arriving twice already; send it again"));
+  }
+  push.done(std::make_unique<PushArrival>(std::move(push.header), nullptr, store_->TakeSlab(), tables_,
+                                          std::move(presence), options_.chunk_unit));
+}
+
+void Shard::HandleUpload(Session session, std::unique_ptr<PushArrival> arrival, PushDone done) {
+  if (auto refused = Refuse(arrival->header())) return Answer(done, *std::move(refused));
+  const bool again = initial_.staged();
+  if (absl::Status status = initial_.Stage(*arrival, *store_); !status.ok()) return done(status);
+  if (!again) Report(initial_.Report());
+  initial_.Wait({session, std::move(done), options_.clock->Now()});
+}
+
 void Shard::Hold(CallList<HeldPush>& among, HeldPush push) {
   const absl::Status full = CheckRoomToWait(push.worker());
   if (!full.ok()) return push.done(full);
@@ -198,16 +219,11 @@ bool Shard::AnswersAfter(const v1::PushRequest& push) const {
 void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, PushDone done, bool waited) {
   const v1::PushRequest& header = arrival->header();
   if (header.initial_values()) return HandleUpload(session, std::move(arrival), std::move(done));
-  if (over_) return done(PushAnswer{NewReply(v1::JOB_OVER, std::string(failure_.message())), {}});
+  if (over_) return Answer(done, JobOver());
   // The checks are repeated, because the state may have changed while the push arrived.
-  switch (members_.Check(header.caller())) {
-    case ShardMembers::Standing::kUnknownYet:
-      return done(absl::UnavailableError("the shard was restarted while the push arrived"));
-    case ShardMembers::Standing::kFenced:
-      return done(PushAnswer{NewReply(v1::FENCED, Fenced(header.caller())), {}});
-    case ShardMembers::Standing::kLive:
-      break;
-  }
+  const absl::StatusOr<Verdict> standing = members_.Check(header.caller());
+  if (!standing.ok()) return done(absl::UnavailableError("the shard was restarted while the push arrived"));
+  if (standing->outcome != v1::OK) return Answer(done, standing);
   const PushDecision decision = policy_->OnPush(KeyOf(header));
   if (decision == PushDecision::kRepeat) return RepeatPush(session, header, std::move(done));
   if (decision != PushDecision::kApply && decision != PushDecision::kStage) {
@@ -221,10 +237,10 @@ void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, Pu
     return Wake();
   }
   if (verdict->outcome == v1::OK && arrival->overtaken()) {
-    return done(PushAnswer{NewReply(v1::SEND_AGAIN), {}});
+    return Answer(done, Verdict{v1::SEND_AGAIN, ""});
   }
   // Without the log, a push that makes no version needs no turn.
-  const bool takes_turn = decision == PushDecision::kStage ? rows_early_ && arrival->finite()
+  const bool takes_turn = decision == PushDecision::kStage ? rows_early() && arrival->finite()
                                                            : log_.kept() || verdict->outcome == v1::OK;
   if (takes_turn && !waited && (!calls_.ready.empty() || !CanDecide(header))) {
     if (absl::Status full = CheckRoomToWait(header.caller().worker()); !full.ok()) return done(full);
@@ -265,16 +281,15 @@ void Shard::TakeEffect(const Decision& decision) {
     const WeightedRows weighted{decision.rows.get(), header.examples()};
     if (const absl::Status rows = tables_->Update(absl::MakeConstSpan(&weighted, 1)); !rows.ok()) {
       Fail(rows);
-      if (decision.done)
-        decision.done(PushAnswer{NewReply(v1::JOB_OVER, std::string(failure_.message())), {}});
+      if (decision.done) Answer(decision.done, JobOver());
       return;
     }
   }
-  PushAnswer answer{NewReply(decision.verdict.outcome, decision.verdict.reason), {}};
+  PushAnswer answer = NewAnswer(decision.verdict);
   Account(header, &answer.reply);
   if (decision.builder != nullptr &&
       policy_->OnPull(header.caller().worker(), header.clock() + 1) == PullDecision::kReady) {
-    answer.made = NewPullReply(v1::OK, "", header.with_clocks());
+    answer.made = NewPullReply({}, header.with_clocks());
   }
   if (decision.done) decision.done(std::move(answer));
 }
@@ -314,11 +329,11 @@ void Shard::Account(const v1::PushRequest& header, v1::PushReply* reply) {
 
 void Shard::StagePush(const v1::PushRequest& header, Slab gradient, PushedRows rows, std::string refusal,
                       Session session, PushDone done) {
-  if (rows_early_) {
+  if (rows_early()) {
     if (refusal.empty()) {
       if (const absl::Status taken = TakeRowsEarly(header, std::move(rows)); !taken.ok()) {
         Fail(taken);
-        return done(PushAnswer{NewReply(v1::JOB_OVER, std::string(failure_.message())), {}});
+        return Answer(done, JobOver());
       }
     }
     rows = {};
@@ -350,9 +365,9 @@ void Shard::RepeatPush(Session session, const v1::PushRequest& header, PushDone 
       return;
     }
     const Verdict verdict = staged_.VerdictAt(header.clock(), header.part());
-    v1::PushReply reply = NewReply(verdict.outcome, verdict.reason);
-    if (verdict.outcome == v1::OK) reply.mutable_version()->set_count(header.clock() + 1);
-    return done(PushAnswer{std::move(reply), {}});
+    PushAnswer answer = NewAnswer(verdict);
+    if (verdict.outcome == v1::OK) answer.reply.mutable_version()->set_count(header.clock() + 1);
+    return done(std::move(answer));
   }
   const v1::PushReply* answer = members_.AnswerAt(header.caller().worker(), header.clock());
   if (answer != nullptr) return done(PushAnswer{*answer, {}});

@@ -39,7 +39,7 @@ void Shard::ResumeWaiting(bool all, bool held) {
     EndIf(
         calls_.ready, [](const ReadyPush& push) { return push.arrival->overtaken(); },
         [&](const ReadyPush& push) {
-          push.done(PushAnswer{NewReply(v1::SEND_AGAIN), {}});
+          Answer(push.done, Verdict{v1::SEND_AGAIN, ""});
         });
     if (calls_.ready.empty() || !CanDecide(calls_.ready.front().arrival->header())) break;
     ReadyPush ready = std::move(calls_.ready.front());
@@ -111,7 +111,7 @@ void Shard::HandleEnd(Session session) {
 }
 
 void Shard::HandleTick() {
-  TickLateLoad();
+  if (!over_) loader_.Tick();
   const absl::Time now = options_.clock->Now();
   const absl::Time limit = now - wait_limit();
   const auto waited = [now](absl::Time since) { return absl::FormatDuration(now - since); };
@@ -173,31 +173,23 @@ void Shard::UpdateTableStats() {
   table_stats_ = std::move(stats);
 }
 
-void Shard::FailWaiting(const std::function<bool(uint32_t)>& which, v1::Outcome outcome,
-                        const std::string& reason) {
-  const auto answer = [&](const auto& push) { push.done(PushAnswer{NewReply(outcome, reason), {}}); };
+void Shard::FailWaiting(const std::function<bool(uint32_t)>& which, const Verdict& verdict) {
+  const auto answer = [&](const auto& push) { Answer(push.done, verdict); };
   WaitingCalls::Answers answers;
-  answers.held = [&](const HeldPush& push) { push.done(PushBegin(NewReply(outcome, reason))); };
+  answers.held = [&](const HeldPush& push) { push.done(PushBegin(NewAnswer(verdict))); };
   answers.ready = answer;
-  answers.parked = [&](const ParkedPull& pull) {
-    pull.done(PullAnswer{NewPullReply(outcome, reason), nullptr});
-  };
+  answers.parked = [&](const ParkedPull& pull) { pull.done(PullAnswer{NewPullReply(verdict), nullptr}); };
   calls_.EndWorkers(which, answers);
   log_.AnswerIf([&](const Decision& decision) { return which(decision.worker()); }, answer);
   counters_.parked_pulls = calls_.parked.size();
 }
 
-void Shard::FailAll(v1::Outcome outcome, const std::string& reason) {
-  FailWaiting([](uint32_t) { return true; }, outcome, reason);
+void Shard::FailAll(const Verdict& verdict) {
+  FailWaiting([](uint32_t) { return true; }, verdict);
   // Waits for a commit do not belong to a worker: they end only with the step.
-  staged_.EndWaiters([](const StagedParts::Waiter&) { return true; },
-                     [&](uint32_t, const StagedParts::Waiter& waiter) {
-                       waiter.done(PushAnswer{NewReply(outcome, reason), {}});
-                     });
-  initial_.EndWaiter([](const InitialValues::Waiter&) { return true; },
-                     [&](const InitialValues::Waiter& waiter) {
-                       waiter.done(PushAnswer{NewReply(outcome, reason), {}});
-                     });
+  const auto all = [](const StagedParts::Waiter&) { return true; };
+  staged_.EndWaiters(all, [&](uint32_t, const StagedParts::Waiter& waiter) { Answer(waiter.done, verdict); });
+  initial_.EndWaiter(all, [&](const StagedParts::Waiter& waiter) { Answer(waiter.done, verdict); });
 }
 
 }  // namespace weir

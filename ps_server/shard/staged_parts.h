@@ -19,13 +19,6 @@
 
 namespace weir {
 
-// The outcome of a push. OK: it is applied. REFUSED, DUPLICATE_BATCH, STALE_VERSION: it is not applied, but
-// its clock is complete.
-struct Verdict {
-  v1::Outcome outcome = v1::OK;
-  std::string reason;
-};
-
 // sync: the parts of the open step that a shard has, with the calls that wait for the step's commit; and the
 // parts of the last committed steps, for repeats.
 //

@@ -16,9 +16,14 @@ namespace {
 struct Fixture {
   explicit Fixture(bool logs)
       : config(Config(logs)),
-        loader({&config, &files,
+        loader({&config,
+                &files,
+                &queue,
+                &Clock::Real(),
                 [this](std::function<void()> work) { background.push_back(std::move(work)); },
-                [](const std::function<void()>& function) { function(); }}) {
+                {},
+                0,
+                {}}) {
     REQUIRE(files.MakeFolder("/checkpoints").ok());
   }
   static v1::JobConfig Config(bool logs) {
@@ -55,6 +60,7 @@ struct Fixture {
   }
 
   const v1::JobConfig config;
+  SerialQueue queue;
   FaultyFileSystem files{1};
   ThreadPool threads{1};
   std::deque<std::function<void()>> background;
