@@ -59,12 +59,11 @@ class ShardTables : public std::enable_shared_from_this<ShardTables> {
   // Version 0. InvalidArgument: as Table::Create().
   static absl::StatusOr<std::shared_ptr<ShardTables>> Create(const Options& options);
 
-  // Whether the keys of a push can be updated here: they rise and are of this shard. Any thread.
-  // InvalidArgument: names table and key.
+  // InvalidArgument: a key of another shard; names table and key. Any thread.
   absl::Status CheckKeys(const PushedRows& rows) const;
 
   // Makes the next version from the parts of a commit, in their order, or from one push. Parts may be none.
-  // The rows have passed CheckKeys(), and all values are finite. Error: an optimizer does not take the
+  // Requires of the rows what Table::Update() does. Error: an optimizer does not take the
   // learning rate that its schedule has reached, say; some tables may have the version then, and others not.
   absl::Status Update(absl::Span<const WeightedRows> parts);
   uint64_t version() const { return tables_[0].table->version(); }
