@@ -17,8 +17,8 @@
 #include "common/sync/thread_pool.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/shard/restore.h"
-#include "ps_server/shard/table_digests.h"
 #include "ps_server/shard/table_files.h"
+#include "ps_server/shard/table_report.h"
 
 namespace weir {
 namespace {

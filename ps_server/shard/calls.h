@@ -38,6 +38,8 @@ struct PushAnswer {
   // If the push was streamed, and its version is the answer to the worker's pull at the next clock: that
   // answer.
   absl::optional<v1::PullReply> made;
+  // The weights of that answer.
+  std::shared_ptr<const LentVersion> version = nullptr;
 };
 // How to receive a push, or its answer if the answer needs no gradient (a repeat, a fenced caller).
 using PushBegin = absl::variant<std::unique_ptr<PushArrival>, PushAnswer>;
@@ -50,6 +52,9 @@ struct PullAnswer {
   // The rows that the pull asked for, of the same version; null: none follow.
   std::shared_ptr<const ReadRows> rows = nullptr;
 };
+
+// Gives a push its whole gradient, within the shard's turn.
+using PushFill = std::function<absl::Status(PushArrival&)>;
 
 // The answer to a call, given once, on the thread that made it possible. The callback must not block that
 // thread.

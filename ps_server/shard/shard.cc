@@ -8,7 +8,6 @@
 #include "common/codec/wire_dtype.h"
 #include "common/protocol/job_failure.h"
 #include "common/telemetry/logging.h"
-#include "ps_server/shard/table_report.h"
 
 namespace weir {
 std::unique_ptr<ConsistencyPolicy> Shard::PolicyFromConfig(const v1::JobConfig& config,
@@ -114,26 +113,30 @@ void Shard::Handle(const v1::ControlMessage& message) {
   }
 }
 
-void Shard::Begin(Session session, v1::PushRequest header, BeginDone done) {
-  queue_.Post([this, session, header = std::move(header), done = std::move(done)]() mutable {
-    HandleBegin({session, std::move(header), std::move(done), options_.clock->Now()});
-  });
+void Shard::Begin(Session session, v1::PushRequest header, BeginDone done, PushFill fill) {
+  queue_.Post(
+      [this, session, header = std::move(header), done = std::move(done), fill = std::move(fill)]() mutable {
+        HandleBegin({session, std::move(header), std::move(done), options_.clock->Now(), std::move(fill)});
+      });
 }
 
 void Shard::Push(Session session, std::unique_ptr<PushArrival> arrival, PushDone done) {
-  const v1::PushRequest& header = arrival->header();
-  const auto value_bytes = static_cast<uint64_t>(BytesPerValue(header.dtype()));
-  uint64_t bytes = header.elements() * value_bytes;
-  for (const v1::Rows& rows : header.rows()) {
-    const uint64_t dim = options_.config.tables(static_cast<int>(rows.table())).dim();
-    bytes += rows.keys() * (sizeof(uint64_t) + dim * value_bytes);
-  }
-  counters_.bytes_pushed += bytes;
+  CountPushed(arrival->header());
   // std::function requires a copyable closure.
   auto shared = std::make_shared<std::unique_ptr<PushArrival>>(std::move(arrival));
   queue_.Post([this, session, shared, done = std::move(done)]() mutable {
-    HandlePush(session, std::move(*shared), std::move(done), /*waited=*/false);
+    HandlePush({session, std::move(*shared), std::move(done), absl::Time()});
   });
+}
+
+void Shard::CountPushed(const v1::PushRequest& header) {
+  const auto value_bytes = static_cast<uint64_t>(BytesPerValue(header.dtype()));
+  uint64_t bytes = header.elements() * value_bytes;
+  for (const v1::Rows& rows : header.rows()) {
+    const uint64_t dim = tables()[static_cast<int>(rows.table())].dim();
+    bytes += rows.keys() * (sizeof(uint64_t) + dim * value_bytes);
+  }
+  counters_.bytes_pushed += bytes;
 }
 
 void Shard::CountPulled(uint64_t elements, v1::Dtype dtype) {
@@ -155,8 +158,7 @@ void Shard::ShowRows(v1::ReadRowsRequest request, ReadRowsDone done) {
     }
     if (over_) return done(absl::UnavailableError(absl::StrCat("the job is over: ", over_->message())));
     if (store_ == nullptr) return done(absl::UnavailableError("this shard has no model yet"));
-    if (tables_ == nullptr) return done(absl::NotFoundError("table: the job has no embedding tables"));
-    done(RowStates(*tables_, request));
+    done(table_report_.Read(request));
   });
 }
 
@@ -201,19 +203,12 @@ void Shard::HandleMembership(const v1::SetMembership& message) {
   Wake();
 }
 
-absl::StatusOr<StagedParts::Gradients> Shard::GradientsOf(const v1::CommitStep& commit) const {
-  if (policy_->CompleteStep() == commit.step()) return staged_.GradientsOf(commit);
-  const uint64_t open = policy_->JoinClock();
-  return absl::FailedPreconditionError(open == commit.step() ? "not all of its parts have come"
-                                                             : absl::StrCat("the open step is ", open));
-}
-
 void Shard::HandleCommit(const v1::CommitStep& commit) {
   if (over_ || store_ == nullptr) return;
   std::optional<StagedParts::LateCommit>& late = staged_.late_commit;
   const bool waits = late.has_value() && late->commit.step() == commit.step();
   if (waits || commit.step() < policy_->JoinClock()) return;  // a repeat
-  const absl::StatusOr<StagedParts::Gradients> gradients = GradientsOf(commit);
+  const absl::StatusOr<StagedParts::Gradients> gradients = staged_.GradientsOf(commit, *policy_);
   if (!gradients.ok()) {
     // The other shards commit the step, and this one would stay behind for ever.
     return Fail(JobFailure(v1::FAILURE_INTERNAL,
@@ -276,18 +271,16 @@ void Shard::HandleUnpin(const v1::UnpinVersion& unpin) {
 
 void Shard::HandlePing(const v1::Ping& ping) {
   last_ping_ = ping.sequence();
-  if (ping.with_table_digests() && tables_ != nullptr &&
-      (digests_ == nullptr || digests_->version() != tables_->version())) {
-    digests_ = std::make_unique<TableDigests>(tables_);
+  if (ping.with_table_digests() && table_report_.BeginDigests()) {
     queue_.Post([this, incarnation = incarnation_] { GoOnWithDigests(incarnation); });
   }
   ReportStats();
 }
 
 void Shard::GoOnWithDigests(uint64_t incarnation) {
-  if (over_ || digests_ == nullptr || incarnation != incarnation_ || digests_->done()) return;
-  digests_->Step();
-  if (digests_->done()) return ReportStats();
+  if (over_ || incarnation != incarnation_ || !table_report_.digesting()) return;
+  table_report_.StepDigests();
+  if (!table_report_.digesting()) return ReportStats();
   queue_.Post([this, incarnation] { GoOnWithDigests(incarnation); });
 }
 
@@ -314,10 +307,7 @@ void Shard::ReportStats() {
   }
   for (v1::Wait& wait : waits_.All()) *stats.add_waits() = std::move(wait);
   stats.set_seconds_since_update(absl::ToDoubleSeconds(options_.clock->Now() - waits_.marked()));
-  if (tables_ != nullptr) DescribeTables(*tables_, &stats);
-  if (digests_ != nullptr && digests_->done() && digests_->version() == tables_->version()) {
-    for (const std::string& digest : digests_->digests()) stats.add_table_digests(digest);
-  }
+  table_report_.Describe(&stats);
   Report(std::move(report));
 }
 

@@ -15,7 +15,6 @@
 #include "absl/types/optional.h"
 #include "common/codec/wire_codec.h"
 #include "common/protocol/mode_traits.h"
-#include "common/sync/mutex.h"
 #include "common/sync/serial_queue.h"
 #include "common/sync/thread_pool.h"
 #include "common/system/clock.h"
@@ -39,7 +38,7 @@
 #include "ps_server/shard/shard_members.h"
 #include "ps_server/shard/shard_tables.h"
 #include "ps_server/shard/staged_parts.h"
-#include "ps_server/shard/table_digests.h"
+#include "ps_server/shard/table_report.h"
 #include "ps_server/shard/update_room.h"
 #include "ps_server/shard/wait_report.h"
 #include "ps_server/shard/waiting_calls.h"
@@ -130,7 +129,11 @@ class Shard {
   // at once or when the push's turn comes. The push waits while earlier pushes of the same worker are
   // missing, while it is arriving twice already, or while another push is streaming in at speed.
   // Errors: InvalidArgument, wrong length, model or clock; Unavailable, not installed yet.
-  void Begin(Session session, v1::PushRequest header, BeginDone done);
+  //
+  // `fill`: the whole gradient of a push without rows has come with its header. When the push's turn comes,
+  // `fill` gives it to the push, and `done` gets the answer of Push(): one turn instead of two. It must be as
+  // quick as such a turn. Not with initial values.
+  void Begin(Session session, v1::PushRequest header, BeginDone done, PushFill fill = nullptr);
   // Push: the gradient has arrived whole (arrival->whole(), and SetRows() if it has rows).
   void Push(Session session, std::unique_ptr<PushArrival> arrival, PushDone done);
   // `rows`: the keys of request.rows.
@@ -179,10 +182,7 @@ class Shard {
   };
   const Counters& counters() const { return counters_; }
   // Of the job's tables, in their order, as of the last Tick(); empty: nothing is installed. Thread-safe.
-  std::vector<Table::Stats> table_stats() const {
-    MutexLock lock(table_stats_mutex_);
-    return table_stats_;
-  }
+  std::vector<Table::Stats> table_stats() const { return table_report_.stats(); }
 
  private:
   // One core takes a millisecond or two to update this many elements.
@@ -200,14 +200,12 @@ class Shard {
   void ReportInstalled(const absl::Status& status);
   void HandleMembership(const v1::SetMembership& message);
   void HandleCommit(const v1::CommitStep& commit);
-  // Of a step that is not committed yet. FailedPrecondition: the shard cannot commit it.
-  absl::StatusOr<StagedParts::Gradients> GradientsOf(const v1::CommitStep& commit) const;
   void HandlePin(const v1::PinVersion& pin);
   void HandleUnpin(const v1::UnpinVersion& unpin);
   void HandlePing(const v1::Ping& ping);
   // Answers the last ping.
   void ReportStats();
-  // One turn of digests_; after the last one the stats are sent again.
+  // One turn of the tables' digests; after the last one the stats are sent again.
   void GoOnWithDigests(uint64_t incarnation);
   void HandleFreeze(const v1::FreezeCheckpoint& freeze);
   void HandleCheckpoint(const v1::TakeCheckpoint& take);
@@ -218,33 +216,28 @@ class Shard {
   v1::ShardState StateNow() const;
   void HandleShutdown(const v1::Shutdown& shutdown);
   void HandleBegin(HeldPush push);
-  // `waited`: the push has waited in calls_.ready, and its turn has come.
-  void HandlePush(Session session, std::unique_ptr<PushArrival> arrival, PushDone done, bool waited);
+  // The push has arrived whole, or has waited in calls_.ready, and its turn has come.
+  void HandlePush(ReadyPush push, bool waited = false);
+  // Decides on a push that is whole and has passed the checks.
+  void FinishPush(ReadyPush push, PushDecision decision, Verdict verdict, bool waited);
   void HandlePull(ParkedPull pull);
-  // The upload of initial values begins; then it is whole.
-  void BeginUpload(HeldPush push);
+  // The upload of initial values is whole.
   void HandleUpload(Session session, std::unique_ptr<PushArrival> arrival, PushDone done);
   void HandleEnd(Session session);
   void HandleTick();
-  void UpdateTableStats();
 
   // NotFound: the call is for another job or shard. Comes before every other check, since the job of such a
   // caller may have ranks, incarnations and clocks as this one, and may go on when this one is over.
   absl::Status CheckAddressee(uint64_t job, uint32_t shard_plus_one) const;
   // As ShardMembers::DeclareLost. True if any pushes are lost.
   bool DeclareLost(uint32_t worker, uint64_t answered_clock);
-  // Whether the header is of this shard's model. Unavailable: nothing is installed.
-  absl::Status CheckModel(const v1::PushRequest& header) const;
-  // Whether the header fits this shard, whoever the sender is.
+  // Whether the header fits this shard, whoever the sender is. Unavailable: nothing is installed.
   absl::Status CheckHeader(const v1::PushRequest& header) const;
   // Why the push cannot begin, or, for an upload of initial values, end; nullopt: it can.
   std::optional<absl::StatusOr<Verdict>> Refuse(const v1::PushRequest& header) const;
   // Called before a gradient is taken, and again before it is used. InvalidArgument: such a push is
   // impossible.
   absl::StatusOr<Verdict> VerdictOn(const v1::PushRequest& header) const;
-  // The verdict on a push that the shard itself would take: OK, unless the push says that its gradient is not
-  // finite.
-  static Verdict AsClaimed(const v1::PushRequest& header);
   // As PushArrivals::WaitForStream.
   bool WaitsForStream(const v1::PushRequest& header);
   // nullptr: the push is arriving twice already.
@@ -252,14 +245,13 @@ class Shard {
   // Nothing stands between the push and a decision that takes effect.
   bool CanDecide(const v1::PushRequest& header);
   void Decide(Decision decision);
+  void CountPushed(const v1::PushRequest& header);
   void TakeEffect(const Decision& decision);
   // Records a push with its outcome, except for the weights.
   void Account(const v1::PushRequest& header, v1::PushReply* reply);
   // sync. `refusal`: empty, or why no step may contain the part; a refused part needs no gradient.
   void StagePush(const v1::PushRequest& header, Slab gradient, PushedRows rows, std::string refusal,
                  Session session, PushDone done);
-  // The rows of a part that is about to be staged.
-  absl::Status TakeRowsEarly(const v1::PushRequest& header, PushedRows rows);
   void RepeatPush(Session session, const v1::PushRequest& header, PushDone done);
   // The shard cannot go on: answers all calls with this failure, and the coordinator ends the job.
   void Fail(const absl::Status& failure);
@@ -270,21 +262,12 @@ class Shard {
   void Replay(const v1::LoggedPush& record);
   // Calls or a commit wait for memory that readers hold.
   bool ShortOfMemory() const;
-  // Continues whatever the last change made possible: held and ready pushes, parked pulls. Further work that
-  // results is done after this round, not nested in it, so the stack stays flat however many calls wait.
+  // Continues the calls that a change may let continue: of anything, or of the clocks in calls_.changes
+  // alone.
   void Wake();
-  // The same where nothing has changed but the clocks of moved_. Looks only at the calls for which that makes
-  // a difference: each push does so, and as many calls may wait as there are workers.
   void WakeMoved();
-  // `all`: looks at all calls; `held`: at all held pushes.
-  void ResumeWaiting(bool all, bool held);
-  void ResumeHeld(const std::vector<uint64_t>& turns);
-  // The calls that wait for the push that is streaming in: once one of the calls has to wait again, all do.
-  void ResumeBehindStream();
-  void ResumeParked(const std::vector<uint64_t>& turns);
+  void ResumeWaiting();
   bool TryAnswerPull(const ParkedPull& pull);
-  // As WaitingCalls::CheckRoom.
-  absl::Status CheckRoomToWait(uint32_t worker) const;
   void Hold(CallList<HeldPush>& among, HeldPush push);
   std::string NonFinite(const PushArrival& arrival) const;
   Verdict JobOver() const;
@@ -298,7 +281,6 @@ class Shard {
   // The rows of a staged part take effect as it arrives.
   bool rows_early() const { return TablesCountParts(options_.config); }
   bool logs() const { return options_.config.server().durability() == v1::ServerConfig::DURABILITY_LOG; }
-  absl::Duration wait_limit() const { return absl::Seconds(options_.config.cluster().wait_seconds()); }
 
   const Options options_;
   const ModeTraits& mode_;
@@ -306,8 +288,6 @@ class Shard {
   std::function<void(v1::ShardReport)> reporter_;
   // Set by Install; readable on any thread.
   std::atomic<int64_t> elements_{0};
-  mutable Mutex table_stats_mutex_;
-  std::vector<Table::Stats> table_stats_ ABSL_GUARDED_BY(table_stats_mutex_);
 
   // Only the queue changes the members below.
   //
@@ -326,8 +306,7 @@ class Shard {
   // Null: the job has no embedding tables. Their version is the store's, or, with rows_early(), counts the
   // parts of the steps, also those that a step is committed without.
   std::shared_ptr<ShardTables> tables_;
-  // Made at the job's end. Null: nobody has asked for them.
-  std::unique_ptr<TableDigests> digests_;
+  TableReport table_report_;
   uint64_t last_ping_ = 0;
   std::unique_ptr<ConsistencyPolicy> policy_;
   uint64_t model_hash_ = 0;
@@ -346,10 +325,7 @@ class Shard {
   std::optional<absl::Status> over_;
   // This shard's own failure is why.
   bool failed_ = false;
-  // Wake() is running; it must run another round, which looks at all calls, or at all held pushes.
-  bool waking_ = false, wake_again_ = false, wake_all_ = false, wake_held_ = false;
-  // The workers whose clocks have changed since the last round, and ConsistencyPolicy::JoinClock() then.
-  std::vector<uint32_t> moved_;
+  // ConsistencyPolicy::JoinClock() when calls were last resumed.
   uint64_t resumed_at_ = 0;
 
   // The last member, so that its destructor runs first: no turn is running when the state is destroyed.

@@ -34,7 +34,7 @@ void Shard::HandlePull(ParkedPull pull) {
     lost = !log_.OnItsWay(worker) && DeclareLost(worker, request.answered_clock());
   }
   if (!TryAnswerPull(pull)) {
-    if (absl::Status full = CheckRoomToWait(pull.worker()); !full.ok()) return pull.done(full);
+    if (absl::Status full = calls_.CheckRoom(pull.worker(), members_); !full.ok()) return pull.done(full);
     pull.turn = calls_.NewTurn();
     calls_.parked.Add(std::move(pull));
     counters_.parked_pulls = calls_.parked.size();

@@ -64,7 +64,7 @@ void Shard::Drop(const std::string& reason) {
   log_.End();
   store_->Retire();
   store_ = nullptr;
-  digests_ = nullptr;
+  table_report_.SetTables(nullptr);
   tables_ = nullptr;
 }
 
@@ -74,7 +74,8 @@ void Shard::FinishInstall(const v1::Install& install, ShardLoader::Loaded loaded
   store_ = std::move(loaded.store);
   tables_ = std::move(loaded.tables);
   room_.Begin(install, store_, tables_);
-  UpdateTableStats();
+  table_report_.SetTables(tables_);
+  room_.SetTableBytes(table_report_.bytes());
   if (options_.own_thread && (tables_ != nullptr || store_->elements() > kMaxElementsOfCallers)) {
     queue_.StartThread();
   }

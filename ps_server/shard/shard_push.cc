@@ -11,7 +11,17 @@
 #include "ps_server/shard/shard.h"
 
 namespace weir {
-absl::Status Shard::CheckModel(const v1::PushRequest& header) const {
+namespace {
+
+// The verdict on a push that the shard itself would take: OK, unless the push says that its gradient is not
+// finite.
+Verdict AsClaimed(const v1::PushRequest& header) {
+  return header.refused().empty() ? Verdict{} : Verdict{v1::REFUSED, header.refused()};
+}
+
+}  // namespace
+
+absl::Status Shard::CheckHeader(const v1::PushRequest& header) const {
   if (store_ == nullptr) return absl::UnavailableError("this shard has no model yet");
   if (header.caller().model_hash() != model_hash_) {
     return absl::InvalidArgumentError(
@@ -21,11 +31,6 @@ absl::Status Shard::CheckModel(const v1::PushRequest& header) const {
     return absl::InvalidArgumentError(absl::StrCat("elements: the push has ", header.elements(),
                                                    " values; this shard has ", store_->elements()));
   }
-  return absl::OkStatus();
-}
-
-absl::Status Shard::CheckHeader(const v1::PushRequest& header) const {
-  WEIR_RETURN_IF_ERROR(CheckModel(header));
   if (header.initial_values()) return InitialValues::CheckHeader(header);
   if (initial_.awaited()) return absl::UnavailableError("this shard has no initial values yet");
   if (header.examples() == 0) return absl::InvalidArgumentError("examples: must be at least 1");
@@ -78,10 +83,6 @@ absl::StatusOr<Verdict> Shard::VerdictOn(const v1::PushRequest& header) const {
   return AsClaimed(header);
 }
 
-Verdict Shard::AsClaimed(const v1::PushRequest& header) {
-  return header.refused().empty() ? Verdict{} : Verdict{v1::REFUSED, header.refused()};
-}
-
 std::optional<absl::StatusOr<Verdict>> Shard::Refuse(const v1::PushRequest& header) const {
   if (over_) return JobOver();
   if (absl::Status status = CheckHeader(header); !status.ok()) return status;
@@ -98,7 +99,14 @@ void Shard::HandleBegin(HeldPush push) {
     return push.done(addressee);
   }
   if (auto refused = Refuse(header)) return Answer(AsPush(std::move(push.done)), *std::move(refused));
-  if (header.initial_values()) return BeginUpload(std::move(push));
+  if (header.initial_values()) {
+    if (initial_.staged()) {
+      return initial_.Wait({push.session, AsPush(std::move(push.done)), options_.clock->Now()});
+    }
+    std::unique_ptr<PushArrival> arrival = Arrive(push.session, header);
+    if (arrival != nullptr) return push.done(std::move(arrival));
+    return push.done(absl::UnavailableError("the same upload is arriving twice already; send it again"));
+  }
   if (mode_.keeps_clocks) {
     // The worker's clock is about to change, and the pending answer is also the answer to a repeat.
     if (log_.OnItsWay(push.worker())) return Hold(calls_.held, std::move(push));
@@ -136,7 +144,11 @@ void Shard::HandleBegin(HeldPush push) {
       if (WaitsForStream(header)) return Hold(calls_.behind_stream, std::move(push));
       std::unique_ptr<PushArrival> arrival = Arrive(push.session, header);
       if (arrival == nullptr) break;
-      return push.done(std::move(arrival));
+      if (push.fill == nullptr) return push.done(std::move(arrival));
+      if (absl::Status bad = push.fill(*arrival); !bad.ok()) return push.done(bad);
+      CountPushed(header);
+      return FinishPush({push.session, std::move(arrival), AsPush(std::move(push.done)), absl::Time()},
+                        decision, *std::move(verdict), /*waited=*/false);
     }
     case PushDecision::kRepeat:
       return RepeatPush(push.session, header, AsPush(std::move(push.done)));
@@ -150,18 +162,6 @@ void Shard::HandleBegin(HeldPush push) {
   Hold(calls_.held, std::move(push));
 }
 
-void Shard::BeginUpload(HeldPush push) {
-  if (initial_.staged()) {
-    return initial_.Wait({push.session, AsPush(std::move(push.done)), options_.clock->Now()});
-  }
-  std::shared_ptr<const void> presence = arrivals_.Add(KeyOf(push.header));
-  if (presence == nullptr) {
-    return push.done(absl::UnavailableError("the same upload is arriving twice already; send it again"));
-  }
-  push.done(std::make_unique<PushArrival>(std::move(push.header), nullptr, store_->TakeSlab(), tables_,
-                                          std::move(presence), options_.chunk_unit));
-}
-
 void Shard::HandleUpload(Session session, std::unique_ptr<PushArrival> arrival, PushDone done) {
   if (auto refused = Refuse(arrival->header())) return Answer(done, *std::move(refused));
   const bool again = initial_.staged();
@@ -171,7 +171,7 @@ void Shard::HandleUpload(Session session, std::unique_ptr<PushArrival> arrival, 
 }
 
 void Shard::Hold(CallList<HeldPush>& among, HeldPush push) {
-  const absl::Status full = CheckRoomToWait(push.worker());
+  const absl::Status full = calls_.CheckRoom(push.worker(), members_);
   if (!full.ok()) return push.done(full);
   if (push.turn == 0) push.turn = calls_.NewTurn();
   among.Add(std::move(push));
@@ -194,7 +194,7 @@ std::unique_ptr<PushArrival> Shard::Arrive(Session session, v1::PushRequest head
   std::shared_ptr<const void> presence = arrivals_.Add(key, BytesOfRows(tables(), header));
   if (presence == nullptr) return nullptr;
   std::shared_ptr<VersionBuilder> builder;
-  if (mode_.applies_alone && !log_.kept() &&
+  if (!header.initial_values() && mode_.applies_alone && !log_.kept() &&
       options_.config.server().apply() == v1::ServerConfig::APPLY_STREAMED && !arrivals_.WasOvertaken(key)) {
     builder = store_->Build({session, key.worker, 0});
     if (builder == nullptr && !store_->readers().MayBuild() && options_.on_short) options_.on_short();
@@ -216,59 +216,70 @@ bool Shard::AnswersAfter(const v1::PushRequest& push) const {
   return std::all_of(awaited.begin(), awaited.end(), [worker](uint32_t other) { return other == worker; });
 }
 
-void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, PushDone done, bool waited) {
-  const v1::PushRequest& header = arrival->header();
-  if (header.initial_values()) return HandleUpload(session, std::move(arrival), std::move(done));
-  if (over_) return Answer(done, JobOver());
+void Shard::HandlePush(ReadyPush push, bool waited) {
+  const v1::PushRequest& header = push.arrival->header();
+  if (header.initial_values()) {
+    return HandleUpload(push.session, std::move(push.arrival), std::move(push.done));
+  }
+  if (over_) return Answer(push.done, JobOver());
   // The checks are repeated, because the state may have changed while the push arrived.
   const absl::StatusOr<Verdict> standing = members_.Check(header.caller());
-  if (!standing.ok()) return done(absl::UnavailableError("the shard was restarted while the push arrived"));
-  if (standing->outcome != v1::OK) return Answer(done, standing);
+  if (!standing.ok()) {
+    return push.done(absl::UnavailableError("the shard was restarted while the push arrived"));
+  }
+  if (standing->outcome != v1::OK) return Answer(push.done, standing);
   const PushDecision decision = policy_->OnPush(KeyOf(header));
-  if (decision == PushDecision::kRepeat) return RepeatPush(session, header, std::move(done));
+  if (decision == PushDecision::kRepeat) return RepeatPush(push.session, header, std::move(push.done));
   if (decision != PushDecision::kApply && decision != PushDecision::kStage) {
-    return done(absl::UnavailableError(absl::StrCat("the push at clock ", header.clock(),
-                                                    " has lost its turn while it arrived; send it again")));
+    return push.done(absl::UnavailableError(absl::StrCat(
+        "the push at clock ", header.clock(), " has lost its turn while it arrived; send it again")));
   }
   absl::StatusOr<Verdict> verdict = VerdictOn(header);
   if (!verdict.ok()) {
     arrivals_.Remove(KeyOf(header));
-    done(verdict.status());
+    push.done(verdict.status());
     return Wake();
   }
-  if (verdict->outcome == v1::OK && arrival->overtaken()) {
-    return Answer(done, Verdict{v1::SEND_AGAIN, ""});
+  FinishPush(std::move(push), decision, *std::move(verdict), waited);
+}
+
+void Shard::FinishPush(ReadyPush push, PushDecision decision, Verdict verdict, bool waited) {
+  PushArrival& arrival = *push.arrival;
+  const v1::PushRequest& header = arrival.header();
+  if (verdict.outcome == v1::OK && arrival.overtaken()) {
+    return Answer(push.done, Verdict{v1::SEND_AGAIN, ""});
   }
   // Without the log, a push that makes no version needs no turn.
-  const bool takes_turn = decision == PushDecision::kStage ? rows_early() && arrival->finite()
-                                                           : log_.kept() || verdict->outcome == v1::OK;
+  const bool takes_turn = decision == PushDecision::kStage ? rows_early() && arrival.finite()
+                                                           : log_.kept() || verdict.outcome == v1::OK;
   if (takes_turn && !waited && (!calls_.ready.empty() || !CanDecide(header))) {
-    if (absl::Status full = CheckRoomToWait(header.caller().worker()); !full.ok()) return done(full);
-    calls_.ready.push_back({session, std::move(arrival), std::move(done), options_.clock->Now()});
+    if (absl::Status full = calls_.CheckRoom(push.worker(), members_); !full.ok()) return push.done(full);
+    push.since = options_.clock->Now();
+    calls_.ready.push_back(std::move(push));
     room_.SetShort(ShortOfMemory());
     return;
   }
   arrivals_.Remove(KeyOf(header));
   if (decision == PushDecision::kStage) {
-    std::string refusal = arrival->finite() ? "" : NonFinite(*arrival);
-    return StagePush(header, arrival->TakeGradient(), arrival->TakeRows(), std::move(refusal), session,
-                     std::move(done));
+    std::string refusal = arrival.finite() ? "" : NonFinite(arrival);
+    return StagePush(header, arrival.TakeGradient(), arrival.TakeRows(), std::move(refusal), push.session,
+                     std::move(push.done));
   }
-  if (verdict->outcome == v1::OK && !arrival->finite()) {
-    verdict = Verdict{v1::REFUSED, NonFinite(*arrival)};
-  }
-  const bool applies = verdict->outcome == v1::OK;
-  Decide({session, header, *std::move(verdict), applies ? arrival->TakeGradient() : nullptr,
-          applies ? arrival->builder() : nullptr,
-          applies ? std::make_shared<const PushedRows>(arrival->TakeRows()) : nullptr, std::move(done),
+  if (verdict.outcome == v1::OK && !arrival.finite()) verdict = {v1::REFUSED, NonFinite(arrival)};
+  const bool applies = verdict.outcome == v1::OK;
+  Decide({push.session, header, std::move(verdict), applies ? arrival.TakeGradient() : nullptr,
+          applies ? arrival.builder() : nullptr,
+          applies ? std::make_shared<const PushedRows>(arrival.TakeRows()) : nullptr, std::move(push.done),
           options_.clock->Now()});
-  arrival = nullptr;
+  push.arrival = nullptr;
   WakeMoved();
 }
 
 void Shard::TakeEffect(const Decision& decision) {
   const v1::PushRequest& header = decision.header;
+  std::shared_ptr<const LentVersion> made;
   if (decision.builder != nullptr) {
+    made = decision.builder->version();
     // The push was not overtaken, and nothing can have overtaken it since.
     store_->Publish(*decision.builder);
     arrivals_.EndStream();
@@ -290,6 +301,7 @@ void Shard::TakeEffect(const Decision& decision) {
   if (decision.builder != nullptr &&
       policy_->OnPull(header.caller().worker(), header.clock() + 1) == PullDecision::kReady) {
     answer.made = NewPullReply({}, header.with_clocks());
+    answer.version = std::move(made);
   }
   if (decision.done) decision.done(std::move(answer));
 }
@@ -314,7 +326,7 @@ void Shard::Account(const v1::PushRequest& header, v1::PushReply* reply) {
   }
   policy_->Complete(KeyOf(header));
   const uint32_t worker = header.caller().worker();
-  if (!calls_.held.empty() || !calls_.parked.empty()) moved_.push_back(worker);
+  if (!calls_.held.empty() || !calls_.parked.empty()) calls_.changes.moved.push_back(worker);
   members_.Record(worker, header.clock(), *reply);
   arrivals_.ForgetOvertaken(worker);
   if (stale && !logs()) {
@@ -330,8 +342,9 @@ void Shard::Account(const v1::PushRequest& header, v1::PushReply* reply) {
 void Shard::StagePush(const v1::PushRequest& header, Slab gradient, PushedRows rows, std::string refusal,
                       Session session, PushDone done) {
   if (rows_early()) {
-    if (refusal.empty()) {
-      if (const absl::Status taken = TakeRowsEarly(header, std::move(rows)); !taken.ok()) {
+    if (refusal.empty() && early_rows_.Take(header.part(), rows)) {
+      const WeightedRows weighted{&rows, header.examples()};
+      if (const absl::Status taken = tables_->Update(absl::MakeConstSpan(&weighted, 1)); !taken.ok()) {
         Fail(taken);
         return Answer(done, JobOver());
       }
@@ -347,12 +360,6 @@ void Shard::StagePush(const v1::PushRequest& header, Slab gradient, PushedRows r
   v1::ShardReport report;
   *report.mutable_staged() = staged_.Report(*complete);
   Report(std::move(report));
-}
-
-absl::Status Shard::TakeRowsEarly(const v1::PushRequest& header, PushedRows rows) {
-  if (!early_rows_.Take(header.part(), rows)) return absl::OkStatus();
-  const WeightedRows weighted{&rows, header.examples()};
-  return tables_->Update(absl::MakeConstSpan(&weighted, 1));
 }
 
 void Shard::RepeatPush(Session session, const v1::PushRequest& header, PushDone done) {

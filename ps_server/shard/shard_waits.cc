@@ -17,23 +17,17 @@ bool Shard::ShortOfMemory() const {
 // ---- what can go on
 
 void Shard::Wake() {
-  wake_all_ = true;
+  calls_.changes.all = true;
   WakeMoved();
 }
 
 void Shard::WakeMoved() {
-  wake_again_ = true;
-  if (waking_) return;
-  waking_ = true;
-  while (std::exchange(wake_again_, false)) {
-    const bool all = std::exchange(wake_all_, false);
-    const bool held = std::exchange(wake_held_, false);
-    ResumeWaiting(all, all || held);
-  }
-  waking_ = false;
+  calls_.Resume([this] { ResumeWaiting(); });
 }
 
-void Shard::ResumeWaiting(bool all, bool held) {
+void Shard::ResumeWaiting() {
+  bool all = std::exchange(calls_.changes.all, false);
+  const bool held = std::exchange(calls_.changes.held, false) || all;
   ApplyDurable();
   while (true) {
     EndIf(
@@ -44,7 +38,7 @@ void Shard::ResumeWaiting(bool all, bool held) {
     if (calls_.ready.empty() || !CanDecide(calls_.ready.front().arrival->header())) break;
     ReadyPush ready = std::move(calls_.ready.front());
     calls_.ready.pop_front();
-    HandlePush(ready.session, std::move(ready.arrival), std::move(ready.done), /*waited=*/true);
+    HandlePush(std::move(ready), /*waited=*/true);
   }
   if (staged_.late_commit.has_value() && room_.Make()) {
     const StagedParts::LateCommit late = *std::exchange(staged_.late_commit, std::nullopt);
@@ -58,44 +52,35 @@ void Shard::ResumeWaiting(bool all, bool held) {
   if (policy_ == nullptr) return;
   const uint64_t slowest = policy_->JoinClock();
   all |= std::exchange(resumed_at_, slowest) != slowest;
-  const std::vector<uint32_t> moved = std::exchange(moved_, {});
+  const std::vector<uint32_t> moved = std::exchange(calls_.changes.moved, {});
+  const auto begin = [this](const std::vector<uint64_t>& turns) {
+    for (const uint64_t turn : turns) {
+      if (calls_.held.Find(turn) != nullptr) HandleBegin(calls_.held.Take(turn));
+    }
+  };
+  const auto answer = [this](const std::vector<uint64_t>& turns) {
+    for (const uint64_t turn : turns) {
+      const ParkedPull* const pull = calls_.parked.Find(turn);
+      if (pull != nullptr && TryAnswerPull(*pull)) calls_.parked.Take(turn);
+    }
+  };
   if (held || log_.kept()) {
     // With the log, a push may wait for another worker's push of the same batch.
-    ResumeHeld(calls_.held.Turns());
+    begin(calls_.held.Turns());
   } else {
-    for (const uint32_t worker : moved) ResumeHeld(calls_.held.TurnsOf(worker));
+    for (const uint32_t worker : moved) begin(calls_.held.TurnsOf(worker));
   }
-  ResumeBehindStream();
-  if (all) {
-    ResumeParked(calls_.parked.Turns());
-  } else {
-    for (const uint32_t worker : moved) ResumeParked(calls_.parked.TurnsOf(worker));
-  }
-  counters_.parked_pulls = calls_.parked.size();
-}
-
-void Shard::ResumeHeld(const std::vector<uint64_t>& turns) {
-  for (const uint64_t turn : turns) {
-    if (calls_.held.Find(turn) != nullptr) HandleBegin(calls_.held.Take(turn));
-  }
-}
-
-void Shard::ResumeBehindStream() {
+  // Once one of these has to wait again, all do.
   for (const uint64_t turn : calls_.behind_stream.Turns()) {
     HandleBegin(calls_.behind_stream.Take(turn));
-    if (calls_.behind_stream.Find(turn) != nullptr) return;
+    if (calls_.behind_stream.Find(turn) != nullptr) break;
   }
-}
-
-void Shard::ResumeParked(const std::vector<uint64_t>& turns) {
-  for (const uint64_t turn : turns) {
-    const ParkedPull* const pull = calls_.parked.Find(turn);
-    if (pull != nullptr && TryAnswerPull(*pull)) calls_.parked.Take(turn);
+  if (all) {
+    answer(calls_.parked.Turns());
+  } else {
+    for (const uint32_t worker : moved) answer(calls_.parked.TurnsOf(worker));
   }
-}
-
-absl::Status Shard::CheckRoomToWait(uint32_t worker) const {
-  return calls_.CheckRoom(worker, members_.TaskOf(worker));
+  counters_.parked_pulls = calls_.parked.size();
 }
 
 // ---- what ends
@@ -113,7 +98,7 @@ void Shard::HandleEnd(Session session) {
 void Shard::HandleTick() {
   if (!over_) loader_.Tick();
   const absl::Time now = options_.clock->Now();
-  const absl::Time limit = now - wait_limit();
+  const absl::Time limit = now - absl::Seconds(options_.config.cluster().wait_seconds());
   const auto waited = [now](absl::Time since) { return absl::FormatDuration(now - since); };
   const auto late = [](const auto& call, const auto&... why) {
     call.done(absl::DeadlineExceededError(absl::StrCat(why...)));
@@ -153,24 +138,13 @@ void Shard::HandleTick() {
   // Arrivals are destroyed without notice to the shard, so a held push may now be able to begin.
   if (store_ != nullptr) {
     room_.RevokeLate();
-    wake_held_ = true;
+    calls_.changes.held = true;
     WakeMoved();
   }
-  UpdateTableStats();
+  table_report_.Update();
+  room_.SetTableBytes(table_report_.bytes());
   counters_.longest_wait_ms = static_cast<uint64_t>(absl::ToInt64Milliseconds(waits_.Longest()));
   if (!over_) waits_.Watch();
-}
-
-void Shard::UpdateTableStats() {
-  std::vector<Table::Stats> stats;
-  for (size_t i = 0; tables_ != nullptr && i < tables_->size(); ++i) {
-    stats.push_back(tables_->table(i).stats());
-  }
-  uint64_t bytes = 0;
-  for (const Table::Stats& of : stats) bytes += of.bytes;
-  room_.SetTableBytes(bytes);
-  MutexLock lock(table_stats_mutex_);
-  table_stats_ = std::move(stats);
 }
 
 void Shard::FailWaiting(const std::function<bool(uint32_t)>& which, const Verdict& verdict) {

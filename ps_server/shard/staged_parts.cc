@@ -52,7 +52,13 @@ v1::StepStaged StagedParts::Report(uint64_t step) const {
   return report;
 }
 
-absl::StatusOr<StagedParts::Gradients> StagedParts::GradientsOf(const v1::CommitStep& commit) const {
+absl::StatusOr<StagedParts::Gradients> StagedParts::GradientsOf(const v1::CommitStep& commit,
+                                                                const ConsistencyPolicy& policy) const {
+  if (policy.CompleteStep() != commit.step()) {
+    const uint64_t open = policy.JoinClock();
+    return absl::FailedPreconditionError(open == commit.step() ? "not all of its parts have come"
+                                                               : absl::StrCat("the open step is ", open));
+  }
   Gradients gradients;
   for (uint32_t number : commit.parts()) {
     const auto part = parts_.find(number);

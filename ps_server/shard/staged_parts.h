@@ -55,8 +55,8 @@ class StagedParts {
     std::vector<WeightedGradient> dense;
     std::vector<WeightedRows> rows;
   };
-  // FailedPrecondition: the commit names a part that is not here, or that is refused.
-  absl::StatusOr<Gradients> GradientsOf(const v1::CommitStep& commit) const;
+  // FailedPrecondition: the commit is not of the open step, or names a part that is not here or is refused.
+  absl::StatusOr<Gradients> GradientsOf(const v1::CommitStep& commit, const ConsistencyPolicy& policy) const;
   // The step is committed; the next one is open and has no parts. `answer` gets the verdict for each part's
   // waiters.
   void Commit(const v1::CommitStep& commit,

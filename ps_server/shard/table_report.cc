@@ -3,13 +3,17 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/config/row_slots.h"
+#include "common/model/key_bucket.h"
+#include "common/telemetry/logging.h"
 
 namespace weir {
 namespace {
@@ -28,9 +32,60 @@ size_t Find(const ShardTables& tables, const std::string& name) {
 
 }  // namespace
 
-void DescribeTables(const ShardTables& tables, v1::ShardStats* stats) {
-  for (size_t i = 0; i < tables.size(); ++i) {
-    const Table::Stats of = tables.table(i).stats();
+TableDigests::TableDigests(std::shared_ptr<ShardTables> tables)
+    : tables_(std::move(tables)), pinned_(tables_->Pin()), bucket_(tables_->shard()) {}
+
+void TableDigests::Step() {
+  for (size_t bytes = 0; bytes < kBytesOfTurn && !done();) {
+    const Table& table = tables_->table(digests_.size());
+    if (const absl::Status status = table.RowsAt(version(), bucket_, rows_); !status.ok()) {
+      LogError("a pinned version cannot be read: ", status.message());
+      std::abort();
+    }
+    for (const Table::Row& row : rows_) digest_.AddRow(row.key, row.words.first(table.dim()));
+    bytes += kBytesOfBucket + rows_.size() * (sizeof(Record) + table.row_words() * sizeof(float));
+    bucket_ += tables_->num_shards();
+    if (bucket_ < kKeyBuckets) continue;
+    digests_.push_back(digest_.Finish());
+    bucket_ = tables_->shard();
+  }
+}
+
+void TableReport::SetTables(std::shared_ptr<ShardTables> tables) {
+  digests_ = nullptr;
+  tables_ = std::move(tables);
+  Update();
+}
+
+void TableReport::Update() {
+  std::vector<Table::Stats> stats;
+  for (size_t i = 0; tables_ != nullptr && i < tables_->size(); ++i) {
+    stats.push_back(tables_->table(i).stats());
+  }
+  MutexLock lock(mutex_);
+  stats_ = std::move(stats);
+}
+
+std::vector<Table::Stats> TableReport::stats() const {
+  MutexLock lock(mutex_);
+  return stats_;
+}
+
+uint64_t TableReport::bytes() const {
+  uint64_t bytes = 0;
+  for (const Table::Stats& of : stats()) bytes += of.bytes;
+  return bytes;
+}
+
+bool TableReport::BeginDigests() {
+  if (tables_ == nullptr || (digests_ != nullptr && digests_->version() == tables_->version())) return false;
+  digests_ = std::make_unique<TableDigests>(tables_);
+  return true;
+}
+
+void TableReport::Describe(v1::ShardStats* stats) const {
+  for (size_t i = 0; tables_ != nullptr && i < tables_->size(); ++i) {
+    const Table::Stats of = tables_->table(i).stats();
     v1::TableStats& out = *stats->add_tables();
     out.set_rows(of.rows);
     out.set_bytes(of.bytes);
@@ -39,15 +94,20 @@ void DescribeTables(const ShardTables& tables, v1::ShardStats* stats) {
     out.set_admitted(of.admitted);
     out.set_expired(of.expired);
     out.set_evicted(of.evicted);
-    for (const HotKeys::Key& hot : tables.table(i).hot_keys().Hottest(kHottest)) {
+    for (const HotKeys::Key& hot : tables_->table(i).hot_keys().Hottest(kHottest)) {
       v1::HotKey& key = *out.add_hottest();
       key.set_key(hot.key);
       key.set_share(hot.share);
     }
   }
+  if (digests_ != nullptr && digests_->done() && digests_->version() == tables_->version()) {
+    for (const std::string& digest : digests_->digests()) stats->add_table_digests(digest);
+  }
 }
 
-absl::StatusOr<v1::ReadRowsReply> RowStates(const ShardTables& tables, const v1::ReadRowsRequest& request) {
+absl::StatusOr<v1::ReadRowsReply> TableReport::Read(const v1::ReadRowsRequest& request) const {
+  if (tables_ == nullptr) return absl::NotFoundError("table: the job has no embedding tables");
+  const ShardTables& tables = *tables_;
   const size_t index = Find(tables, request.table());
   if (index == tables.size()) {
     std::vector<std::string> names;

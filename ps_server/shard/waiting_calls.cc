@@ -7,7 +7,7 @@
 
 namespace weir {
 
-absl::Status WaitingCalls::CheckRoom(uint32_t worker, const std::string& task) const {
+absl::Status WaitingCalls::CheckRoom(uint32_t worker, const ShardMembers& members) const {
   // In most cases so few calls wait in all that there is no need to count those of one worker.
   if (held.size() + behind_stream.size() + ready.size() + parked.size() < kMaxOfWorker)
     return absl::OkStatus();
@@ -16,9 +16,9 @@ absl::Status WaitingCalls::CheckRoom(uint32_t worker, const std::string& task) c
   const size_t waiting = held.SizeOf(worker) + behind_stream.SizeOf(worker) + parked.SizeOf(worker) +
                          static_cast<size_t>(of_ready);
   if (waiting < kMaxOfWorker) return absl::OkStatus();
-  return LimitReached(
-      Limit::kWaitingCalls, absl::StatusCode::kResourceExhausted,
-      absl::StrCat(task, " has ", waiting, " calls that wait on this shard; at most ", kMaxOfWorker, " may"));
+  return LimitReached(Limit::kWaitingCalls, absl::StatusCode::kResourceExhausted,
+                      absl::StrCat(members.TaskOf(worker), " has ", waiting,
+                                   " calls that wait on this shard; at most ", kMaxOfWorker, " may"));
 }
 
 void WaitingCalls::EndSession(SessionId session, const Answers& answers) {

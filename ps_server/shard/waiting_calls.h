@@ -4,7 +4,8 @@
 #include <functional>
 #include <list>
 #include <memory>
-#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -12,6 +13,7 @@
 #include "ps_server/shard/call_list.h"
 #include "ps_server/shard/calls.h"
 #include "ps_server/shard/push_arrival.h"
+#include "ps_server/shard/shard_members.h"
 
 namespace weir {
 
@@ -21,6 +23,8 @@ struct HeldPush {
   v1::PushRequest header;
   BeginDone done;
   absl::Time since;
+  // As Shard::Begin().
+  PushFill fill;
   // Of its list; 0: it was in none yet. It stays the same however often the push has to wait again.
   uint64_t turn = 0;
 
@@ -60,8 +64,8 @@ class WaitingCalls {
   // broken stream may wait beside those of the next one.
   static constexpr size_t kMaxOfWorker = 2048;
 
-  // ResourceExhausted: `worker`, which is called `task`, has as many waiting calls as it may.
-  absl::Status CheckRoom(uint32_t worker, const std::string& task) const;
+  // ResourceExhausted: the worker has as many waiting calls as it may.
+  absl::Status CheckRoom(uint32_t worker, const ShardMembers& members) const;
 
   // The next turn.
   uint64_t NewTurn() { return ++last_turn_; }
@@ -85,6 +89,24 @@ class WaitingCalls {
   std::list<ReadyPush> ready;
   CallList<ParkedPull> parked;
 
+  // Which calls the last changes may let continue: all of them, all held pushes, and the calls of the workers
+  // whose clocks have changed. Most pushes change only a clock, and as many calls may wait as there are
+  // workers.
+  struct Changes {
+    bool all = false, held = false;
+    std::vector<uint32_t> moved;
+  };
+  Changes changes;
+  // Calls look(), now or, if it is running, once more after that: what results from a change is not nested in
+  // it, so the stack stays flat however many calls wait.
+  template <typename Look>
+  void Resume(const Look& look) {
+    look_again_ = true;
+    if (std::exchange(looking_, true)) return;
+    while (std::exchange(look_again_, false)) look();
+    looking_ = false;
+  }
+
  private:
   template <typename Which>
   void End(const Which& which, const Answers& answers) {
@@ -95,6 +117,7 @@ class WaitingCalls {
   }
 
   uint64_t last_turn_ = 0;
+  bool looking_ = false, look_again_ = false;
 };
 
 }  // namespace weir
