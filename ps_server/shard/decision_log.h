@@ -15,10 +15,10 @@
 #include "proto/parameter_server.pb.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/push_log/push_log.h"
-#include "ps_server/shard/calls.h"
-#include "ps_server/shard/shard_tables.h"
+#include "ps_server/shard/calls/calls.h"
+#include "ps_server/shard/rows/shard_tables.h"
 #include "ps_server/shard/staged_parts.h"
-#include "ps_server/shard/version_builder.h"
+#include "ps_server/shard/versions/version_builder.h"
 
 namespace weir {
 

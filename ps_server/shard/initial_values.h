@@ -7,11 +7,11 @@
 #include "absl/status/statusor.h"
 #include "proto/parameter_server.pb.h"
 #include "proto/shard_control.pb.h"
-#include "ps_server/shard/block_store.h"
-#include "ps_server/shard/calls.h"
-#include "ps_server/shard/push_arrival.h"
-#include "ps_server/shard/shard_members.h"
+#include "ps_server/shard/calls/calls.h"
+#include "ps_server/shard/calls/push_arrival.h"
+#include "ps_server/shard/calls/shard_members.h"
 #include "ps_server/shard/staged_parts.h"
+#include "ps_server/shard/versions/block_store.h"
 
 namespace weir {
 

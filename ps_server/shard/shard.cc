@@ -360,4 +360,30 @@ void Shard::HandleShutdown(const v1::Shutdown& shutdown) {
   FailAll(JobOver());
 }
 
+void Shard::Fail(const absl::Status& failure) {
+  if (failed_) return;
+  failed_ = true;
+  over_ = failure;
+  LogError(over_->message());
+  FailAll(JobOver());
+  ReportFailed();
+}
+
+void Shard::FailLog(const absl::Status& status) {
+  if (!log_.Fail(status)) return;
+  const std::string why =
+      absl::StrCat("shard ", install_.shard(), " cannot write its log: ", std::string(status.message()));
+  Fail(log_.taken() ? LostPeer(why) : StorageFailure(why));
+  // The shard must not acknowledge the pending pushes, since their records may not be on disk.
+  log_.Abandon();
+}
+
+void Shard::ReportFailed() {
+  v1::ShardReport report;
+  report.mutable_failed()->set_error(std::string(over_->message()));
+  report.mutable_failed()->set_replaced(log_.taken());
+  report.mutable_failed()->set_kind(KindOf(*over_));
+  Report(std::move(report));
+}
+
 }  // namespace weir

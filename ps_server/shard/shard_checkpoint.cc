@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_writer.h"
-#include "ps_server/shard/table_files.h"
+#include "ps_server/shard/restore/table_files.h"
 
 namespace weir {
 

@@ -12,9 +12,9 @@
 #include "common/system/file_system.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/shard_control.pb.h"
-#include "ps_server/shard/block_store.h"
 #include "ps_server/shard/decision_log.h"
-#include "ps_server/shard/shard_tables.h"
+#include "ps_server/shard/rows/shard_tables.h"
+#include "ps_server/shard/versions/block_store.h"
 
 namespace weir {
 

@@ -154,4 +154,22 @@ void Shard::ReportInstalled(const absl::Status& status) {
   Report(std::move(report));
 }
 
+void Shard::Replay(const v1::LoggedPush& record) {
+  if (record.has_membership()) {
+    members_.Follow(record.membership(), *policy_);
+    return;
+  }
+  const v1::PushRequest& push = record.push();
+  members_.FollowRecord(push.caller(), *policy_);
+  // The incarnation that wrote this record had declared lost those of the worker's clocks that it did not
+  // know.
+  DeclareLost(push.caller().worker(), push.clock());
+  v1::PushReply reply;
+  reply.set_outcome(record.outcome());
+  reply.set_reason(record.reason());
+  reply.mutable_version()->set_incarnation(push.base().incarnation());
+  reply.mutable_version()->set_count(record.version());
+  Account(push, &reply);
+}
+
 }  // namespace weir

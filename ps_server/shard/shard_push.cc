@@ -384,4 +384,26 @@ void Shard::RepeatPush(Session session, const v1::PushRequest& header, PushDone 
                                                " is long completed and its answer no longer on record")));
 }
 
+bool Shard::CanDecide(const v1::PushRequest& header) {
+  // The dense values need no room before the commit.
+  if (mode_.commits_steps) return room_.MakeForRows();
+  if (!log_.kept()) return room_.Make();
+  // What is decided must not wait for memory of rows: the checkpoint that has it may wait for the decision.
+  return log_.HasTurn(header) && room_.MakeForRows();
+}
+
+void Shard::Decide(Decision decision) {
+  if (!log_.kept()) return TakeEffect(decision);
+  log_.Append(std::move(decision), store_->count());
+}
+
+void Shard::ApplyDurable() {
+  for (const Decision* next = log_.NextDurable();
+       next != nullptr && (next->verdict.outcome != v1::OK || room_.MakeForWeights());
+       next = log_.NextDurable()) {
+    TakeEffect(log_.Take());
+  }
+  while (const std::optional<v1::ControlMessage> message = log_.NextDeferred()) Handle(*message);
+}
+
 }  // namespace weir

@@ -16,11 +16,11 @@
 #include "proto/job_config.pb.h"
 #include "proto/parameter_server.pb.h"
 #include "proto/shard_control.pb.h"
-#include "ps_server/shard/block_store.h"
-#include "ps_server/shard/push_arrivals.h"
-#include "ps_server/shard/shard_members.h"
-#include "ps_server/shard/shard_tables.h"
+#include "ps_server/shard/calls/push_arrival.h"
+#include "ps_server/shard/calls/shard_members.h"
+#include "ps_server/shard/rows/shard_tables.h"
 #include "ps_server/shard/staged_parts.h"
+#include "ps_server/shard/versions/block_store.h"
 
 namespace weir {
 
