@@ -199,26 +199,36 @@ void ExchangeSession::Deliver(uint64_t id, Handler handle) {
 }
 
 void ExchangeSession::StartPush(Exchange& exchange, v1::PushRequest header) {
-  // Rows are those of the version that the push makes, and so are the weights that come with them.
-  const bool wants_weights =
-      exchange.pull.has_value() && !exchange.pull->header_only() && exchange.pull->rows_size() == 0;
+  PushFill whole = WholeOf(exchange, header);
   options_.shard->Begin(
       options_.id, std::move(header),
-      [self = shared_from_this(), id = exchange.id, wants_weights](auto answer) {
+      [self = shared_from_this(), id = exchange.id, wants_made = exchange.wants_made()](auto answer) {
         bool eager = false;
-        if (answer.ok() && wants_weights) {
+        if (answer.ok() && wants_made) {
           if (const auto* arrival = absl::get_if<std::unique_ptr<PushArrival>>(&*answer)) {
             eager = (*arrival)->streamed() && self->options_.shard->AnswersAfter((*arrival)->header());
           }
         }
         self->Deliver(id, [eager, answer = std::move(answer)](auto& self, Exchange& exchange) mutable {
           if (!answer.ok()) return self.Fail(exchange, answer.status());
-          if (auto* reply = absl::get_if<v1::PushReply>(&*answer)) {
-            return self.OnPushed(exchange, PushAnswer{std::move(*reply), absl::nullopt});
+          if (auto* pushed = absl::get_if<PushAnswer>(&*answer)) {
+            return self.OnPushed(exchange, std::move(*pushed));
           }
           self.OnArrival(exchange, absl::get<std::unique_ptr<PushArrival>>(*std::move(answer)), eager);
         });
-      });
+      },
+      std::move(whole));
+}
+
+PushFill ExchangeSession::WholeOf(const Exchange& exchange, const v1::PushRequest& header) {
+  const std::optional<Chunk>& chunk = exchange.waiting;
+  if (!chunk.has_value() || chunk->first > 0 || chunk->bytes > kMaxWholeBytes || header.initial_values() ||
+      exchange.rows != nullptr || chunk->bytes != header.elements() * BytesPerValue(header.dtype())) {
+    return nullptr;
+  }
+  return [chunk = *chunk](PushArrival& arrival) {
+    return arrival.TakeChunk(chunk.first, chunk.pieces, chunk.bytes);
+  };
 }
 
 void ExchangeSession::OnArrival(Exchange& exchange, std::unique_ptr<PushArrival> arrival, bool eager) {
@@ -344,11 +354,15 @@ void ExchangeSession::OnPushed(Exchange& exchange, absl::StatusOr<PushAnswer> an
   if (exchange.eager) {
     exchange.made = exchange.push_reply->version();
     if (exchange.last.has_value()) exchange.weights.push_back(*exchange.last);
-    if (answer->made.has_value()) {
-      options_.shard->CountPulled(answer->made->elements(), exchange.pull->dtype());
-      exchange.pull_reply = *std::move(answer->made);
-      return Close(exchange);
+  }
+  if (answer->made.has_value() && exchange.wants_made()) {
+    if (!exchange.eager) {
+      exchange.version = std::move(answer->version);
+      exchange.weights.push_back({0, answer->made->elements()});
     }
+    options_.shard->CountPulled(answer->made->elements(), exchange.pull->dtype());
+    exchange.pull_reply = *std::move(answer->made);
+    return Close(exchange);
   }
   Queue(exchange);
   // The push may have been answered without its gradient.

@@ -22,8 +22,8 @@
 #include "ps_server/exchange/byte_budget.h"
 #include "ps_server/exchange/exchange_request.h"
 #include "ps_server/exchange/shared_memory.h"
-#include "ps_server/shard/push_arrival.h"
-#include "ps_server/shard/row_arrival.h"
+#include "ps_server/shard/calls/push_arrival.h"
+#include "ps_server/shard/rows/row_arrival.h"
 #include "ps_server/shard/shard.h"
 
 namespace weir {
@@ -97,6 +97,8 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
   static constexpr size_t kMaxOpen = 1024;
   // A push whose turn has not come keeps its first chunk.
   static constexpr size_t kMaxWaiting = 32;
+  // A whole gradient of so many bytes is taken in the shard's turn: that takes less time than a second turn.
+  static constexpr uint64_t kMaxWholeBytes = 64 << 10;
   // Rows that are arriving, and rows that pulls have asked for.
   static constexpr uint64_t kMaxRowBytesHeld = 2 * kMaxRowBytes;
 
@@ -147,6 +149,8 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
       return push_reply.has_value() || pull_reply.has_value() || !error.ok() || credit > 0 || has_payload();
     }
     bool has_payload() const { return !weights.empty() || read != nullptr; }
+    // The pull may be answered with the version that the push makes. Rows are those of their own version.
+    bool wants_made() const { return pull.has_value() && !pull->header_only() && pull->rows_size() == 0; }
   };
 
   // Returns the exchange if it is open and not closing, otherwise nullptr.
@@ -164,6 +168,8 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
   void Continue(Exchange& exchange, const Chunk& chunk);
 
   void StartPush(Exchange& exchange, v1::PushRequest header);
+  // Null, or the whole gradient of a push whose first message has it.
+  static PushFill WholeOf(const Exchange& exchange, const v1::PushRequest& header);
   void OnArrival(Exchange& exchange, std::unique_ptr<PushArrival> arrival, bool eager);
   void Take(Exchange& exchange, const Chunk& chunk);
   void TakeChunk(Exchange& exchange, const Chunk& chunk);

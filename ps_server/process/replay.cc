@@ -16,9 +16,9 @@
 #include "common/sync/thread_pool.h"
 #include "common/system/host_cpus.h"
 #include "ps_server/optimizer/kernels.h"
-#include "ps_server/shard/restore.h"
-#include "ps_server/shard/table_digests.h"
-#include "ps_server/shard/table_files.h"
+#include "ps_server/shard/restore/restore.h"
+#include "ps_server/shard/restore/table_files.h"
+#include "ps_server/shard/rows/table_report.h"
 
 namespace weir {
 namespace {

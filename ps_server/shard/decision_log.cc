@@ -6,10 +6,6 @@
 
 namespace weir {
 
-DecisionLog::DecisionLog(const Clock* clock, std::function<void(std::function<void()>)> post,
-                         std::function<void(const absl::Status&)> logged)
-    : clock_(clock), post_(std::move(post)), logged_(std::move(logged)) {}
-
 void DecisionLog::End() {
   log_ = nullptr;
   segments_.clear();
@@ -100,7 +96,7 @@ void DecisionLog::AnswerIf(const std::function<bool(const Decision&)>& which,
 PushLog::Done DecisionLog::WhenLogged(std::function<void()> then) {
   if (writes_++ == 0) moved_ = clock_->Now();
   return [this, then = std::move(then)](const absl::Status& status) {
-    post_([this, then, status] {
+    queue_->Post([this, then, status] {
       --writes_;
       moved_ = clock_->Now();
       if (status.ok() && !failed_) then();

@@ -6,17 +6,19 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/sync/serial_queue.h"
 #include "common/system/clock.h"
 #include "proto/parameter_server.pb.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/push_log/push_log.h"
-#include "ps_server/shard/calls.h"
-#include "ps_server/shard/shard_tables.h"
+#include "ps_server/shard/calls/calls.h"
+#include "ps_server/shard/rows/shard_tables.h"
 #include "ps_server/shard/staged_parts.h"
-#include "ps_server/shard/version_builder.h"
+#include "ps_server/shard/versions/version_builder.h"
 
 namespace weir {
 
@@ -46,9 +48,9 @@ struct Decision {
 // Belongs to the shard's queue.
 class DecisionLog {
  public:
-  // `post` runs a function in the shard's queue. `logged` is called there after each write, with its result.
-  DecisionLog(const Clock* clock, std::function<void(std::function<void()>)> post,
-              std::function<void(const absl::Status&)> logged);
+  // `queue`: the shard's. `logged` is called there after each write, with its result.
+  DecisionLog(const Clock* clock, SerialQueue* queue, std::function<void(const absl::Status&)> logged)
+      : clock_(clock), queue_(queue), logged_(std::move(logged)) {}
 
   // An incarnation of the shard begins and ends. The result of an earlier incarnation's write has no effect.
   void Begin(std::shared_ptr<PushLog> log) { log_ = std::move(log); }
@@ -101,7 +103,7 @@ class DecisionLog {
   PushLog::Done WhenLogged(std::function<void()> then);
 
   const Clock* const clock_;
-  const std::function<void(std::function<void()>)> post_;
+  SerialQueue* const queue_;
   const std::function<void(const absl::Status&)> logged_;
   std::shared_ptr<PushLog> log_;
   bool failed_ = false, taken_ = false;

@@ -8,7 +8,6 @@
 #include "common/codec/wire_dtype.h"
 #include "common/protocol/job_failure.h"
 #include "common/telemetry/logging.h"
-#include "ps_server/shard/table_report.h"
 
 namespace weir {
 std::unique_ptr<ConsistencyPolicy> Shard::PolicyFromConfig(const v1::JobConfig& config,
@@ -29,17 +28,42 @@ std::unique_ptr<ConsistencyPolicy> Shard::PolicyFromConfig(const v1::JobConfig& 
 Shard::Shard(Options options)
     : options_(std::move(options)),
       mode_(TraitsOf(options_.config)),
-      rows_early_(TablesCountParts(options_.config)),
       reporter_([](v1::ShardReport) {}),
-      loader_({&options_.config, options_.files, options_.background,
-               [this](std::function<void()> function) { queue_.Post(std::move(function)); }}),
+      loader_(LoaderOptions()),
       members_(mode_.keeps_clocks),
-      log_(
-          options_.clock, [this](std::function<void()> function) { queue_.Post(std::move(function)); },
-          [this](const absl::Status& status) {
-            if (!status.ok()) FailLog(status);
-            WakeMoved();
-          }) {}
+      log_(options_.clock, &queue_,
+           [this](const absl::Status& status) {
+             if (!status.ok()) FailLog(status);
+             WakeMoved();
+           }),
+      checkpoint_({options_.files, &log_, options_.config.checkpoint().directory(), mode_.commits_steps,
+                   &queue_, options_.background, [this] { return loader_.generation(); },
+                   [this](bool ok, std::optional<v1::ShardReport> report) {
+                     if (ok) ++counters_.checkpoints_written;
+                     if (report.has_value()) Report(*std::move(report));
+                     if (store_ != nullptr) Wake();  // updates may have waited for the memory of former rows
+                   }}),
+      room_({&options_.config, options_.clock, &members_, &staged_, &counters_.versions_written_off,
+             options_.memory_bytes, options_.nudge, options_.on_revoke, options_.on_short,
+             [this] { return checkpoint_.RowsKept(tables_); }}),
+      waits_({*options_.clock, policy_, members_, arrivals_, calls_, log_, staged_, initial_, room_}) {}
+
+ShardLoader::Options Shard::LoaderOptions() {
+  ShardLoader::Options options;
+  options.config = &options_.config;
+  options.files = options_.files;
+  options.queue = &queue_;
+  options.clock = options_.clock;
+  options.background = options_.background;
+  options.index = options_.index;
+  options.memory_bytes = options_.memory_bytes;
+  options.store.kernels = options_.kernels;
+  options.store.threads = options_.threads;
+  options.store.weights_source = options_.weights_source;
+  options.store.reader_limits = options_.reader_limits;
+  options.store.on_release = [this] { room_.OnRelease(); };
+  return options;
+}
 
 Shard::~Shard() {
   queue_.Post([this] {
@@ -89,26 +113,30 @@ void Shard::Handle(const v1::ControlMessage& message) {
   }
 }
 
-void Shard::Begin(Session session, v1::PushRequest header, BeginDone done) {
-  queue_.Post([this, session, header = std::move(header), done = std::move(done)]() mutable {
-    HandleBegin({session, std::move(header), std::move(done), options_.clock->Now()});
-  });
+void Shard::Begin(Session session, v1::PushRequest header, BeginDone done, PushFill fill) {
+  queue_.Post(
+      [this, session, header = std::move(header), done = std::move(done), fill = std::move(fill)]() mutable {
+        HandleBegin({session, std::move(header), std::move(done), options_.clock->Now(), std::move(fill)});
+      });
 }
 
 void Shard::Push(Session session, std::unique_ptr<PushArrival> arrival, PushDone done) {
-  const v1::PushRequest& header = arrival->header();
-  const auto value_bytes = static_cast<uint64_t>(BytesPerValue(header.dtype()));
-  uint64_t bytes = header.elements() * value_bytes;
-  for (const v1::Rows& rows : header.rows()) {
-    const uint64_t dim = options_.config.tables(static_cast<int>(rows.table())).dim();
-    bytes += rows.keys() * (sizeof(uint64_t) + dim * value_bytes);
-  }
-  counters_.bytes_pushed += bytes;
+  CountPushed(arrival->header());
   // std::function requires a copyable closure.
   auto shared = std::make_shared<std::unique_ptr<PushArrival>>(std::move(arrival));
   queue_.Post([this, session, shared, done = std::move(done)]() mutable {
-    HandlePush(session, std::move(*shared), std::move(done), /*waited=*/false);
+    HandlePush({session, std::move(*shared), std::move(done), absl::Time()});
   });
+}
+
+void Shard::CountPushed(const v1::PushRequest& header) {
+  const auto value_bytes = static_cast<uint64_t>(BytesPerValue(header.dtype()));
+  uint64_t bytes = header.elements() * value_bytes;
+  for (const v1::Rows& rows : header.rows()) {
+    const uint64_t dim = tables()[static_cast<int>(rows.table())].dim();
+    bytes += rows.keys() * (sizeof(uint64_t) + dim * value_bytes);
+  }
+  counters_.bytes_pushed += bytes;
 }
 
 void Shard::CountPulled(uint64_t elements, v1::Dtype dtype) {
@@ -128,10 +156,9 @@ void Shard::ShowRows(v1::ReadRowsRequest request, ReadRowsDone done) {
     if (absl::Status addressee = CheckAddressee(request.job(), request.shard_plus_one()); !addressee.ok()) {
       return done(addressee);
     }
-    if (over_) return done(absl::UnavailableError(absl::StrCat("the job is over: ", failure_.message())));
+    if (over_) return done(absl::UnavailableError(absl::StrCat("the job is over: ", over_->message())));
     if (store_ == nullptr) return done(absl::UnavailableError("this shard has no model yet"));
-    if (tables_ == nullptr) return done(absl::NotFoundError("table: the job has no embedding tables"));
-    done(RowStates(*tables_, request));
+    done(table_report_.Read(request));
   });
 }
 
@@ -157,11 +184,18 @@ void Shard::HandleMembership(const v1::SetMembership& message) {
   const ShardMembers::Change change = members_.Follow(membership, *policy_);
   for (const ShardMembers::Gone& gone : change.gone) {
     arrivals_.RemoveWorker(gone.worker);
-    FailWaiting(
-        [&](uint32_t worker) { return worker == gone.worker; }, v1::FENCED,
-        absl::StrCat(gone.task, " was taken out of the job by membership epoch ", membership.epoch()));
+    FailWaiting([&](uint32_t worker) { return worker == gone.worker; },
+                {v1::FENCED, absl::StrCat(gone.task, " was taken out of the job by membership epoch ",
+                                          membership.epoch())});
   }
-  if (initial_.awaited()) FollowUpload(message);
+  if (initial_.awaited()) {
+    const std::optional<Verdict> upload = initial_.Follow(message);
+    if (!initial_.awaited()) waits_.Mark();
+    if (upload.has_value()) {
+      initial_.EndWaiter([](const auto&) { return true; },
+                         [&](const StagedParts::Waiter& waiter) { Answer(waiter.done, *upload); });
+    }
+  }
   v1::ShardReport report;
   report.mutable_membership()->set_epoch(members_.epoch());
   report.mutable_membership()->set_floor(change.floor);
@@ -169,32 +203,26 @@ void Shard::HandleMembership(const v1::SetMembership& message) {
   Wake();
 }
 
-absl::StatusOr<StagedParts::Gradients> Shard::GradientsOf(const v1::CommitStep& commit) const {
-  if (policy_->CompleteStep() == commit.step()) return staged_.GradientsOf(commit);
-  const uint64_t open = policy_->JoinClock();
-  return absl::FailedPreconditionError(open == commit.step() ? "not all of its parts have come"
-                                                             : absl::StrCat("the open step is ", open));
-}
-
 void Shard::HandleCommit(const v1::CommitStep& commit) {
   if (over_ || store_ == nullptr) return;
-  const bool waits = late_commit_.has_value() && late_commit_->commit.step() == commit.step();
+  std::optional<StagedParts::LateCommit>& late = staged_.late_commit;
+  const bool waits = late.has_value() && late->commit.step() == commit.step();
   if (waits || commit.step() < policy_->JoinClock()) return;  // a repeat
-  const absl::StatusOr<StagedParts::Gradients> gradients = GradientsOf(commit);
+  const absl::StatusOr<StagedParts::Gradients> gradients = staged_.GradientsOf(commit, *policy_);
   if (!gradients.ok()) {
     // The other shards commit the step, and this one would stay behind for ever.
     return Fail(JobFailure(v1::FAILURE_INTERNAL,
                            absl::StrCat("shard ", install_.shard(), " cannot commit step ", commit.step(),
                                         " as ps:0 decided: ", gradients.status().message())));
   }
-  if (!MakeRoom()) {
-    late_commit_ = LateCommit{commit, options_.clock->Now(), {}, {}, {}};
-    short_of_memory_ = true;
+  if (!room_.Make()) {
+    late = StagedParts::LateCommit{commit, options_.clock->Now(), {}, {}, {}};
+    room_.SetShort(true);
     return;
   }
   store_->Update(gradients->dense);
   absl::Status rows;
-  if (rows_early_) {
+  if (rows_early()) {
     // Versions of tables count as many parts on every shard, whatever has come in time.
     for (size_t part = early_rows_.taken(); part < install_.parts(); ++part) rows.Update(tables_->Update({}));
     early_rows_.Commit();
@@ -204,7 +232,7 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
   if (!rows.ok()) return Fail(rows);
   policy_->Commit();
   counters_.version = commit.step() + 1;
-  progress_.Mark(options_.clock->Now());
+  waits_.Mark();
   staged_.Commit(commit, [this](const Verdict& verdict, std::vector<StagedParts::Waiter>& waiters) {
     const bool applied = verdict.outcome == v1::OK;
     ++(applied ? counters_.pushes_applied : counters_.pushes_refused);
@@ -213,7 +241,7 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
       tally_.lead.Add(0);
     }
     for (const StagedParts::Waiter& waiter : waiters) {
-      waiter.done(PushAnswer{NewReply(verdict.outcome, verdict.reason), {}});
+      Answer(waiter.done, verdict);
     }
   });
   Wake();
@@ -221,27 +249,21 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
 
 void Shard::HandlePin(const v1::PinVersion& pin) {
   if (store_ == nullptr) return;
-  if (late_commit_.has_value()) {
-    late_commit_->pins.push_back(pin);
+  if (staged_.late_commit.has_value()) {
+    staged_.late_commit->pins.push_back(pin);
     return;
   }
-  Pin& entry = pins_[pin.pin()];
-  if (entry.version == nullptr) {
-    entry.version = store_->Lend({0, absl::nullopt, pin.pin()});
-    if (tables_ != nullptr) entry.tables = tables_->Pin();
-  }
-  entry.deadline = options_.clock->Now() + absl::Seconds(pin.lease_seconds());
   v1::ShardReport report;
   report.mutable_pinned()->set_pin(pin.pin());
   report.mutable_pinned()->mutable_version()->set_incarnation(incarnation_);
-  report.mutable_pinned()->mutable_version()->set_count(entry.version->count);
+  report.mutable_pinned()->mutable_version()->set_count(room_.Hold(pin).version->count);
   Report(std::move(report));
 }
 
 void Shard::HandleUnpin(const v1::UnpinVersion& unpin) {
-  pins_.erase(unpin.pin());
-  if (!late_commit_.has_value()) return;
-  std::vector<v1::PinVersion>& late = late_commit_->pins;
+  room_.Release(unpin.pin());
+  if (!staged_.late_commit.has_value()) return;
+  std::vector<v1::PinVersion>& late = staged_.late_commit->pins;
   late.erase(std::remove_if(late.begin(), late.end(),
                             [&](const v1::PinVersion& pin) { return pin.pin() == unpin.pin(); }),
              late.end());
@@ -249,18 +271,16 @@ void Shard::HandleUnpin(const v1::UnpinVersion& unpin) {
 
 void Shard::HandlePing(const v1::Ping& ping) {
   last_ping_ = ping.sequence();
-  if (ping.with_table_digests() && tables_ != nullptr &&
-      (digests_ == nullptr || digests_->version() != tables_->version())) {
-    digests_ = std::make_unique<TableDigests>(tables_);
+  if (ping.with_table_digests() && table_report_.BeginDigests()) {
     queue_.Post([this, incarnation = incarnation_] { GoOnWithDigests(incarnation); });
   }
   ReportStats();
 }
 
 void Shard::GoOnWithDigests(uint64_t incarnation) {
-  if (over_ || digests_ == nullptr || incarnation != incarnation_ || digests_->done()) return;
-  digests_->Step();
-  if (digests_->done()) return ReportStats();
+  if (over_ || incarnation != incarnation_ || !table_report_.digesting()) return;
+  table_report_.StepDigests();
+  if (!table_report_.digesting()) return ReportStats();
   queue_.Post([this, incarnation] { GoOnWithDigests(incarnation); });
 }
 
@@ -285,21 +305,85 @@ void Shard::ReportStats() {
       clock->set_clock(value.clock);
     }
   }
-  for (v1::Wait& wait : Waits()) *stats.add_waits() = std::move(wait);
-  stats.set_seconds_since_update(absl::ToDoubleSeconds(options_.clock->Now() - progress_.last()));
-  if (tables_ != nullptr) DescribeTables(*tables_, &stats);
-  if (digests_ != nullptr && digests_->done() && digests_->version() == tables_->version()) {
-    for (const std::string& digest : digests_->digests()) stats.add_table_digests(digest);
-  }
+  for (v1::Wait& wait : waits_.All()) *stats.add_waits() = std::move(wait);
+  stats.set_seconds_since_update(absl::ToDoubleSeconds(options_.clock->Now() - waits_.marked()));
+  table_report_.Describe(&stats);
   Report(std::move(report));
+}
+
+void Shard::HandleFreeze(const v1::FreezeCheckpoint& freeze) {
+  ForgetCheckpoint();
+  if (freeze.release()) return;
+  if (staged_.late_commit.has_value()) {
+    // The coordinator sent this step's commit before.
+    staged_.late_commit->freeze = freeze;
+    return;
+  }
+  std::optional<uint64_t> follows;
+  if (freeze.follows() > 0) follows = freeze.follows() - 1;
+  // What prevents it is told when the checkpoint is to be written.
+  KeepForCheckpoint(freeze.step(), follows).IgnoreError();
+}
+
+void Shard::HandleCheckpoint(const v1::TakeCheckpoint& take) {
+  if (take.complete() > 0) log_.DropBefore(take.complete() - 1);
+  if (!checkpoint_.keeps(take.step())) {
+    if (staged_.late_commit.has_value()) {
+      staged_.late_commit->checkpoint = take;
+      return;
+    }
+    // A coordinator of protocol 1.5 sends no FreezeCheckpoint.
+    checkpoint_.Forget();
+    if (const absl::Status status = KeepForCheckpoint(take.step(), std::nullopt); !status.ok()) {
+      return Report(ShardCheckpoint::ReportOf(take.step(), take.attempt(), status));
+    }
+  }
+  checkpoint_.Write(take.attempt());
+}
+
+absl::Status Shard::KeepForCheckpoint(uint64_t step, std::optional<uint64_t> follows) {
+  if (store_ == nullptr) return absl::FailedPreconditionError("this shard has no model yet");
+  return checkpoint_.Keep(step, follows, *store_, tables_, StateNow());
+}
+
+void Shard::ForgetCheckpoint() {
+  checkpoint_.Forget();
+  if (!staged_.late_commit.has_value()) return;
+  staged_.late_commit->freeze.reset();
+  staged_.late_commit->checkpoint.reset();
 }
 
 void Shard::HandleShutdown(const v1::Shutdown& shutdown) {
   if (over_) return;
-  over_ = true;
   loader_.Abandon();
-  failure_ = JobFailure(shutdown.failure_kind(), shutdown.failure());
-  FailAll(v1::JOB_OVER, std::string(failure_.message()));
+  over_ = JobFailure(shutdown.failure_kind(), shutdown.failure());
+  FailAll(JobOver());
+}
+
+void Shard::Fail(const absl::Status& failure) {
+  if (failed_) return;
+  failed_ = true;
+  over_ = failure;
+  LogError(over_->message());
+  FailAll(JobOver());
+  ReportFailed();
+}
+
+void Shard::FailLog(const absl::Status& status) {
+  if (!log_.Fail(status)) return;
+  const std::string why =
+      absl::StrCat("shard ", install_.shard(), " cannot write its log: ", std::string(status.message()));
+  Fail(log_.taken() ? LostPeer(why) : StorageFailure(why));
+  // The shard must not acknowledge the pending pushes, since their records may not be on disk.
+  log_.Abandon();
+}
+
+void Shard::ReportFailed() {
+  v1::ShardReport report;
+  report.mutable_failed()->set_error(std::string(over_->message()));
+  report.mutable_failed()->set_replaced(log_.taken());
+  report.mutable_failed()->set_kind(KindOf(*over_));
+  Report(std::move(report));
 }
 
 }  // namespace weir

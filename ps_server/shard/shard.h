@@ -15,7 +15,6 @@
 #include "absl/types/optional.h"
 #include "common/codec/wire_codec.h"
 #include "common/protocol/mode_traits.h"
-#include "common/sync/mutex.h"
 #include "common/sync/serial_queue.h"
 #include "common/sync/thread_pool.h"
 #include "common/system/clock.h"
@@ -25,27 +24,24 @@
 #include "proto/parameter_server.pb.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/consistency/policy.h"
-#include "ps_server/shard/block_store.h"
-#include "ps_server/shard/calls.h"
+#include "ps_server/shard/calls/calls.h"
+#include "ps_server/shard/calls/push_arrival.h"
+#include "ps_server/shard/calls/shard_members.h"
+#include "ps_server/shard/calls/waiting_calls.h"
 #include "ps_server/shard/decision_log.h"
-#include "ps_server/shard/early_rows.h"
 #include "ps_server/shard/initial_values.h"
-#include "ps_server/shard/progress_watch.h"
-#include "ps_server/shard/push_arrival.h"
-#include "ps_server/shard/push_arrivals.h"
 #include "ps_server/shard/push_tally.h"
-#include "ps_server/shard/row_budget.h"
-#include "ps_server/shard/row_memory.h"
-#include "ps_server/shard/shard_loader.h"
-#include "ps_server/shard/shard_members.h"
-#include "ps_server/shard/shard_tables.h"
+#include "ps_server/shard/restore/shard_loader.h"
+#include "ps_server/shard/rows/row_memory.h"
+#include "ps_server/shard/rows/shard_tables.h"
+#include "ps_server/shard/rows/table_report.h"
+#include "ps_server/shard/shard_checkpoint.h"
 #include "ps_server/shard/staged_parts.h"
-#include "ps_server/shard/table_digests.h"
-#include "ps_server/shard/waiting_calls.h"
+#include "ps_server/shard/update_room.h"
+#include "ps_server/shard/versions/block_store.h"
+#include "ps_server/shard/wait_report.h"
 
 namespace weir {
-
-struct CheckpointWork;
 
 // One shard of the model: takes pushes and pulls, applies each push exactly once, asks the mode
 // (ConsistencyPolicy) when a call may proceed, and updates the blocks. Knows nothing of gRPC.
@@ -131,7 +127,11 @@ class Shard {
   // at once or when the push's turn comes. The push waits while earlier pushes of the same worker are
   // missing, while it is arriving twice already, or while another push is streaming in at speed.
   // Errors: InvalidArgument, wrong length, model or clock; Unavailable, not installed yet.
-  void Begin(Session session, v1::PushRequest header, BeginDone done);
+  //
+  // `fill`: the whole gradient of a push without rows has come with its header. When the push's turn comes,
+  // `fill` gives it to the push, and `done` gets the answer of Push(): one turn instead of two. It must be as
+  // quick as such a turn. Not with initial values.
+  void Begin(Session session, v1::PushRequest header, BeginDone done, PushFill fill = nullptr);
   // Push: the gradient has arrived whole (arrival->whole(), and SetRows() if it has rows).
   void Push(Session session, std::unique_ptr<PushArrival> arrival, PushDone done);
   // `rows`: the keys of request.rows.
@@ -180,117 +180,76 @@ class Shard {
   };
   const Counters& counters() const { return counters_; }
   // Of the job's tables, in their order, as of the last Tick(); empty: nothing is installed. Thread-safe.
-  std::vector<Table::Stats> table_stats() const {
-    MutexLock lock(table_stats_mutex_);
-    return table_stats_;
-  }
+  std::vector<Table::Stats> table_stats() const { return table_report_.stats(); }
 
  private:
   // One core takes a millisecond or two to update this many elements.
   static constexpr int64_t kMaxElementsOfCallers = 1 << 20;
 
+  ShardLoader::Options LoaderOptions();
+
   // All methods below run in the queue.
   void Handle(const v1::ControlMessage& message);
   void HandleHello(const v1::Hello& hello);
   void HandleInstall(const v1::Install& install);
-  void Load(const v1::Install& install, BlockStore::Options store);
-  // The disk has no room for the log of this Install: loads again for checkpoint.save_wait_seconds, and then
-  // fails.
-  void LoadLater(const v1::Install& install, const absl::Status& why);
-  void TickLateLoad();
-  absl::StatusOr<BlockStore::Options> CheckInstall(const v1::Install& install) const;
   void Drop(const std::string& reason);
   void FinishInstall(const v1::Install& install, ShardLoader::Loaded loaded);
   void RestoreState(const v1::ShardState& state);
   void ReportInstalled(const absl::Status& status);
   void HandleMembership(const v1::SetMembership& message);
   void HandleCommit(const v1::CommitStep& commit);
-  // Of a step that is not committed yet. FailedPrecondition: the shard cannot commit it.
-  absl::StatusOr<StagedParts::Gradients> GradientsOf(const v1::CommitStep& commit) const;
   void HandlePin(const v1::PinVersion& pin);
   void HandleUnpin(const v1::UnpinVersion& unpin);
   void HandlePing(const v1::Ping& ping);
   // Answers the last ping.
   void ReportStats();
-  // One turn of digests_; after the last one the stats are sent again.
+  // One turn of the tables' digests; after the last one the stats are sent again.
   void GoOnWithDigests(uint64_t incarnation);
   void HandleFreeze(const v1::FreezeCheckpoint& freeze);
   void HandleCheckpoint(const v1::TakeCheckpoint& take);
-  // Keeps the newest version for a checkpoint of this step.
-  absl::Status FreezeFor(uint64_t step, std::optional<uint64_t> follows);
-  // Drops what is kept for a checkpoint that is not written yet.
+  // As ShardCheckpoint::Keep().
+  absl::Status KeepForCheckpoint(uint64_t step, std::optional<uint64_t> follows);
+  // Drops what is kept, or is to be kept, for a checkpoint that is not written yet.
   void ForgetCheckpoint();
-  // Once the log has reached the kept version, too.
-  void WriteCheckpoint(const std::shared_ptr<CheckpointWork>& work);
-  // In the background; the rows of tables are copied in turns of the queue.
-  absl::StatusOr<v1::CheckpointFile> WriteFiles(CheckpointWork& work, uint64_t generation);
-  void ReportCheckpoint(uint64_t step, uint64_t attempt, const absl::StatusOr<v1::CheckpointFile>& file);
   v1::ShardState StateNow() const;
-  // The version of the tables that is kept for a checkpoint; nullopt: none is.
-  std::optional<uint64_t> RowsKept() const;
   void HandleShutdown(const v1::Shutdown& shutdown);
   void HandleBegin(HeldPush push);
-  // `waited`: the push has waited in calls_.ready, and its turn has come.
-  void HandlePush(Session session, std::unique_ptr<PushArrival> arrival, PushDone done, bool waited);
+  // The push has arrived whole, or has waited in calls_.ready, and its turn has come.
+  void HandlePush(ReadyPush push, bool waited = false);
+  // Decides on a push that is whole and has passed the checks.
+  void FinishPush(ReadyPush push, PushDecision decision, Verdict verdict, bool waited);
   void HandlePull(ParkedPull pull);
-  // Initial values, as they come; then they are whole.
-  void HandleBeginUpload(HeldPush push);
+  // The upload of initial values is whole.
   void HandleUpload(Session session, std::unique_ptr<PushArrival> arrival, PushDone done);
-  absl::Status CheckUpload(const v1::PushRequest& header) const;
-  // nullopt: the shard takes the upload.
-  std::optional<absl::StatusOr<v1::PushReply>> AnswerUpload(const v1::PushRequest& header) const;
-  // The upload is whole here; its call waits for the other shards.
-  void AwaitOthers(Session session, PushDone done);
-  // Who uploads, and whether the upload is whole on every shard.
-  void FollowUpload(const v1::SetMembership& message);
   void HandleEnd(Session session);
   void HandleTick();
-  void UpdateTableStats();
 
   // NotFound: the call is for another job or shard. Comes before every other check, since the job of such a
   // caller may have ranks, incarnations and clocks as this one, and may go on when this one is over.
   absl::Status CheckAddressee(uint64_t job, uint32_t shard_plus_one) const;
   // As ShardMembers::DeclareLost. True if any pushes are lost.
   bool DeclareLost(uint32_t worker, uint64_t answered_clock);
-  static PushKey KeyOf(const v1::PushRequest& header);
-  // Whether the header is of this shard's model. Unavailable: nothing is installed.
-  absl::Status CheckModel(const v1::PushRequest& header) const;
-  // Whether the header fits this shard, whoever the sender is.
+  // Whether the header fits this shard, whoever the sender is. Unavailable: nothing is installed.
   absl::Status CheckHeader(const v1::PushRequest& header) const;
+  // Why the push cannot begin, or, for an upload of initial values, end; nullopt: it can.
+  std::optional<absl::StatusOr<Verdict>> Refuse(const v1::PushRequest& header) const;
   // Called before a gradient is taken, and again before it is used. InvalidArgument: such a push is
   // impossible.
   absl::StatusOr<Verdict> VerdictOn(const v1::PushRequest& header) const;
-  // The verdict on a push that the shard itself would take: OK, unless the push says that its gradient is not
-  // finite.
-  static Verdict AsClaimed(const v1::PushRequest& header);
   // As PushArrivals::WaitForStream.
   bool WaitsForStream(const v1::PushRequest& header);
   // nullptr: the push is arriving twice already.
   std::unique_ptr<PushArrival> Arrive(Session session, v1::PushRequest header);
-  // Whether the next version has room for its weights and for former rows.
-  bool MakeRoom() { return MakeRoomForWeights() && MakeRoomForRows(); }
-  // False: it has to wait for readers whose time is not over yet.
-  bool MakeRoomForWeights();
-  void RevokeLate();
-  // Whether former rows fit into their memory, after pins of readers have ended where they must. False: a
-  // checkpoint keeps them.
-  bool MakeRoomForRows();
-  bool RowsFit() const;
-  // What the open step's parts and former rows may take together, and what former rows may take of it.
-  double RowBytesLeft() const;
-  // ResourceExhausted: with the rows of this part the open step's do not fit into their memory.
-  absl::Status CheckStepRows(const v1::PushRequest& header) const;
   // Nothing stands between the push and a decision that takes effect.
   bool CanDecide(const v1::PushRequest& header);
   void Decide(Decision decision);
+  void CountPushed(const v1::PushRequest& header);
   void TakeEffect(const Decision& decision);
   // Records a push with its outcome, except for the weights.
   void Account(const v1::PushRequest& header, v1::PushReply* reply);
   // sync. `refusal`: empty, or why no step may contain the part; a refused part needs no gradient.
   void StagePush(const v1::PushRequest& header, Slab gradient, PushedRows rows, std::string refusal,
                  Session session, PushDone done);
-  // The rows of a part that is about to be staged.
-  absl::Status TakeRowsEarly(const v1::PushRequest& header, PushedRows rows);
   void RepeatPush(Session session, const v1::PushRequest& header, PushDone done);
   // The shard cannot go on: answers all calls with this failure, and the coordinator ends the job.
   void Fail(const absl::Status& failure);
@@ -301,61 +260,32 @@ class Shard {
   void Replay(const v1::LoggedPush& record);
   // Calls or a commit wait for memory that readers hold.
   bool ShortOfMemory() const;
-  // Continues whatever the last change made possible: held and ready pushes, parked pulls. Further work that
-  // results is done after this round, not nested in it, so the stack stays flat however many calls wait.
+  // Continues the calls that a change may let continue: of anything, or of the clocks in calls_.changes
+  // alone.
   void Wake();
-  // The same where nothing has changed but the clocks of moved_. Looks only at the calls for which that makes
-  // a difference: each push does so, and as many calls may wait as there are workers.
   void WakeMoved();
-  // `all`: looks at all calls; `held`: at all held pushes.
-  void ResumeWaiting(bool all, bool held);
-  void ResumeHeld(const std::vector<uint64_t>& turns);
-  // The calls that wait for the push that is streaming in: once one of the calls has to wait again, all do.
-  void ResumeBehindStream();
-  void ResumeParked(const std::vector<uint64_t>& turns);
+  void ResumeWaiting();
   bool TryAnswerPull(const ParkedPull& pull);
-  // The tasks of the workers whose pushes such a pull lacks; then the same as text.
-  std::vector<std::string> TasksAwaited(uint32_t worker, uint64_t clock) const;
-  std::string WhoIsAwaited(uint32_t worker, uint64_t clock) const;
-  // sync: the missing parts of the open step.
-  std::string MissingParts() const;
-  // What a ready push waits for, and what a decision waits for.
-  std::string ReasonOfReady() const;
-  std::string ReasonOfLogged(const Decision& decision) const;
-  // The holders of the memory that the next version waits for, as text and as tasks.
-  std::string MemoryHolders() const;
-  std::string HoldersOfRows() const;
-  std::vector<std::string> TasksHoldingMemory() const;
-  std::string Describe(const VersionReaders::Held& held) const;
-  // All waits, the longest first.
-  std::vector<v1::Wait> Waits() const;
-  // Logs once, when nothing has taken effect for a while, which call waits for what.
-  void WatchProgress(absl::Time now);
-  // As WaitingCalls::CheckRoom.
-  absl::Status CheckRoomToWait(uint32_t worker) const;
   void Hold(CallList<HeldPush>& among, HeldPush push);
-  std::string Fenced(const v1::Caller& caller) const;
   std::string NonFinite(const PushArrival& arrival) const;
-  v1::PushReply NewReply(v1::Outcome outcome, std::string reason = "") const;
-  v1::PullReply NewPullReply(v1::Outcome outcome, std::string reason = "", bool with_clocks = false) const;
-  void FailWaiting(const std::function<bool(uint32_t worker)>& which, v1::Outcome outcome,
-                   const std::string& reason);
+  Verdict JobOver() const;
+  PushAnswer NewAnswer(const Verdict& verdict) const;
+  void Answer(const PushDone& done, const absl::StatusOr<Verdict>& verdict) const;
+  v1::PullReply NewPullReply(const Verdict& verdict, bool with_clocks = false) const;
+  void FailWaiting(const std::function<bool(uint32_t worker)>& which, const Verdict& verdict);
   // The same for all workers, and for the calls that wait for the open step's commit.
-  void FailAll(v1::Outcome outcome, const std::string& reason);
+  void FailAll(const Verdict& verdict);
   void Report(v1::ShardReport report) { reporter_(std::move(report)); }
+  // The rows of a staged part take effect as it arrives.
+  bool rows_early() const { return TablesCountParts(options_.config); }
   bool logs() const { return options_.config.server().durability() == v1::ServerConfig::DURABILITY_LOG; }
-  absl::Duration wait_limit() const { return absl::Seconds(options_.config.cluster().wait_seconds()); }
 
   const Options options_;
   const ModeTraits& mode_;
-  // The rows of a staged part take effect as it arrives.
-  const bool rows_early_;
   Counters counters_;
   std::function<void(v1::ShardReport)> reporter_;
   // Set by Install; readable on any thread.
   std::atomic<int64_t> elements_{0};
-  mutable Mutex table_stats_mutex_;
-  std::vector<Table::Stats> table_stats_ ABSL_GUARDED_BY(table_stats_mutex_);
 
   // Only the queue changes the members below.
   //
@@ -364,12 +294,6 @@ class Shard {
 
   // Each Hello, each Install and the end of the job abandon the background work that was begun before.
   ShardLoader loader_;
-  // A checkpoint's file is being written.
-  bool writing_ = false;
-  // What is kept for a checkpoint whose TakeCheckpoint has not come.
-  std::shared_ptr<CheckpointWork> frozen_;
-  // What was kept last. Gone: its checkpoint is written, or given up.
-  std::weak_ptr<const CheckpointWork> kept_;
   // Of the tables' answers.
   RowMemory row_memory_{options_.weights_source};
 
@@ -377,61 +301,30 @@ class Shard {
   v1::Install install_;
   uint64_t incarnation_ = 0;
   std::shared_ptr<BlockStore> store_;
-  // Null: the job has no embedding tables. Their version is the store's, or, with rows_early_, counts the
+  // Null: the job has no embedding tables. Their version is the store's, or, with rows_early(), counts the
   // parts of the steps, also those that a step is committed without.
   std::shared_ptr<ShardTables> tables_;
-  // Made at the job's end. Null: nobody has asked for them.
-  std::unique_ptr<TableDigests> digests_;
+  TableReport table_report_;
   uint64_t last_ping_ = 0;
-  RowBudget row_budget_;
-  // What the tables take, as of the last Tick().
-  uint64_t table_bytes_ = 0;
   std::unique_ptr<ConsistencyPolicy> policy_;
   uint64_t model_hash_ = 0;
   ShardMembers members_;
   PushArrivals arrivals_;
   WaitingCalls calls_;
   DecisionLog log_;
+  ShardCheckpoint checkpoint_;
   StagedParts staged_;
   EarlyRows early_rows_;
   InitialValues initial_;
   PushTally tally_;
-  struct Pin {
-    std::shared_ptr<const LentVersion> version;
-    // The rows of the same version, or with rows_early_ of the moment of the pin; null: the job has no
-    // tables.
-    std::unique_ptr<ShardTables::Pinned> tables;
-    absl::Time deadline;
-  };
-  std::map<uint64_t, Pin> pins_;
-  // sync: the commit of the open step, which waits for memory, with the pins and the checkpoint of the
-  // resulting version.
-  struct LateCommit {
-    v1::CommitStep commit;
-    absl::Time since;
-    std::vector<v1::PinVersion> pins;
-    absl::optional<v1::FreezeCheckpoint> freeze;
-    absl::optional<v1::TakeCheckpoint> checkpoint;
-  };
-  absl::optional<LateCommit> late_commit_;
-  // Calls or a commit wait for memory.
-  std::atomic<bool> short_of_memory_{false};
-  ProgressWatch progress_;
-  bool over_ = false;
-  absl::Status failure_;
+  UpdateRoom room_;
+  WaitReport waits_;
+  // The job is over; OK: it is done.
+  std::optional<absl::Status> over_;
   // This shard's own failure is why.
   bool failed_ = false;
-  // Wake() is running; it must run another round, which looks at all calls, or at all held pushes.
-  bool waking_ = false, wake_again_ = false, wake_all_ = false, wake_held_ = false;
-  // The workers whose clocks have changed since the last round, and ConsistencyPolicy::JoinClock() then.
-  std::vector<uint32_t> moved_;
+  // ConsistencyPolicy::JoinClock() when calls were last resumed.
   uint64_t resumed_at_ = 0;
-  // The disk had no room for the log of this Install, which is loaded again.
-  struct LateLoad {
-    v1::Install install;
-    absl::Time since, next;
-  };
-  std::optional<LateLoad> late_load_;
 
   // The last member, so that its destructor runs first: no turn is running when the state is destroyed.
   SerialQueue queue_;

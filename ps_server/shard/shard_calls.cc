@@ -1,4 +1,5 @@
-// The part of Shard that answers pulls and composes the answers.
+// The part of Shard that answers pulls, continues waiting calls, and ends those that have waited too long.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +9,7 @@
 #include "ps_server/shard/shard.h"
 
 namespace weir {
+
 absl::Status Shard::CheckAddressee(uint64_t job, uint32_t shard_plus_one) const {
   return weir::CheckAddressee(job_, options_.index.value_or(install_.shard()), job, shard_plus_one);
 }
@@ -19,8 +21,11 @@ void Shard::HandlePull(ParkedPull pull) {
     return pull.done(addressee);
   }
   bool lost = false;
-  if (mode_.keeps_clocks && store_ != nullptr && request.pin() == 0 &&
-      members_.Check(request.caller()) == ShardMembers::Standing::kLive) {
+  const auto live = [&] {
+    const absl::StatusOr<Verdict> standing = members_.Check(request.caller());
+    return standing.ok() && standing->outcome == v1::OK;
+  };
+  if (mode_.keeps_clocks && store_ != nullptr && request.pin() == 0 && live()) {
     if (request.answered_clock() > request.clock()) {
       return pull.done(absl::InvalidArgumentError(absl::StrCat(
           "answered_clock: ", request.answered_clock(), " is above the pull's clock ", request.clock())));
@@ -31,7 +36,7 @@ void Shard::HandlePull(ParkedPull pull) {
     lost = !log_.OnItsWay(worker) && DeclareLost(worker, request.answered_clock());
   }
   if (!TryAnswerPull(pull)) {
-    if (absl::Status full = CheckRoomToWait(pull.worker()); !full.ok()) return pull.done(full);
+    if (absl::Status full = calls_.CheckRoom(pull.worker(), members_); !full.ok()) return pull.done(full);
     pull.turn = calls_.NewTurn();
     calls_.parked.Add(std::move(pull));
     counters_.parked_pulls = calls_.parked.size();
@@ -48,10 +53,10 @@ bool Shard::DeclareLost(uint32_t worker, uint64_t answered_clock) {
 bool Shard::TryAnswerPull(const ParkedPull& pull) {
   const v1::PullRequest& request = pull.request;
   // `at`: the version of the rows; null: the newest one.
-  const auto answer = [&](v1::Outcome outcome, std::string reason, std::shared_ptr<const LentVersion> version,
+  const auto answer = [&](const Verdict& verdict, std::shared_ptr<const LentVersion> version,
                           const ShardTables::Pinned* at = nullptr) {
     PullAnswer out;
-    out.header = NewPullReply(outcome, std::move(reason), request.with_clocks());
+    out.header = NewPullReply(verdict, request.with_clocks());
     if (version != nullptr && !pull.rows->empty()) {
       absl::StatusOr<std::shared_ptr<const ReadRows>> rows = tables_->Read(*pull.rows, row_memory_, at);
       if (!rows.ok()) {
@@ -77,7 +82,7 @@ bool Shard::TryAnswerPull(const ParkedPull& pull) {
     return true;
   };
   const auto holder = [&] { return Holder{pull.session, request.caller().worker(), request.pin()}; };
-  if (over_) return answer(v1::JOB_OVER, std::string(failure_.message()), nullptr);
+  if (over_) return answer(JobOver(), nullptr);
   if (store_ == nullptr) {
     pull.done(absl::UnavailableError("this shard has no model yet"));
     return true;
@@ -92,44 +97,36 @@ bool Shard::TryAnswerPull(const ParkedPull& pull) {
     return true;
   }
   if (request.pin() != 0) {
-    const auto pin = pins_.find(request.pin());
-    if (pin == pins_.end()) {
+    const UpdateRoom::Pin* const pin = room_.Find(request.pin());
+    if (pin == nullptr) {
       pull.done(absl::FailedPreconditionError(
           absl::StrCat("pin ", request.pin(), " is not held here; its lease may have ended")));
       return true;
     }
-    return answer(v1::OK, "", store_->LendAgain(*pin->second.version, holder()), pin->second.tables.get());
+    return answer({}, store_->LendAgain(*pin->version, holder()), pin->tables.get());
   }
-  switch (members_.Check(request.caller())) {
-    case ShardMembers::Standing::kUnknownYet:
-      pull.done(absl::UnavailableError("this shard does not know the caller's membership epoch yet"));
-      return true;
-    case ShardMembers::Standing::kFenced:
-      return answer(v1::FENCED, Fenced(request.caller()), nullptr);
-    case ShardMembers::Standing::kLive:
-      break;
+  if (const absl::StatusOr<Verdict> standing = members_.Check(request.caller()); !standing.ok()) {
+    pull.done(standing.status());
+    return true;
+  } else if (standing->outcome != v1::OK) {
+    return answer(*standing, nullptr);
   }
   // The rows are the newest, whatever the weights are.
   if (request.header_only() && request.rows_alone() && RowsOnArrival(options_.config)) {
-    return answer(v1::OK, "", store_->Lend(holder()));
+    return answer({}, store_->Lend(holder()));
   }
   switch (policy_->OnPull(request.caller().worker(), request.clock())) {
     case PullDecision::kWait:
       return false;
     case PullDecision::kPast:
-      return answer(v1::STEP_PAST, absl::StrCat("step ", request.clock(), " is past"), nullptr);
+      return answer({v1::STEP_PAST, absl::StrCat("step ", request.clock(), " is past")}, nullptr);
     case PullDecision::kReady:
-      return answer(v1::OK, "", store_->Lend(holder()));
+      return answer({}, store_->Lend(holder()));
   }
   return false;
 }
 
 // ---- words
-
-std::string Shard::Fenced(const v1::Caller& caller) const {
-  return absl::StrCat("worker ", caller.worker(), " with incarnation ", caller.incarnation(),
-                      " is not in membership epoch ", members_.epoch());
-}
 
 std::string Shard::NonFinite(const PushArrival& arrival) const {
   const v1::PushRequest& push = arrival.header();
@@ -146,22 +143,29 @@ std::string Shard::NonFinite(const PushArrival& arrival) const {
                        push.batch_plus_one() == 0 ? 0 : push.examples());
 }
 
-v1::PushReply Shard::NewReply(v1::Outcome outcome, std::string reason) const {
-  v1::PushReply reply;
-  reply.set_outcome(outcome);
-  reply.set_reason(std::move(reason));
-  if (outcome == v1::JOB_OVER) reply.set_failure_kind(KindOf(failure_));
+Verdict Shard::JobOver() const { return {v1::JOB_OVER, std::string(over_->message())}; }
+
+PushAnswer Shard::NewAnswer(const Verdict& verdict) const {
+  PushAnswer answer;
+  v1::PushReply& reply = answer.reply;
+  reply.set_outcome(verdict.outcome);
+  reply.set_reason(verdict.reason);
+  if (verdict.outcome == v1::JOB_OVER) reply.set_failure_kind(KindOf(*over_));
   reply.set_epoch(members_.epoch());
   reply.mutable_version()->set_incarnation(incarnation_);
   if (store_ != nullptr) reply.mutable_version()->set_count(store_->count());
-  return reply;
+  return answer;
 }
 
-v1::PullReply Shard::NewPullReply(v1::Outcome outcome, std::string reason, bool with_clocks) const {
+void Shard::Answer(const PushDone& done, const absl::StatusOr<Verdict>& verdict) const {
+  done(verdict.ok() ? absl::StatusOr<PushAnswer>(NewAnswer(*verdict)) : verdict.status());
+}
+
+v1::PullReply Shard::NewPullReply(const Verdict& verdict, bool with_clocks) const {
   v1::PullReply reply;
-  reply.set_outcome(outcome);
-  reply.set_reason(std::move(reason));
-  if (outcome == v1::JOB_OVER) reply.set_failure_kind(KindOf(failure_));
+  reply.set_outcome(verdict.outcome);
+  reply.set_reason(verdict.reason);
+  if (verdict.outcome == v1::JOB_OVER) reply.set_failure_kind(KindOf(*over_));
   reply.set_epoch(members_.epoch());
   reply.mutable_version()->set_incarnation(incarnation_);
   if (store_ == nullptr) return reply;
@@ -175,6 +179,163 @@ v1::PullReply Shard::NewPullReply(v1::Outcome outcome, std::string reason, bool 
     }
   }
   return reply;
+}
+
+bool Shard::ShortOfMemory() const {
+  if (staged_.late_commit.has_value()) return true;
+  return log_.kept() ? log_.NextDurable() != nullptr : !calls_.ready.empty();
+}
+
+// ---- what can go on
+
+void Shard::Wake() {
+  calls_.changes.all = true;
+  WakeMoved();
+}
+
+void Shard::WakeMoved() {
+  calls_.Resume([this] { ResumeWaiting(); });
+}
+
+void Shard::ResumeWaiting() {
+  bool all = std::exchange(calls_.changes.all, false);
+  const bool held = std::exchange(calls_.changes.held, false) || all;
+  ApplyDurable();
+  while (true) {
+    EndIf(
+        calls_.ready, [](const ReadyPush& push) { return push.arrival->overtaken(); },
+        [&](const ReadyPush& push) {
+          Answer(push.done, Verdict{v1::SEND_AGAIN, ""});
+        });
+    if (calls_.ready.empty() || !CanDecide(calls_.ready.front().arrival->header())) break;
+    ReadyPush ready = std::move(calls_.ready.front());
+    calls_.ready.pop_front();
+    HandlePush(std::move(ready), /*waited=*/true);
+  }
+  if (staged_.late_commit.has_value() && room_.Make()) {
+    const StagedParts::LateCommit late = *std::exchange(staged_.late_commit, std::nullopt);
+    HandleCommit(late.commit);
+    for (const v1::PinVersion& pin : late.pins) HandlePin(pin);
+    if (late.freeze.has_value()) HandleFreeze(*late.freeze);
+    if (late.checkpoint.has_value()) HandleCheckpoint(*late.checkpoint);
+  }
+  room_.SetShort(ShortOfMemory());
+  // A pull may wait for the slowest worker, whoever that is.
+  if (policy_ == nullptr) return;
+  const uint64_t slowest = policy_->JoinClock();
+  all |= std::exchange(resumed_at_, slowest) != slowest;
+  const std::vector<uint32_t> moved = std::exchange(calls_.changes.moved, {});
+  const auto begin = [this](const std::vector<uint64_t>& turns) {
+    for (const uint64_t turn : turns) {
+      if (calls_.held.Find(turn) != nullptr) HandleBegin(calls_.held.Take(turn));
+    }
+  };
+  const auto answer = [this](const std::vector<uint64_t>& turns) {
+    for (const uint64_t turn : turns) {
+      const ParkedPull* const pull = calls_.parked.Find(turn);
+      if (pull != nullptr && TryAnswerPull(*pull)) calls_.parked.Take(turn);
+    }
+  };
+  if (held || log_.kept()) {
+    // With the log, a push may wait for another worker's push of the same batch.
+    begin(calls_.held.Turns());
+  } else {
+    for (const uint32_t worker : moved) begin(calls_.held.TurnsOf(worker));
+  }
+  // Once one of these has to wait again, all do.
+  for (const uint64_t turn : calls_.behind_stream.Turns()) {
+    HandleBegin(calls_.behind_stream.Take(turn));
+    if (calls_.behind_stream.Find(turn) != nullptr) break;
+  }
+  if (all) {
+    answer(calls_.parked.Turns());
+  } else {
+    for (const uint32_t worker : moved) answer(calls_.parked.TurnsOf(worker));
+  }
+  counters_.parked_pulls = calls_.parked.size();
+}
+
+// ---- what ends
+
+void Shard::HandleEnd(Session session) {
+  const auto cancel = [](const auto& call) { call.done(absl::CancelledError("the connection has ended")); };
+  const auto ended = [session](const auto& call) { return call.session == session; };
+  calls_.EndSession(session, {cancel, cancel, cancel});
+  staged_.EndWaiters(ended, [&](uint32_t, const StagedParts::Waiter& waiter) { cancel(waiter); });
+  initial_.EndWaiter(ended, cancel);
+  log_.AnswerIf(ended, cancel);
+  counters_.parked_pulls = calls_.parked.size();
+}
+
+void Shard::HandleTick() {
+  if (!over_) loader_.Tick();
+  const absl::Time now = options_.clock->Now();
+  const absl::Time limit = now - absl::Seconds(options_.config.cluster().wait_seconds());
+  const auto waited = [now](absl::Time since) { return absl::FormatDuration(now - since); };
+  const auto late = [](const auto& call, const auto&... why) {
+    call.done(absl::DeadlineExceededError(absl::StrCat(why...)));
+  };
+  WaitingCalls::Answers answers;
+  answers.parked = [&](const ParkedPull& pull) {
+    const uint64_t clock = pull.request.clock();
+    late(pull, "a pull at clock ", clock, " waited ", waited(pull.since), " for ",
+         waits_.OfPull(pull.worker(), clock));
+  };
+  answers.held = [&](const HeldPush& push) {
+    late(push, "the push at clock ", push.header.clock(),
+         " waited for the pushes of the same worker before it, which did not come");
+  };
+  answers.ready = [&](const ReadyPush& push) {
+    late(push, "the push at clock ", push.arrival->header().clock(), " waited ", waited(push.since), " for ",
+         waits_.OfReady());
+  };
+  calls_.EndFromBefore(limit, answers);
+  if (log_.writes() > 0 && log_.moved() <= limit) {
+    FailLog(absl::DeadlineExceededError(
+        absl::StrCat("the disk has answered none of ", log_.writes(), " writes for ", waited(log_.moved()))));
+  }
+  // The part stays staged, so a repeat of the push finds it.
+  staged_.EndWaiters([&](const StagedParts::Waiter& waiter) { return waiter.since <= limit; },
+                     [&](uint32_t part, const StagedParts::Waiter& waiter) {
+                       late(waiter, "part ", part, " waited ", waited(waiter.since), " for ",
+                            waits_.OfPart());
+                     });
+  // The values stay, too.
+  initial_.EndWaiter([&](const InitialValues::Waiter& waiter) { return waiter.since <= limit; },
+                     [&](const InitialValues::Waiter& waiter) {
+                       late(waiter, "the upload of the initial values waited ", waited(waiter.since), " for ",
+                            WaitReport::OfUpload());
+                     });
+  room_.EndPins();
+  // Arrivals are destroyed without notice to the shard, so a held push may now be able to begin.
+  if (store_ != nullptr) {
+    room_.RevokeLate();
+    calls_.changes.held = true;
+    WakeMoved();
+  }
+  table_report_.Update();
+  room_.SetTableBytes(table_report_.bytes());
+  counters_.longest_wait_ms = static_cast<uint64_t>(absl::ToInt64Milliseconds(waits_.Longest()));
+  if (!over_) waits_.Watch();
+}
+
+void Shard::FailWaiting(const std::function<bool(uint32_t)>& which, const Verdict& verdict) {
+  const auto answer = [&](const auto& push) { Answer(push.done, verdict); };
+  WaitingCalls::Answers answers;
+  answers.held = [&](const HeldPush& push) { push.done(PushBegin(NewAnswer(verdict))); };
+  answers.ready = answer;
+  answers.parked = [&](const ParkedPull& pull) { pull.done(PullAnswer{NewPullReply(verdict), nullptr}); };
+  calls_.EndWorkers(which, answers);
+  log_.AnswerIf([&](const Decision& decision) { return which(decision.worker()); }, answer);
+  counters_.parked_pulls = calls_.parked.size();
+}
+
+void Shard::FailAll(const Verdict& verdict) {
+  FailWaiting([](uint32_t) { return true; }, verdict);
+  // Waits for a commit do not belong to a worker: they end only with the step.
+  const auto all = [](const StagedParts::Waiter&) { return true; };
+  staged_.EndWaiters(all, [&](uint32_t, const StagedParts::Waiter& waiter) { Answer(waiter.done, verdict); });
+  initial_.EndWaiter(all, [&](const StagedParts::Waiter& waiter) { Answer(waiter.done, verdict); });
 }
 
 }  // namespace weir

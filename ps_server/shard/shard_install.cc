@@ -4,26 +4,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
-#include "common/config/job_config.h"
-#include "common/config/server_memory.h"
-#include "common/model/wire_model.h"
 #include "common/protocol/job_failure.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/shard/shard.h"
 
 namespace weir {
-namespace {
-
-// A load for which the disk had no room is tried again so often.
-constexpr absl::Duration kLoadAgain = absl::Seconds(1);
-
-}  // namespace
-
 void Shard::HandleHello(const v1::Hello& hello) {
   if (job_.id() == 0) job_ = hello.job();
   loader_.Abandon();
-  late_load_.reset();
   ForgetCheckpoint();
   if (failed_) ReportFailed();
   v1::ShardReport report;
@@ -42,100 +30,31 @@ void Shard::HandleHello(const v1::Hello& hello) {
 }
 
 void Shard::HandleInstall(const v1::Install& install) {
-  absl::StatusOr<BlockStore::Options> store = CheckInstall(install);
+  absl::StatusOr<BlockStore::Options> store = loader_.Check(install);
   if (!store.ok()) return ReportInstalled(store.status());
   Drop(install.has_restore() ? "this shard goes back to a checkpoint" : "this shard starts anew");
-  Load(install, *std::move(store));
-}
-
-void Shard::Load(const v1::Install& install, BlockStore::Options store) {
-  loader_.Load(install, job_, std::move(store), [this, install](absl::StatusOr<ShardLoader::Loaded> loaded) {
+  loader_.Load(install, job_, *std::move(store), [this, install](absl::StatusOr<ShardLoader::Loaded> loaded) {
     if (over_) return;
-    if (KindOf(loaded.status()) == v1::FAILURE_RESOURCE) return LoadLater(install, loaded.status());
-    late_load_.reset();
+    if (KindOf(loaded.status()) == v1::FAILURE_RESOURCE) {
+      install_ = install;
+      return FailLog(loaded.status());
+    }
     if (loaded.ok()) FinishInstall(install, *std::move(loaded));
     ReportInstalled(loaded.status());
   });
 }
 
-void Shard::LoadLater(const v1::Install& install, const absl::Status& why) {
-  const absl::Time now = options_.clock->Now();
-  const double limit = options_.config.checkpoint().save_wait_seconds();
-  if (!late_load_.has_value()) {
-    late_load_ = LateLoad{install, now, now};
-    LogWarning("shard ", install.shard(), " cannot begin its log yet: ", why.message(),
-               "; it is tried again for ", limit, " s (checkpoint.save_wait_seconds), make room meanwhile");
-  }
-  late_load_->next = now + kLoadAgain;
-  if (now - late_load_->since < absl::Seconds(limit)) return;
-  install_ = install;
-  FailLog(absl::ResourceExhaustedError(
-      absl::StrCat("there was no room within checkpoint.save_wait_seconds = ", limit, ": ", why.message())));
-}
-
-void Shard::TickLateLoad() {
-  if (!late_load_.has_value() || over_ || loader_.under_way() || options_.clock->Now() < late_load_->next)
-    return;
-  if (absl::StatusOr<BlockStore::Options> store = CheckInstall(late_load_->install); store.ok()) {
-    Load(late_load_->install, *std::move(store));
-  }
-}
-
-absl::StatusOr<BlockStore::Options> Shard::CheckInstall(const v1::Install& install) const {
-  BlockStore::Options options;
-  WEIR_ASSIGN_OR_RETURN(options.model, FromProto(install.model()));
-  v1::JobConfig theirs;
-  if (!theirs.ParseFromString(install.job_config())) {
-    return absl::InvalidArgumentError("job_config does not parse");
-  }
-  if (const std::string difference = FirstDifference(theirs, options_.config); !difference.empty()) {
-    // The caller may be a stranger, so the reply names only the field.
-    LogError("refused to take part: this server's config differs from that of ps:0: ", difference);
-    return absl::InvalidArgumentError(absl::StrCat("its config differs from that of ps:0 in ",
-                                                   difference.substr(0, difference.find(':')),
-                                                   "; its log says how"));
-  }
-  if (install.num_shards() == 0 || install.shard() >= install.num_shards()) {
-    return absl::InvalidArgumentError("bad shard number");
-  }
-  if (options_.index.has_value() && install.shard() != *options_.index) {
-    return absl::InvalidArgumentError(absl::StrCat("it is ps:", *options_.index,
-                                                   ", but ps:0 takes it for ps:", install.shard(),
-                                                   "; check the cluster spec of ps:0"));
-  }
-  WEIR_RETURN_IF_ERROR(CheckServerMemory(options_.config, install.workers(), options.model.elements(),
-                                         install.num_shards(), options_.memory_bytes));
-  options.shard = install.shard();
-  options.num_shards = install.num_shards();
-  options.seed = options_.config.seed();
-  options.optimizer = options_.config.optimizer();
-  options.total_steps = install.total_steps();
-  options.pushes_per_step = mode_.commits_steps ? 1 : std::max<uint32_t>(1, install.workers());
-  options.kernels = options_.kernels;
-  options.threads = options_.threads;
-  options.weights_source = options_.weights_source;
-  options.reader_limits = options_.reader_limits;
-  options.clock = options_.clock;
-  options.on_release = [this] {
-    if (short_of_memory_ && options_.nudge) options_.nudge(absl::ZeroDuration());
-  };
-  return options;
-}
-
 void Shard::Drop(const std::string& reason) {
   loader_.Abandon();
-  late_load_.reset();
   ForgetCheckpoint();
   if (store_ == nullptr) return;
   LogInfo("incarnation ", incarnation_, " of the shard ends at version ", store_->count(), ": ", reason);
-  FailAll(v1::FENCED, reason);
+  FailAll({v1::FENCED, reason});
   staged_ = StagedParts();
   early_rows_ = EarlyRows();
   initial_ = InitialValues();
-  late_commit_.reset();
-  short_of_memory_ = false;
   arrivals_ = PushArrivals();
-  pins_.clear();
+  room_.End();
   tally_ = PushTally();
   members_ = ShardMembers(mode_.keeps_clocks);
   model_hash_ = 0;
@@ -145,7 +64,7 @@ void Shard::Drop(const std::string& reason) {
   log_.End();
   store_->Retire();
   store_ = nullptr;
-  digests_ = nullptr;
+  table_report_.SetTables(nullptr);
   tables_ = nullptr;
 }
 
@@ -154,9 +73,9 @@ void Shard::FinishInstall(const v1::Install& install, ShardLoader::Loaded loaded
   incarnation_ = options_.new_incarnation();
   store_ = std::move(loaded.store);
   tables_ = std::move(loaded.tables);
-  row_budget_ = RowBudget(options_.config, install.workers(), store_->model().elements(),
-                          install.num_shards(), options_.memory_bytes);
-  UpdateTableStats();
+  room_.Begin(install, store_, tables_);
+  table_report_.SetTables(tables_);
+  room_.SetTableBytes(table_report_.bytes());
   if (options_.own_thread && (tables_ != nullptr || store_->elements() > kMaxElementsOfCallers)) {
     queue_.StartThread();
   }
@@ -165,7 +84,7 @@ void Shard::FinishInstall(const v1::Install& install, ShardLoader::Loaded loaded
   model_hash_ = store_->model().Hash();
   elements_ = store_->elements();
   counters_.version = store_->count();
-  progress_.Mark(options_.clock->Now());
+  waits_.Mark();
   if (store_->model().uploaded() && !install.has_restore()) initial_.Await();
   RestoreState(loaded.state);
   for (const v1::LoggedPush& record : loaded.records) Replay(record);
@@ -176,6 +95,32 @@ void Shard::FinishInstall(const v1::Install& install, ShardLoader::Loaded loaded
             install.restore().step(), " in checkpoint.",
             install.restore().init_from() ? "init_from" : "directory");
   }
+}
+
+v1::ShardState Shard::StateNow() const {
+  v1::ShardState state;
+  state.set_shard(install_.shard());
+  state.set_num_shards(install_.num_shards());
+  state.mutable_version()->set_incarnation(incarnation_);
+  state.mutable_version()->set_count(store_->count());
+  state.set_epoch(members_.epoch());
+  for (const WorkerRecord& record : policy_->Records()) {
+    v1::WorkerState& worker = *state.add_workers();
+    worker.set_worker(record.worker);
+    worker.set_next_clock(record.clock);
+    worker.set_counts(record.counts);
+    members_.Save(worker);
+  }
+  *state.mutable_batches() = tally_.batches.ToProto();
+  *state.mutable_stale_batches() = tally_.stale_batches.ToProto();
+  staged_.Save(state);
+  early_rows_.Save(state);
+  state.set_pushes_applied(counters_.pushes_applied);
+  state.set_pushes_refused(counters_.pushes_refused);
+  state.set_pushes_lost(counters_.pushes_lost);
+  *state.mutable_version_staleness() = ToSamples(tally_.staleness);
+  *state.mutable_lead() = ToSamples(tally_.lead);
+  return state;
 }
 
 void Shard::RestoreState(const v1::ShardState& state) {
@@ -207,6 +152,24 @@ void Shard::ReportInstalled(const absl::Status& status) {
   report.mutable_installed()->set_incarnation(incarnation_);
   *report.mutable_installed()->mutable_batches() = tally_.batches.ToProto();
   Report(std::move(report));
+}
+
+void Shard::Replay(const v1::LoggedPush& record) {
+  if (record.has_membership()) {
+    members_.Follow(record.membership(), *policy_);
+    return;
+  }
+  const v1::PushRequest& push = record.push();
+  members_.FollowRecord(push.caller(), *policy_);
+  // The incarnation that wrote this record had declared lost those of the worker's clocks that it did not
+  // know.
+  DeclareLost(push.caller().worker(), push.clock());
+  v1::PushReply reply;
+  reply.set_outcome(record.outcome());
+  reply.set_reason(record.reason());
+  reply.mutable_version()->set_incarnation(push.base().incarnation());
+  reply.mutable_version()->set_count(record.version());
+  Account(push, &reply);
 }
 
 }  // namespace weir

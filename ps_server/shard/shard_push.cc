@@ -6,17 +6,22 @@
 #include "common/base/status_macros.h"
 #include "common/codec/wire_codec.h"
 #include "common/codec/wire_dtype.h"
-#include "common/protocol/limit_reached.h"
 #include "common/protocol/limits.h"
 #include "common/protocol/part_assignment.h"
 #include "ps_server/shard/shard.h"
 
 namespace weir {
-PushKey Shard::KeyOf(const v1::PushRequest& header) {
-  return {header.caller().worker(), header.clock(), header.part()};
+namespace {
+
+// The verdict on a push that the shard itself would take: OK, unless the push says that its gradient is not
+// finite.
+Verdict AsClaimed(const v1::PushRequest& header) {
+  return header.refused().empty() ? Verdict{} : Verdict{v1::REFUSED, header.refused()};
 }
 
-absl::Status Shard::CheckModel(const v1::PushRequest& header) const {
+}  // namespace
+
+absl::Status Shard::CheckHeader(const v1::PushRequest& header) const {
   if (store_ == nullptr) return absl::UnavailableError("this shard has no model yet");
   if (header.caller().model_hash() != model_hash_) {
     return absl::InvalidArgumentError(
@@ -26,11 +31,7 @@ absl::Status Shard::CheckModel(const v1::PushRequest& header) const {
     return absl::InvalidArgumentError(absl::StrCat("elements: the push has ", header.elements(),
                                                    " values; this shard has ", store_->elements()));
   }
-  return absl::OkStatus();
-}
-
-absl::Status Shard::CheckHeader(const v1::PushRequest& header) const {
-  WEIR_RETURN_IF_ERROR(CheckModel(header));
+  if (header.initial_values()) return InitialValues::CheckHeader(header);
   if (initial_.awaited()) return absl::UnavailableError("this shard has no initial values yet");
   if (header.examples() == 0) return absl::InvalidArgumentError("examples: must be at least 1");
   if (header.refused().size() > kMaxRefusalBytes) {
@@ -82,26 +83,29 @@ absl::StatusOr<Verdict> Shard::VerdictOn(const v1::PushRequest& header) const {
   return AsClaimed(header);
 }
 
-Verdict Shard::AsClaimed(const v1::PushRequest& header) {
-  return header.refused().empty() ? Verdict{} : Verdict{v1::REFUSED, header.refused()};
+std::optional<absl::StatusOr<Verdict>> Shard::Refuse(const v1::PushRequest& header) const {
+  if (over_) return JobOver();
+  if (absl::Status status = CheckHeader(header); !status.ok()) return status;
+  absl::StatusOr<Verdict> standing = members_.Check(header.caller());
+  if (!standing.ok() || standing->outcome != v1::OK) return standing;
+  if (header.initial_values()) return initial_.Answer(header.caller(), members_);
+  return std::nullopt;
 }
 
 void Shard::HandleBegin(HeldPush push) {
-  const v1::Caller& caller = push.header.caller();
-  if (absl::Status addressee = CheckAddressee(caller.job(), caller.shard_plus_one()); !addressee.ok()) {
+  const v1::PushRequest& header = push.header;
+  if (absl::Status addressee = CheckAddressee(header.caller().job(), header.caller().shard_plus_one());
+      !addressee.ok()) {
     return push.done(addressee);
   }
-  if (push.header.initial_values()) return HandleBeginUpload(std::move(push));
-  const v1::PushRequest& header = push.header;
-  if (over_) return push.done(NewReply(v1::JOB_OVER, std::string(failure_.message())));
-  if (absl::Status status = CheckHeader(header); !status.ok()) return push.done(status);
-  switch (members_.Check(header.caller())) {
-    case ShardMembers::Standing::kUnknownYet:
-      return push.done(absl::UnavailableError("this shard does not know the caller's membership epoch yet"));
-    case ShardMembers::Standing::kFenced:
-      return push.done(NewReply(v1::FENCED, Fenced(header.caller())));
-    case ShardMembers::Standing::kLive:
-      break;
+  if (auto refused = Refuse(header)) return Answer(AsPush(std::move(push.done)), *std::move(refused));
+  if (header.initial_values()) {
+    if (initial_.staged()) {
+      return initial_.Wait({push.session, AsPush(std::move(push.done)), options_.clock->Now()});
+    }
+    std::unique_ptr<PushArrival> arrival = Arrive(push.session, header);
+    if (arrival != nullptr) return push.done(std::move(arrival));
+    return push.done(absl::UnavailableError("the same upload is arriving twice already; send it again"));
   }
   if (mode_.keeps_clocks) {
     // The worker's clock is about to change, and the pending answer is also the answer to a repeat.
@@ -135,12 +139,16 @@ void Shard::HandleBegin(HeldPush push) {
         return Wake();
       }
       if (decision == PushDecision::kStage) {
-        if (absl::Status full = CheckStepRows(header); !full.ok()) return push.done(full);
+        if (absl::Status full = room_.CheckStepRows(header, arrivals_); !full.ok()) return push.done(full);
       }
       if (WaitsForStream(header)) return Hold(calls_.behind_stream, std::move(push));
       std::unique_ptr<PushArrival> arrival = Arrive(push.session, header);
       if (arrival == nullptr) break;
-      return push.done(std::move(arrival));
+      if (push.fill == nullptr) return push.done(std::move(arrival));
+      if (absl::Status bad = push.fill(*arrival); !bad.ok()) return push.done(bad);
+      CountPushed(header);
+      return FinishPush({push.session, std::move(arrival), AsPush(std::move(push.done)), absl::Time()},
+                        decision, *std::move(verdict), /*waited=*/false);
     }
     case PushDecision::kRepeat:
       return RepeatPush(push.session, header, AsPush(std::move(push.done)));
@@ -154,25 +162,16 @@ void Shard::HandleBegin(HeldPush push) {
   Hold(calls_.held, std::move(push));
 }
 
-absl::Status Shard::CheckStepRows(const v1::PushRequest& header) const {
-  if (tables_ == nullptr || rows_early_ || !row_budget_.limited() || header.rows().empty()) {
-    return absl::OkStatus();
-  }
-  // Other workers' copies of the same part do not count: one of them will be the step's.
-  uint64_t bytes = BytesOfRows(options_.config, header) + staged_.row_bytes();
-  for (const auto& [part, of_part] : arrivals_.RowBytesOf(header.clock())) {
-    if (part != header.part() && !staged_.Has(part)) bytes += of_part;
-  }
-  if (static_cast<double>(bytes) <= row_budget_.Left(table_bytes_)) return absl::OkStatus();
-  return LimitReached(
-      Limit::kRowBytes, absl::StatusCode::kResourceExhausted,
-      absl::StrCat("the rows of step ", header.clock(), " take ", MemoryText(static_cast<double>(bytes)),
-                   " with those of part ", header.part(), ". ", row_budget_.Describe(table_bytes_),
-                   ". Raise the limit, take more servers, or smaller batches"));
+void Shard::HandleUpload(Session session, std::unique_ptr<PushArrival> arrival, PushDone done) {
+  if (auto refused = Refuse(arrival->header())) return Answer(done, *std::move(refused));
+  const bool again = initial_.staged();
+  if (absl::Status status = initial_.Stage(*arrival, *store_); !status.ok()) return done(status);
+  if (!again) Report(initial_.Report());
+  initial_.Wait({session, std::move(done), options_.clock->Now()});
 }
 
 void Shard::Hold(CallList<HeldPush>& among, HeldPush push) {
-  const absl::Status full = CheckRoomToWait(push.worker());
+  const absl::Status full = calls_.CheckRoom(push.worker(), members_);
   if (!full.ok()) return push.done(full);
   if (push.turn == 0) push.turn = calls_.NewTurn();
   among.Add(std::move(push));
@@ -192,10 +191,10 @@ bool Shard::WaitsForStream(const v1::PushRequest& header) {
 
 std::unique_ptr<PushArrival> Shard::Arrive(Session session, v1::PushRequest header) {
   const PushKey key = KeyOf(header);
-  std::shared_ptr<const void> presence = arrivals_.Add(key, BytesOfRows(options_.config, header));
+  std::shared_ptr<const void> presence = arrivals_.Add(key, BytesOfRows(tables(), header));
   if (presence == nullptr) return nullptr;
   std::shared_ptr<VersionBuilder> builder;
-  if (mode_.applies_alone && !log_.kept() &&
+  if (!header.initial_values() && mode_.applies_alone && !log_.kept() &&
       options_.config.server().apply() == v1::ServerConfig::APPLY_STREAMED && !arrivals_.WasOvertaken(key)) {
     builder = store_->Build({session, key.worker, 0});
     if (builder == nullptr && !store_->readers().MayBuild() && options_.on_short) options_.on_short();
@@ -217,64 +216,70 @@ bool Shard::AnswersAfter(const v1::PushRequest& push) const {
   return std::all_of(awaited.begin(), awaited.end(), [worker](uint32_t other) { return other == worker; });
 }
 
-void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, PushDone done, bool waited) {
-  const v1::PushRequest& header = arrival->header();
-  if (header.initial_values()) return HandleUpload(session, std::move(arrival), std::move(done));
-  if (over_) return done(PushAnswer{NewReply(v1::JOB_OVER, std::string(failure_.message())), {}});
-  // The checks are repeated, because the state may have changed while the push arrived.
-  switch (members_.Check(header.caller())) {
-    case ShardMembers::Standing::kUnknownYet:
-      return done(absl::UnavailableError("the shard was restarted while the push arrived"));
-    case ShardMembers::Standing::kFenced:
-      return done(PushAnswer{NewReply(v1::FENCED, Fenced(header.caller())), {}});
-    case ShardMembers::Standing::kLive:
-      break;
+void Shard::HandlePush(ReadyPush push, bool waited) {
+  const v1::PushRequest& header = push.arrival->header();
+  if (header.initial_values()) {
+    return HandleUpload(push.session, std::move(push.arrival), std::move(push.done));
   }
+  if (over_) return Answer(push.done, JobOver());
+  // The checks are repeated, because the state may have changed while the push arrived.
+  const absl::StatusOr<Verdict> standing = members_.Check(header.caller());
+  if (!standing.ok()) {
+    return push.done(absl::UnavailableError("the shard was restarted while the push arrived"));
+  }
+  if (standing->outcome != v1::OK) return Answer(push.done, standing);
   const PushDecision decision = policy_->OnPush(KeyOf(header));
-  if (decision == PushDecision::kRepeat) return RepeatPush(session, header, std::move(done));
+  if (decision == PushDecision::kRepeat) return RepeatPush(push.session, header, std::move(push.done));
   if (decision != PushDecision::kApply && decision != PushDecision::kStage) {
-    return done(absl::UnavailableError(absl::StrCat("the push at clock ", header.clock(),
-                                                    " has lost its turn while it arrived; send it again")));
+    return push.done(absl::UnavailableError(absl::StrCat(
+        "the push at clock ", header.clock(), " has lost its turn while it arrived; send it again")));
   }
   absl::StatusOr<Verdict> verdict = VerdictOn(header);
   if (!verdict.ok()) {
     arrivals_.Remove(KeyOf(header));
-    done(verdict.status());
+    push.done(verdict.status());
     return Wake();
   }
-  if (verdict->outcome == v1::OK && arrival->overtaken()) {
-    return done(PushAnswer{NewReply(v1::SEND_AGAIN), {}});
+  FinishPush(std::move(push), decision, *std::move(verdict), waited);
+}
+
+void Shard::FinishPush(ReadyPush push, PushDecision decision, Verdict verdict, bool waited) {
+  PushArrival& arrival = *push.arrival;
+  const v1::PushRequest& header = arrival.header();
+  if (verdict.outcome == v1::OK && arrival.overtaken()) {
+    return Answer(push.done, Verdict{v1::SEND_AGAIN, ""});
   }
   // Without the log, a push that makes no version needs no turn.
-  const bool takes_turn = decision == PushDecision::kStage ? rows_early_ && arrival->finite()
-                                                           : log_.kept() || verdict->outcome == v1::OK;
+  const bool takes_turn = decision == PushDecision::kStage ? rows_early() && arrival.finite()
+                                                           : log_.kept() || verdict.outcome == v1::OK;
   if (takes_turn && !waited && (!calls_.ready.empty() || !CanDecide(header))) {
-    if (absl::Status full = CheckRoomToWait(header.caller().worker()); !full.ok()) return done(full);
-    calls_.ready.push_back({session, std::move(arrival), std::move(done), options_.clock->Now()});
-    short_of_memory_ = ShortOfMemory();
+    if (absl::Status full = calls_.CheckRoom(push.worker(), members_); !full.ok()) return push.done(full);
+    push.since = options_.clock->Now();
+    calls_.ready.push_back(std::move(push));
+    room_.SetShort(ShortOfMemory());
     return;
   }
   arrivals_.Remove(KeyOf(header));
   if (decision == PushDecision::kStage) {
-    std::string refusal = arrival->finite() ? "" : NonFinite(*arrival);
-    return StagePush(header, arrival->TakeGradient(), arrival->TakeRows(), std::move(refusal), session,
-                     std::move(done));
+    std::string refusal = arrival.finite() ? "" : NonFinite(arrival);
+    return StagePush(header, arrival.TakeGradient(), arrival.TakeRows(), std::move(refusal), push.session,
+                     std::move(push.done));
   }
-  if (verdict->outcome == v1::OK && !arrival->finite()) {
-    verdict = Verdict{v1::REFUSED, NonFinite(*arrival)};
-  }
-  const bool applies = verdict->outcome == v1::OK;
-  Decide({session, header, *std::move(verdict), applies ? arrival->TakeGradient() : nullptr,
-          applies ? arrival->builder() : nullptr,
-          applies ? std::make_shared<const PushedRows>(arrival->TakeRows()) : nullptr, std::move(done),
+  if (verdict.outcome == v1::OK && !arrival.finite()) verdict = {v1::REFUSED, NonFinite(arrival)};
+  const bool applies = verdict.outcome == v1::OK;
+  Decide({push.session, header, std::move(verdict), applies ? arrival.TakeGradient() : nullptr,
+          applies ? arrival.builder() : nullptr,
+          applies ? std::make_shared<const PushedRows>(arrival.TakeRows()) : nullptr, std::move(push.done),
           options_.clock->Now()});
-  arrival = nullptr;
+  push.arrival = nullptr;
   WakeMoved();
 }
 
 void Shard::TakeEffect(const Decision& decision) {
   const v1::PushRequest& header = decision.header;
+  std::shared_ptr<const LentVersion> made;
   if (decision.builder != nullptr) {
+    made = decision.builder->version();
     // The push was not overtaken, and nothing can have overtaken it since.
     store_->Publish(*decision.builder);
     arrivals_.EndStream();
@@ -287,16 +292,16 @@ void Shard::TakeEffect(const Decision& decision) {
     const WeightedRows weighted{decision.rows.get(), header.examples()};
     if (const absl::Status rows = tables_->Update(absl::MakeConstSpan(&weighted, 1)); !rows.ok()) {
       Fail(rows);
-      if (decision.done)
-        decision.done(PushAnswer{NewReply(v1::JOB_OVER, std::string(failure_.message())), {}});
+      if (decision.done) Answer(decision.done, JobOver());
       return;
     }
   }
-  PushAnswer answer{NewReply(decision.verdict.outcome, decision.verdict.reason), {}};
+  PushAnswer answer = NewAnswer(decision.verdict);
   Account(header, &answer.reply);
   if (decision.builder != nullptr &&
       policy_->OnPull(header.caller().worker(), header.clock() + 1) == PullDecision::kReady) {
-    answer.made = NewPullReply(v1::OK, "", header.with_clocks());
+    answer.made = NewPullReply({}, header.with_clocks());
+    answer.version = std::move(made);
   }
   if (decision.done) decision.done(std::move(answer));
 }
@@ -315,13 +320,13 @@ void Shard::Account(const v1::PushRequest& header, v1::PushReply* reply) {
   }
   if (applied) {
     counters_.version = reply->version().count();
-    progress_.Mark(options_.clock->Now());
+    waits_.Mark();
     reply->set_staleness(reply->version().count() - 1 - header.base().count());
     tally_.staleness.Add(reply->staleness());
   }
   policy_->Complete(KeyOf(header));
   const uint32_t worker = header.caller().worker();
-  if (!calls_.held.empty() || !calls_.parked.empty()) moved_.push_back(worker);
+  if (!calls_.held.empty() || !calls_.parked.empty()) calls_.changes.moved.push_back(worker);
   members_.Record(worker, header.clock(), *reply);
   arrivals_.ForgetOvertaken(worker);
   if (stale && !logs()) {
@@ -336,11 +341,12 @@ void Shard::Account(const v1::PushRequest& header, v1::PushReply* reply) {
 
 void Shard::StagePush(const v1::PushRequest& header, Slab gradient, PushedRows rows, std::string refusal,
                       Session session, PushDone done) {
-  if (rows_early_) {
-    if (refusal.empty()) {
-      if (const absl::Status taken = TakeRowsEarly(header, std::move(rows)); !taken.ok()) {
+  if (rows_early()) {
+    if (refusal.empty() && early_rows_.Take(header.part(), rows)) {
+      const WeightedRows weighted{&rows, header.examples()};
+      if (const absl::Status taken = tables_->Update(absl::MakeConstSpan(&weighted, 1)); !taken.ok()) {
         Fail(taken);
-        return done(PushAnswer{NewReply(v1::JOB_OVER, std::string(failure_.message())), {}});
+        return Answer(done, JobOver());
       }
     }
     rows = {};
@@ -356,12 +362,6 @@ void Shard::StagePush(const v1::PushRequest& header, Slab gradient, PushedRows r
   Report(std::move(report));
 }
 
-absl::Status Shard::TakeRowsEarly(const v1::PushRequest& header, PushedRows rows) {
-  if (!early_rows_.Take(header.part(), rows)) return absl::OkStatus();
-  const WeightedRows weighted{&rows, header.examples()};
-  return tables_->Update(absl::MakeConstSpan(&weighted, 1));
-}
-
 void Shard::RepeatPush(Session session, const v1::PushRequest& header, PushDone done) {
   ++counters_.pushes_repeated;
   if (mode_.commits_steps) {
@@ -372,9 +372,9 @@ void Shard::RepeatPush(Session session, const v1::PushRequest& header, PushDone 
       return;
     }
     const Verdict verdict = staged_.VerdictAt(header.clock(), header.part());
-    v1::PushReply reply = NewReply(verdict.outcome, verdict.reason);
-    if (verdict.outcome == v1::OK) reply.mutable_version()->set_count(header.clock() + 1);
-    return done(PushAnswer{std::move(reply), {}});
+    PushAnswer answer = NewAnswer(verdict);
+    if (verdict.outcome == v1::OK) answer.reply.mutable_version()->set_count(header.clock() + 1);
+    return done(std::move(answer));
   }
   const v1::PushReply* answer = members_.AnswerAt(header.caller().worker(), header.clock());
   if (answer != nullptr) return done(PushAnswer{*answer, {}});
@@ -382,6 +382,28 @@ void Shard::RepeatPush(Session session, const v1::PushRequest& header, PushDone 
   done(absl::InvalidArgumentError(absl::StrCat("clock ", header.clock(), " of worker ",
                                                header.caller().worker(),
                                                " is long completed and its answer no longer on record")));
+}
+
+bool Shard::CanDecide(const v1::PushRequest& header) {
+  // The dense values need no room before the commit.
+  if (mode_.commits_steps) return room_.MakeForRows();
+  if (!log_.kept()) return room_.Make();
+  // What is decided must not wait for memory of rows: the checkpoint that has it may wait for the decision.
+  return log_.HasTurn(header) && room_.MakeForRows();
+}
+
+void Shard::Decide(Decision decision) {
+  if (!log_.kept()) return TakeEffect(decision);
+  log_.Append(std::move(decision), store_->count());
+}
+
+void Shard::ApplyDurable() {
+  for (const Decision* next = log_.NextDurable();
+       next != nullptr && (next->verdict.outcome != v1::OK || room_.MakeForWeights());
+       next = log_.NextDurable()) {
+    TakeEffect(log_.Take());
+  }
+  while (const std::optional<v1::ControlMessage> message = log_.NextDeferred()) Handle(*message);
 }
 
 }  // namespace weir

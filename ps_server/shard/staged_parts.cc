@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/model/key_bucket.h"
 
 namespace weir {
 namespace {
@@ -15,6 +16,18 @@ bool Holds(const std::vector<uint32_t>& parts, uint32_t part) {
 std::string CommittedWithout(uint64_t step, uint32_t part) {
   return absl::StrCat("step ", step, " was committed without part ", part,
                       ", which a shard refused or which came late");
+}
+
+// Keeps the rows whose keys `applied` does not have.
+void KeepOthers(const v1::AppliedRows& applied, PushedRows::OfTable& rows) {
+  size_t kept = 0;
+  for (size_t i = 0; i < rows.keys.count; ++i) {
+    if (ShardOfKey(rows.keys.keys[i], applied.num_shards()) == applied.shard()) continue;
+    rows.keys.keys[kept] = rows.keys.keys[i];
+    std::copy_n(rows.gradients.get() + i * rows.dim, rows.dim, rows.gradients.get() + kept * rows.dim);
+    ++kept;
+  }
+  rows.keys.count = kept;
 }
 
 }  // namespace
@@ -52,7 +65,13 @@ v1::StepStaged StagedParts::Report(uint64_t step) const {
   return report;
 }
 
-absl::StatusOr<StagedParts::Gradients> StagedParts::GradientsOf(const v1::CommitStep& commit) const {
+absl::StatusOr<StagedParts::Gradients> StagedParts::GradientsOf(const v1::CommitStep& commit,
+                                                                const ConsistencyPolicy& policy) const {
+  if (policy.CompleteStep() != commit.step()) {
+    const uint64_t open = policy.JoinClock();
+    return absl::FailedPreconditionError(open == commit.step() ? "not all of its parts have come"
+                                                               : absl::StrCat("the open step is ", open));
+  }
   Gradients gradients;
   for (uint32_t number : commit.parts()) {
     const auto part = parts_.find(number);
@@ -118,6 +137,39 @@ void StagedParts::Restore(const v1::ShardState& state) {
   for (const v1::CommitStep& commit : state.commits()) {
     commits_[commit.step()].assign(commit.parts().begin(), commit.parts().end());
   }
+}
+
+void EarlyRows::Begin(uint32_t shard, uint32_t num_shards, const v1::ShardState& state) {
+  shard_ = shard;
+  num_shards_ = num_shards;
+  applied_.assign(state.applied_rows().begin(), state.applied_rows().end());
+  taken_ = static_cast<size_t>(std::count_if(applied_.begin(), applied_.end(),
+                                             [this](const v1::AppliedRows& rows) { return IsOwn(rows); }));
+}
+
+bool EarlyRows::Take(uint32_t part, PushedRows& rows) {
+  bool is_new = true;
+  for (const v1::AppliedRows& applied : applied_) {
+    if (applied.part() != part) continue;
+    if (IsOwn(applied)) is_new = false;
+    for (PushedRows::OfTable& of : rows.tables) KeepOthers(applied, of);
+  }
+  if (!is_new) return false;
+  v1::AppliedRows& now = applied_.emplace_back();
+  now.set_part(part);
+  now.set_shard(shard_);
+  now.set_num_shards(num_shards_);
+  ++taken_;
+  return true;
+}
+
+void EarlyRows::Commit() {
+  applied_.clear();
+  taken_ = 0;
+}
+
+void EarlyRows::Save(v1::ShardState& state) const {
+  state.mutable_applied_rows()->Add(applied_.begin(), applied_.end());
 }
 
 }  // namespace weir

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -13,18 +14,12 @@
 #include "proto/parameter_server.pb.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/consistency/policy.h"
-#include "ps_server/shard/block_store.h"
-#include "ps_server/shard/calls.h"
-#include "ps_server/shard/shard_tables.h"
+#include "ps_server/shard/calls/calls.h"
+#include "ps_server/shard/rows/row_arrival.h"
+#include "ps_server/shard/rows/shard_tables.h"
+#include "ps_server/shard/versions/block_store.h"
 
 namespace weir {
-
-// The outcome of a push. OK: it is applied. REFUSED, DUPLICATE_BATCH, STALE_VERSION: it is not applied, but
-// its clock is complete.
-struct Verdict {
-  v1::Outcome outcome = v1::OK;
-  std::string reason;
-};
 
 // sync: the parts of the open step that a shard has, with the calls that wait for the step's commit; and the
 // parts of the last committed steps, for repeats.
@@ -62,8 +57,8 @@ class StagedParts {
     std::vector<WeightedGradient> dense;
     std::vector<WeightedRows> rows;
   };
-  // FailedPrecondition: the commit names a part that is not here, or that is refused.
-  absl::StatusOr<Gradients> GradientsOf(const v1::CommitStep& commit) const;
+  // FailedPrecondition: the commit is not of the open step, or names a part that is not here or is refused.
+  absl::StatusOr<Gradients> GradientsOf(const v1::CommitStep& commit, const ConsistencyPolicy& policy) const;
   // The step is committed; the next one is open and has no parts. `answer` gets the verdict for each part's
   // waiters.
   void Commit(const v1::CommitStep& commit,
@@ -75,6 +70,17 @@ class StagedParts {
   void EndWaiters(const std::function<bool(const Waiter&)>& which,
                   const std::function<void(uint32_t part, const Waiter&)>& answer);
   void ForEachWaiter(const std::function<void(uint32_t part, const Waiter&)>& visit) const;
+
+  // The commit of the open step, which waits for memory, with the pins and the checkpoint of the resulting
+  // version.
+  struct LateCommit {
+    v1::CommitStep commit;
+    absl::Time since;
+    std::vector<v1::PinVersion> pins;
+    std::optional<v1::FreezeCheckpoint> freeze;
+    std::optional<v1::TakeCheckpoint> checkpoint;
+  };
+  std::optional<LateCommit> late_commit;
 
   // To and from a checkpoint: only the commits, since a checkpoint is taken between two steps.
   void Save(v1::ShardState& state) const;
@@ -91,6 +97,36 @@ class StagedParts {
   std::map<uint32_t, Part> parts_;
   uint64_t row_bytes_ = 0;
   std::map<uint64_t, std::vector<uint32_t>> commits_;  // by step
+};
+
+// sync with consistency.tables "async": which parts of the open step have their rows in the tables already,
+// although their dense values wait for the commit. A part whose dense values are lost, because a checkpoint
+// was taken meanwhile and restored, is pushed again, perhaps to other shards; its rows must not count again.
+//
+// Belongs to the shard's queue.
+class EarlyRows {
+ public:
+  // Before anything else: which shard this is, of how many, and what the checkpoint knows, perhaps from
+  // shards of other numbers.
+  void Begin(uint32_t shard, uint32_t num_shards, const v1::ShardState& state);
+  // The rows of this part are about to be applied: leaves those that are not in the tables. False: this shard
+  // has had the part, and its version of the tables counts it.
+  bool Take(uint32_t part, PushedRows& rows);
+  // The parts that this shard has had.
+  size_t taken() const { return taken_; }
+  // The step is committed: its parts cannot come again.
+  void Commit();
+
+  void Save(v1::ShardState& state) const;
+
+ private:
+  bool IsOwn(const v1::AppliedRows& rows) const {
+    return rows.shard() == shard_ && rows.num_shards() == num_shards_;
+  }
+
+  uint32_t shard_ = 0, num_shards_ = 1;
+  std::vector<v1::AppliedRows> applied_;
+  size_t taken_ = 0;  // of applied_: those of this shard
 };
 
 }  // namespace weir

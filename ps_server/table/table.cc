@@ -1,6 +1,7 @@
 #include "ps_server/table/table.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -59,57 +60,33 @@ absl::Status Table::NotOfThisShard(uint64_t key) const {
       ShardOfBucket(bucket, options_.num_shards), " of ", options_.num_shards, ", not ", options_.shard));
 }
 
-absl::Status Table::CheckKey(absl::Span<const uint64_t> keys, size_t i, uint64_t hash) const {
-  if (i > 0 && keys[i - 1] >= keys[i]) {
-    return absl::InvalidArgumentError(absl::StrCat("table '", options_.name, "': key ", keys[i],
-                                                   " comes after key ", keys[i - 1],
-                                                   "; the keys of a push must rise, each once"));
-  }
-  if (!Owns(hash)) return NotOfThisShard(keys[i]);
-  return absl::OkStatus();
-}
-
 absl::Status Table::CheckKeys(absl::Span<const uint64_t> keys) const {
-  for (size_t i = 0; i < keys.size(); ++i) WEIR_RETURN_IF_ERROR(CheckKey(keys, i, HashKey(keys[i])));
+  for (const uint64_t key : keys) {
+    if (!Owns(HashKey(key))) return NotOfThisShard(key);
+  }
   return absl::OkStatus();
 }
 
-absl::Status Table::CheckRows(const Part& part, size_t first, absl::Span<uint64_t> hashes) const {
-  for (size_t i = 0; i < hashes.size(); ++i) {
-    hashes[i] = HashKey(part.keys[first + i]);
-    WEIR_RETURN_IF_ERROR(CheckKey(part.keys, first + i, hashes[i]));
-  }
-  const size_t dim = options_.dim;
-  const char* const values = static_cast<const char*>(part.gradients) + first * dim * sizeof(float);
-  const int64_t n = static_cast<int64_t>(hashes.size() * dim), bad = FirstNonFiniteAt(values, n);
-  if (bad == n) return absl::OkStatus();
-  float value;
-  std::memcpy(&value, values + static_cast<size_t>(bad) * sizeof value, sizeof value);
-  return absl::InvalidArgumentError(absl::StrCat(
-      "table '", options_.name, "', key ", part.keys[first + static_cast<size_t>(bad) / dim], ", column ",
-      static_cast<size_t>(bad) % dim, ": the gradient is ", value, "; all of its values must be finite"));
-}
-
-absl::Status Table::CheckParts(absl::Span<const Part> parts, std::vector<uint64_t>& hashes) const {
+void Table::HashParts(absl::Span<const Part> parts) {
   size_t rows = 0;
   for (const Part& part : parts) rows += part.keys.size();
-  hashes.resize(rows);
+  hashes_.resize(rows);
   size_t begin = 0;
   for (const Part& part : parts) {
-    if (part.examples == 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("table '", options_.name, "': a part has no examples; it must have at least 1"));
-    }
-    std::vector<absl::Status> found(Tasks(part.keys.size()));
-    options_.threads->ParallelFor(static_cast<int64_t>(found.size()), [&](int64_t task) {
+    assert(part.examples > 0);
+    options_.threads->ParallelFor(static_cast<int64_t>(Tasks(part.keys.size())), [&](int64_t task) {
       const size_t first = static_cast<size_t>(task) * kRowsPerTask;
-      const size_t count = std::min(kRowsPerTask, part.keys.size() - first);
-      found[task] = CheckRows(part, first, absl::MakeSpan(hashes).subspan(begin + first, count));
+      const size_t end = std::min(first + kRowsPerTask, part.keys.size());
+      for (size_t i = first; i < end; ++i) {
+        assert(i == 0 || part.keys[i - 1] < part.keys[i]);
+        hashes_[begin + i] = HashKey(part.keys[i]);
+        assert(Owns(hashes_[begin + i]));
+      }
     });
-    for (const absl::Status& status : found) WEIR_RETURN_IF_ERROR(status);
+    assert(FirstNonFiniteAt(part.gradients, static_cast<int64_t>(part.keys.size() * options_.dim)) ==
+           static_cast<int64_t>(part.keys.size() * options_.dim));
     begin += part.keys.size();
   }
-  return absl::OkStatus();
 }
 
 std::vector<size_t> Table::GroupByPartition(absl::Span<const Part> parts, absl::Span<const uint64_t> hashes) {
@@ -158,7 +135,7 @@ absl::Status Table::Update(absl::Span<const Part> parts, double learning_rate) {
   if (const absl::Status rate = rules_.optimizer.CheckRate(learning_rate); !rate.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("table '", options_.name, "': ", rate.message()));
   }
-  WEIR_RETURN_IF_ERROR(CheckParts(parts, hashes_));
+  HashParts(parts);
   uint64_t examples = 0;
   size_t first = 0;
   for (const Part& part : parts) {

@@ -86,15 +86,15 @@ class Table {
   // Version 0, without rows. InvalidArgument: an option outside of its range; the message names it.
   static absl::StatusOr<std::unique_ptr<Table>> Create(Options options);
 
-  // Checks a part's keys as Update() does. Thread-safe.
+  // InvalidArgument: a key of another shard. Thread-safe.
   absl::Status CheckKeys(absl::Span<const uint64_t> keys) const;
 
   // Makes the next version: for each row that a part names, one optimizer step with the sum over the parts
   // (examples / examples of all parts) * gradient, in their order, in float32. So a part that does not name a
   // row counts for it as one of gradient 0. Parts may be none.
-  // InvalidArgument, and nothing has changed: keys do not rise, or are of another shard; a value of a
-  // gradient is not finite (the message names table, key and column); or RowOptimizer refuses the learning
-  // rate.
+  // Requires that the keys of a part rise and have passed CheckKeys(), that all values of its gradients are
+  // finite, and that it has at least 1 example: the callers have decided so (RowArrival, Shard::CheckHeader).
+  // InvalidArgument, and nothing has changed: a learning rate that RowOptimizer does not take.
   absl::Status Update(absl::Span<const Part> parts, double learning_rate);
 
   // Writes the values of each key, dim float32 each, in the order of the keys, which may be any, and some
@@ -188,10 +188,8 @@ class Table {
   // rows.now() has of the key.
   template <typename Find>
   absl::Status ReadRows(absl::Span<const uint64_t> keys, float* out, const Find& find) const;
-  absl::Status CheckKey(absl::Span<const uint64_t> keys, size_t i, uint64_t hash) const;
-  // Checks the rows [first, first + hashes.size()) of a part, and fills their hashes.
-  absl::Status CheckRows(const Part& part, size_t first, absl::Span<uint64_t> hashes) const;
-  absl::Status CheckParts(absl::Span<const Part> parts, std::vector<uint64_t>& hashes) const;
+  // Fills hashes_.
+  void HashParts(absl::Span<const Part> parts);
   // Fills gradients_ with the parts' rows by partition, in it by key, for a key by part. The result has where
   // each partition begins, and the end.
   std::vector<size_t> GroupByPartition(absl::Span<const Part> parts, absl::Span<const uint64_t> hashes);

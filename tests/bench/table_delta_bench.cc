@@ -29,7 +29,7 @@
 #include "common/system/file_system.h"
 #include "nlohmann/json.hpp"
 #include "ps_server/optimizer/kernels.h"
-#include "ps_server/shard/table_files.h"
+#include "ps_server/shard/restore/table_files.h"
 #include "tests/bench/timed.h"
 #include "tests/common/checkpoint/checkpoint_fixture.h"
 

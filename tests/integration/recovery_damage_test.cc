@@ -9,7 +9,7 @@
 #include "catch2/catch.hpp"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/program/exit_codes.h"
-#include "ps_server/shard/restore.h"
+#include "ps_server/shard/restore/restore.h"
 #include "tests/integration/recovery_run.h"
 #include "tests/integration/sync_run.h"
 

@@ -9,7 +9,7 @@
 
 #include "catch2/catch.hpp"
 #include "ps_server/push_log/push_log.h"
-#include "ps_server/shard/restore.h"
+#include "ps_server/shard/restore/restore.h"
 #include "tests/integration/recovery_run.h"
 
 namespace weir {

@@ -13,7 +13,7 @@
 #include "common/system/file_system.h"
 #include "ps_server/coordinator/job_store_on_disk.h"
 #include "ps_server/push_log/push_log.h"
-#include "ps_server/shard/restore.h"
+#include "ps_server/shard/restore/restore.h"
 
 namespace weir {
 namespace {

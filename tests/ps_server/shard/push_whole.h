@@ -36,7 +36,7 @@ inline void PushWhole(Shard& shard, Shard::Session session, const v1::PushReques
   shard.Begin(session, header,
               [&shard, session, gradient = std::move(gradient), done](absl::StatusOr<PushBegin> begin) {
                 if (!begin.ok()) return done(begin.status());
-                if (auto* reply = absl::get_if<v1::PushReply>(&*begin)) return done(*reply);
+                if (auto* answer = absl::get_if<PushAnswer>(&*begin)) return done(answer->reply);
                 auto arrival = absl::get<std::unique_ptr<PushArrival>>(*std::move(begin));
                 if (absl::Status status = TakeAll(*arrival, gradient); !status.ok()) return done(status);
                 shard.Push(session, std::move(arrival), [done](absl::StatusOr<PushAnswer> answer) {

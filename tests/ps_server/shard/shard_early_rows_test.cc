@@ -9,7 +9,7 @@
 
 #include "catch2/catch.hpp"
 #include "common/model/key_bucket.h"
-#include "ps_server/shard/early_rows.h"
+#include "ps_server/shard/staged_parts.h"
 #include "tests/ps_server/shard/push_whole.h"
 #include "tests/ps_server/shard/shard_fixture.h"
 

@@ -276,8 +276,8 @@ PushReplyPtr ShardFixture::PushRows(const TestPush& push, const std::vector<Test
   if (push.bad_element.has_value()) gradient[*push.bad_element] = std::numeric_limits<float>::quiet_NaN();
   auto answer = std::make_shared<Answer<v1::PushReply>>();
   const AnswerPtr<PushBegin> begin = TryBegin(header);
-  if (begin->there() && begin->status().ok() && absl::holds_alternative<v1::PushReply>(**begin->value)) {
-    answer->value = absl::get<v1::PushReply>(**begin->value);
+  if (begin->there() && begin->status().ok() && absl::holds_alternative<PushAnswer>(**begin->value)) {
+    answer->value = absl::get<PushAnswer>(**begin->value).reply;
     answer->times = 1;
     return answer;
   }

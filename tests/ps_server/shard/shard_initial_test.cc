@@ -93,7 +93,7 @@ TEST_CASE("A later upload has no effect, and a repeat gets the first one's answe
   CHECK_FALSE(again->there());
   CHECK(f.Staged().size() == 1);
   f.Tell(2, 0, 100);
-  CHECK(absl::get<v1::PushReply>(again->reply()).outcome() == v1::OK);
+  CHECK(absl::get<PushAnswer>(again->reply()).reply.outcome() == v1::OK);
   CHECK(f.Send(f.Upload(0, 2), All(4))->reply().outcome() == v1::OK);
   CHECK(f.Send(f.Upload(1, 2), All(5))->reply().outcome() == v1::REFUSED);
   CHECK(f.Weights() == All(3));
@@ -172,7 +172,7 @@ TEST_CASE("An upload that waits for the others ends with its connection, its tim
              Contains("the upload of the initial values waited 21s"));
   const auto third = f.TryBegin(f.Upload(0));
   f.Shutdown("the end");
-  CHECK(absl::get<v1::PushReply>(third->reply()).outcome() == v1::JOB_OVER);
+  CHECK(absl::get<PushAnswer>(third->reply()).reply.outcome() == v1::JOB_OVER);
   CHECK(f.Send(f.Upload(0), All(3))->reply().outcome() == v1::JOB_OVER);
 }
 

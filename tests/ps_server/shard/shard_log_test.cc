@@ -15,7 +15,7 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_writer.h"
 #include "common/model/wire_model.h"
-#include "ps_server/shard/restore.h"
+#include "ps_server/shard/restore/restore.h"
 #include "tests/ps_server/shard/push_whole.h"
 #include "tests/ps_server/shard/shard_fixture.h"
 

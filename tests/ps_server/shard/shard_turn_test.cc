@@ -1,4 +1,6 @@
 // The order in which large pushes of different workers arrive.
+#include <limits>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -121,6 +123,63 @@ TEST_CASE("A shard whose updates take long makes them on a thread of its own, no
   f.shard->Quiesce();
   CHECK(ok);
   CHECK((answered != std::this_thread::get_id()) == large);
+}
+
+// A push whose gradient comes with its header.
+AnswerPtr<PushBegin> Whole(ShardFixture& f, const v1::PushRequest& header, std::vector<float> gradient) {
+  auto answer = std::make_shared<Answer<PushBegin>>();
+  f.shard->Begin(
+      ShardFixture::kSession, header, Keep(answer),
+      [gradient = std::move(gradient)](PushArrival& arrival) { return TakeAll(arrival, gradient); });
+  return answer;
+}
+const v1::PushReply& ReplyTo(const AnswerPtr<PushBegin>& push) {
+  REQUIRE(absl::holds_alternative<PushAnswer>(push->reply()));
+  return absl::get<PushAnswer>(push->reply()).reply;
+}
+
+TEST_CASE("A whole push is taken, decided on and answered in the turn in which it begins") {
+  ShardFixture f(v1::ConsistencyConfig::MODE_ASYNC);
+  f.Start();
+  const auto second = Whole(f, f.Header({0, 1}), All(2));
+  CHECK_FALSE(second->there());
+  const auto first = Whole(f, f.Header({0, 0}), All(1));
+  CHECK(ReplyTo(first).outcome() == v1::OK);
+  CHECK(ReplyTo(first).version().count() == 1);
+  const PushAnswer& answer = absl::get<PushAnswer>(first->reply());
+  REQUIRE((answer.made.has_value() && answer.version != nullptr));
+  CHECK(answer.made->version().count() == 1);
+  CHECK(answer.version->weights.get()[39] == 1);
+  CHECK(ReplyTo(second).version().count() == 2);
+  CHECK(f.Weights() == All(3));
+  CHECK(f.shard->counters().bytes_pushed == 2 * 40 * sizeof(float));
+
+  const auto again = Whole(f, f.Header({0, 0}), All(7));
+  CHECK(ReplyTo(again).version().count() == 1);
+  std::vector<float> bad = All(1);
+  bad[12] = std::numeric_limits<float>::quiet_NaN();
+  CHECK(ReplyTo(Whole(f, f.Header({0, 2}), bad)).outcome() == v1::REFUSED);
+  CHECK(f.Weights() == All(3));
+}
+
+TEST_CASE("A whole push that cannot be taken fails and leaves no trace") {
+  ShardFixture f(v1::ConsistencyConfig::MODE_ASYNC);
+  f.Start();
+  CHECK(absl::IsInvalidArgument(Whole(f, f.Header({0, 0}), std::vector<float>(41, 1))->status()));
+  CHECK(f.Weights() == All(0));
+  CHECK(ReplyTo(Whole(f, f.Header({0, 0}), All(1))).version().count() == 1);
+  CHECK(f.Weights() == All(1));
+}
+
+TEST_CASE("Whole parts of a step are staged, and answered by its commit") {
+  ShardFixture f(v1::ConsistencyConfig::MODE_SYNC);
+  f.Start();
+  const auto a = Whole(f, f.Header({0, 0, 0}), All(1)), b = Whole(f, f.Header({1, 0, 1}), All(3));
+  CHECK_FALSE((a->there() || b->there()));
+  f.Commit(0, {0, 1});
+  CHECK(ReplyTo(a).outcome() == v1::OK);
+  CHECK(ReplyTo(b).version().count() == 1);
+  CHECK(f.Weights() == All(2));
 }
 
 }  // namespace

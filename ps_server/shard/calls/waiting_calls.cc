@@ -1,0 +1,49 @@
+#include "ps_server/shard/calls/waiting_calls.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/protocol/limit_reached.h"
+
+namespace weir {
+
+absl::Status WaitingCalls::CheckRoom(uint32_t worker, const ShardMembers& members) const {
+  // In most cases so few calls wait in all that there is no need to count those of one worker.
+  if (held.size() + behind_stream.size() + ready.size() + parked.size() < kMaxOfWorker)
+    return absl::OkStatus();
+  const auto of_ready = std::count_if(ready.begin(), ready.end(),
+                                      [worker](const ReadyPush& push) { return push.worker() == worker; });
+  const size_t waiting = held.SizeOf(worker) + behind_stream.SizeOf(worker) + parked.SizeOf(worker) +
+                         static_cast<size_t>(of_ready);
+  if (waiting < kMaxOfWorker) return absl::OkStatus();
+  return LimitReached(Limit::kWaitingCalls, absl::StatusCode::kResourceExhausted,
+                      absl::StrCat(members.TaskOf(worker), " has ", waiting,
+                                   " calls that wait on this shard; at most ", kMaxOfWorker, " may"));
+}
+
+void WaitingCalls::EndSession(SessionId session, const Answers& answers) {
+  End([session](const auto& call) { return call.session == session; }, answers);
+}
+
+void WaitingCalls::EndWorkers(const std::function<bool(uint32_t)>& which, const Answers& answers) {
+  End([&which](const auto& call) { return which(call.worker()); }, answers);
+}
+
+void WaitingCalls::EndFromBefore(absl::Time time, const Answers& answers) {
+  if (oldest() > time) return;
+  End([time](const auto& call) { return call.since <= time; }, answers);
+}
+
+absl::Time WaitingCalls::oldest() const {
+  absl::Time oldest = absl::InfiniteFuture();
+  const auto see = [&](const auto& calls) {
+    if (!calls.empty()) oldest = std::min(oldest, calls.front().since);
+  };
+  see(held);
+  see(behind_stream);
+  see(ready);
+  see(parked);
+  return oldest;
+}
+
+}  // namespace weir

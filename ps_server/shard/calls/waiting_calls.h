@@ -1,0 +1,183 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "proto/parameter_server.pb.h"
+#include "ps_server/shard/calls/calls.h"
+#include "ps_server/shard/calls/push_arrival.h"
+#include "ps_server/shard/calls/shard_members.h"
+
+namespace weir {
+
+// Waiting calls in the order of their turns, and by their workers, so that what one worker does need not look
+// at the calls of all. `Call` has worker() and `turn`, a number of its own.
+template <typename Call>
+class CallList {
+ public:
+  void Add(Call call) {
+    by_worker_.emplace(call.worker(), call.turn);
+    const uint64_t turn = call.turn;
+    by_turn_.emplace(turn, std::move(call));
+  }
+
+  bool empty() const { return by_turn_.empty(); }
+  size_t size() const { return by_turn_.size(); }
+  size_t SizeOf(uint32_t worker) const { return TurnsOf(worker).size(); }
+  // The call whose turn is next; not of an empty list.
+  const Call& front() const { return by_turn_.begin()->second; }
+  const std::map<uint64_t, Call>& by_turn() const { return by_turn_; }
+  std::vector<uint64_t> Turns() const {
+    std::vector<uint64_t> turns;
+    turns.reserve(by_turn_.size());
+    for (const auto& [turn, call] : by_turn_) turns.push_back(turn);
+    return turns;
+  }
+  std::vector<uint64_t> TurnsOf(uint32_t worker) const {
+    std::vector<uint64_t> turns;
+    for (auto at = by_worker_.lower_bound({worker, 0}); at != by_worker_.end() && at->first == worker; ++at) {
+      turns.push_back(at->second);
+    }
+    return turns;
+  }
+
+  // Null: no call has this turn. Valid until the call is taken.
+  const Call* Find(uint64_t turn) const {
+    const auto at = by_turn_.find(turn);
+    return at == by_turn_.end() ? nullptr : &at->second;
+  }
+  // Takes a call off the list.
+  Call Take(uint64_t turn) {
+    const auto at = by_turn_.find(turn);
+    Call call = std::move(at->second);
+    by_turn_.erase(at);
+    by_worker_.erase({call.worker(), turn});
+    return call;
+  }
+
+ private:
+  std::map<uint64_t, Call> by_turn_;
+  // Workers and turns.
+  std::set<std::pair<uint32_t, uint64_t>> by_worker_;
+};
+
+template <typename Call, typename Which, typename Answer>
+void EndIf(CallList<Call>& calls, const Which& which, const Answer& answer) {
+  for (const uint64_t turn : calls.Turns()) {
+    if (which(*calls.Find(turn))) answer(calls.Take(turn));
+  }
+}
+
+// A push that waits for its turn to begin.
+struct HeldPush {
+  SessionId session;
+  v1::PushRequest header;
+  BeginDone done;
+  absl::Time since;
+  // As Shard::Begin().
+  PushFill fill;
+  // Of its list; 0: it was in none yet. It stays the same however often the push has to wait again.
+  uint64_t turn = 0;
+
+  uint32_t worker() const { return header.caller().worker(); }
+};
+
+// A push that has arrived whole and waits for memory; with the log, for memory of rows, or for other pushes
+// whose records are being written.
+struct ReadyPush {
+  SessionId session;
+  std::unique_ptr<PushArrival> arrival;
+  PushDone done;
+  absl::Time since;
+
+  uint32_t worker() const { return arrival->header().caller().worker(); }
+};
+
+// A pull that waits for pushes.
+struct ParkedPull {
+  SessionId session;
+  v1::PullRequest request;
+  PullDone done;
+  absl::Time since;
+  std::shared_ptr<const RowKeys> rows;
+  // As HeldPush::turn.
+  uint64_t turn = 0;
+
+  uint32_t worker() const { return request.caller().worker(); }
+};
+
+// The calls that wait on a shard. They use no thread. Calls of each kind are in the order of their arrival.
+//
+// Belongs to the shard's queue.
+class WaitingCalls {
+ public:
+  // Calls of one worker that may wait at a time. More than the exchanges of one stream, because calls of a
+  // broken stream may wait beside those of the next one.
+  static constexpr size_t kMaxOfWorker = 2048;
+
+  // ResourceExhausted: the worker has as many waiting calls as it may.
+  absl::Status CheckRoom(uint32_t worker, const ShardMembers& members) const;
+
+  // The next turn.
+  uint64_t NewTurn() { return ++last_turn_; }
+
+  // How to answer the calls that are ended.
+  struct Answers {
+    std::function<void(const HeldPush&)> held;
+    std::function<void(const ReadyPush&)> ready;
+    std::function<void(const ParkedPull&)> parked;
+  };
+  // Answers and drops the calls of one connection, of the workers that `which` names, or from before a time.
+  void EndSession(SessionId session, const Answers& answers);
+  void EndWorkers(const std::function<bool(uint32_t worker)>& which, const Answers& answers);
+  void EndFromBefore(absl::Time time, const Answers& answers);
+
+  // When the longest wait began; InfiniteFuture: no call waits.
+  absl::Time oldest() const;
+
+  // `behind_stream`: held until the push that is streaming in has ended or stands still.
+  CallList<HeldPush> held, behind_stream;
+  std::list<ReadyPush> ready;
+  CallList<ParkedPull> parked;
+
+  // Which calls the last changes may let continue: all of them, all held pushes, and the calls of the workers
+  // whose clocks have changed. Most pushes change only a clock, and as many calls may wait as there are
+  // workers.
+  struct Changes {
+    bool all = false, held = false;
+    std::vector<uint32_t> moved;
+  };
+  Changes changes;
+  // Calls look(), now or, if it is running, once more after that: what results from a change is not nested in
+  // it, so the stack stays flat however many calls wait.
+  template <typename Look>
+  void Resume(const Look& look) {
+    look_again_ = true;
+    if (std::exchange(looking_, true)) return;
+    while (std::exchange(look_again_, false)) look();
+    looking_ = false;
+  }
+
+ private:
+  template <typename Which>
+  void End(const Which& which, const Answers& answers) {
+    EndIf(parked, which, answers.parked);
+    EndIf(held, which, answers.held);
+    EndIf(behind_stream, which, answers.held);
+    EndIf(ready, which, answers.ready);
+  }
+
+  uint64_t last_turn_ = 0;
+  bool looking_ = false, look_again_ = false;
+};
+
+}  // namespace weir

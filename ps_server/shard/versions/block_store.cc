@@ -1,0 +1,267 @@
+#include "ps_server/shard/versions/block_store.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "common/base/status_macros.h"
+#include "common/codec/finite.h"
+#include "ps_server/shard/versions/version_builder.h"
+
+namespace weir {
+namespace {
+
+// Fewer elements are not worth handing to another thread.
+constexpr int64_t kElementsPerTask = 65536;
+
+// A shard with more elements is larger than what caches keep from one update to the next.
+constexpr size_t kBeyondCaches = 4 << 20;
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<BlockStore>> BlockStore::Create(Options options, const Restore& restore) {
+  WEIR_ASSIGN_OR_RETURN(Optimizer optimizer, Optimizer::Create(options.optimizer, *options.kernels));
+  WEIR_ASSIGN_OR_RETURN(LearningRateSchedule schedule,
+                        LearningRateSchedule::Create(options.optimizer.learning_rate(),
+                                                     options.optimizer.schedule(), options.total_steps));
+  WEIR_ASSIGN_OR_RETURN(std::vector<TensorSettings> settings,
+                        ResolveGroups(options.optimizer, options.model));
+  const Partition partition(options.model.elements(), options.num_shards);
+  auto store = std::shared_ptr<BlockStore>(
+      new BlockStore(std::move(options), partition, std::move(optimizer), schedule, std::move(settings)));
+  WEIR_RETURN_IF_ERROR(store->Initialize(restore));
+  return store;
+}
+
+BlockStore::BlockStore(Options options, Partition partition, Optimizer optimizer,
+                       LearningRateSchedule schedule, std::vector<TensorSettings> settings)
+    : options_(std::move(options)),
+      partition_(partition),
+      optimizer_(std::move(optimizer)),
+      schedule_(schedule),
+      settings_(std::move(settings)),
+      pool_(static_cast<size_t>(partition_.shard_elements(options_.shard)), AllocateSlab),
+      weights_pool_(pool_.elements(), OrOwnMemory(options_.weights_source)),
+      readers_(
+          std::make_shared<VersionReaders>(options_.clock, options_.reader_limits, options_.on_release)) {}
+
+BlockStore::~BlockStore() { Retire(); }
+
+void BlockStore::Retire() {
+  if (const auto builder = builder_.lock(); builder != nullptr) builder->Overtake();
+  readers_->Retire();
+}
+
+absl::Status BlockStore::Initialize(const Restore& restore) {
+  std::vector<int64_t> ends;  // of the tensors, in the address space
+  int64_t end = 0;
+  for (const TensorSpec& tensor : options_.model.tensors) ends.push_back(end += tensor.elements());
+
+  auto version = std::make_shared<ShardVersion>();
+  version->weights = weights_pool_.Take();
+  for (const SlotSpec& slot : optimizer_.slots()) {
+    version->slots.push_back(pool_.Take());
+    std::fill_n(version->slots.back().get(), pool_.elements(), slot.initial_value);
+  }
+  runs_.resize(partition_.shard_blocks(options_.shard));
+  options_.threads->ParallelFor(static_cast<int64_t>(runs_.size()), [&](int64_t block) {
+    int64_t at = partition_.block_start(options_.shard, block);
+    const int64_t block_end = at + partition_.block_length(options_.shard, block);
+    int64_t local = block * partition_.block_size();
+    while (at < block_end) {
+      const size_t tensor = std::upper_bound(ends.begin(), ends.end(), at) - ends.begin();
+      const int64_t length = std::min(block_end, ends[tensor]) - at;
+      runs_[block].push_back({local, length, tensor});
+      const TensorSpec& spec = options_.model.tensors[tensor];
+      FillInitialValues(options_.seed, spec, at - (ends[tensor] - spec.elements()),
+                        absl::MakeSpan(version->weights.get() + local, length));
+      at += length;
+      local += length;
+    }
+  });
+  if (restore != nullptr) WEIR_RETURN_IF_ERROR(restore(*this, *version));
+  current_ = std::move(version);
+  return absl::OkStatus();
+}
+
+void BlockStore::SetInitialValues(const float* values) {
+  std::copy_n(values, elements(), current_->weights.get());
+}
+
+std::shared_ptr<const LentVersion> BlockStore::Lend(const Holder& holder) {
+  return readers_->Lend(current_->count, current_->weights, holder);
+}
+
+std::shared_ptr<const LentVersion> BlockStore::LendAgain(const LentVersion& lent, const Holder& holder) {
+  return readers_->Lend(lent.count, lent.weights, holder);
+}
+
+std::shared_ptr<const ShardVersion> BlockStore::Freeze() {
+  if (readers_->AnyFrozen()) return nullptr;
+  std::set<const float*> memory = {current_->weights.get()};
+  for (const Slab& slot : current_->slots) memory.insert(slot.get());
+  readers_->Freeze(std::move(memory));
+  return std::shared_ptr<const ShardVersion>(new ShardVersion(*current_),
+                                             [readers = readers_](const ShardVersion* done) {
+                                               delete done;
+                                               readers->Thaw();
+                                             });
+}
+
+double BlockStore::RateOf(const ShardVersion& from) const {
+  return schedule_.Rate(static_cast<double>(from.count) / options_.pushes_per_step);
+}
+
+void BlockStore::MakeCurrent(std::shared_ptr<const ShardVersion> version) {
+  if (current_->weights != version->weights) readers_->Supersede(current_->weights.get());
+  current_ = std::move(version);
+}
+
+void BlockStore::Update(absl::Span<const WeightedGradient> gradients) {
+  // Overtaking comes first, so that the builder's buffers are free unless it is applying a chunk right now.
+  if (const auto builder = builder_.lock(); builder != nullptr) builder->Overtake();
+  const std::shared_ptr<const ShardVersion> from = current_;
+  auto to = std::make_shared<ShardVersion>(*from);
+  ++to->count;
+  if (!gradients.empty()) {
+    bool building;
+    {
+      MutexLock lock(building_.mutex);
+      building = building_.from == from.get();
+    }
+    const bool lent = readers_->AreRead(from->weights.get());
+    if (lent || building || readers_->IsFrozen(from->weights.get())) to->weights = weights_pool_.Take();
+    for (Slab& slot : to->slots) {
+      if (building || readers_->IsFrozen(slot.get())) slot = pool_.Take();
+    }
+    const double rate = RateOf(*from);
+    uint64_t total = 0;
+    for (const WeightedGradient& g : gradients) total += g.examples;
+
+    const int64_t blocks = static_cast<int64_t>(runs_.size());
+    const int64_t blocks_per_task = std::max<int64_t>(1, kElementsPerTask / partition_.block_size());
+    options_.threads->ParallelFor((blocks + blocks_per_task - 1) / blocks_per_task, [&](int64_t task) {
+      // The mean of one block stays in this core's cache until the optimizer has read it.
+      thread_local std::vector<float> mean;
+      mean.resize(partition_.block_size());
+      for (int64_t b = task * blocks_per_task; b < std::min(blocks, (task + 1) * blocks_per_task); ++b) {
+        const int64_t start = b * partition_.block_size();
+        const float* gradient = gradients[0].values + start;
+        if (gradients.size() > 1) {
+          const size_t n = partition_.block_length(options_.shard, b);
+          for (size_t i = 0; i < gradients.size(); ++i) {
+            const float weight = static_cast<float>(gradients[i].examples) / static_cast<float>(total);
+            const float* part = gradients[i].values + start;
+            if (i == 0) {
+              options_.kernels->scale(mean.data(), weight, part, n);
+            } else {
+              options_.kernels->accumulate(mean.data(), weight, part, n);
+            }
+          }
+          gradient = mean.data();
+        }
+        for (const Run& run : runs_[b]) {
+          UpdateRun(run, *from, *to, gradient + (run.local - start), rate, /*read_soon=*/false);
+        }
+      }
+    });
+  }
+  MakeCurrent(std::move(to));
+}
+
+bool BlockStore::UpdateRun(const Run& run, const ShardVersion& from, const ShardVersion& to,
+                           const void* gradient, double rate, bool read_soon) const {
+  const TensorSettings& settings = settings_[run.tensor];
+  const bool buffer = options_.model.tensors[run.tensor].kind == TensorKind::kBuffer;
+  const size_t n = static_cast<size_t>(run.length);
+  if (buffer || settings.frozen) {
+    const auto keep = [&](const Slab& in, const Slab& out) {
+      if (in != out) std::memcpy(out.get() + run.local, in.get() + run.local, n * sizeof(float));
+    };
+    for (size_t i = 0; i < to.slots.size(); ++i) keep(from.slots[i], to.slots[i]);
+    if (!buffer) {
+      keep(from.weights, to.weights);
+      return FirstNonFiniteAt(gradient, run.length) == run.length;
+    }
+    return options_.kernels->assign(to.weights.get() + run.local, gradient, n);
+  }
+  ApplyArgs args;
+  args.n = n;
+  args.weights_in = from.weights.get() + run.local;
+  args.weights_out = to.weights.get() + run.local;
+  args.gradient = gradient;
+  for (size_t i = 0; i < to.slots.size(); ++i) {
+    args.slots_in[i] = from.slots[i].get() + run.local;
+    args.slots_out[i] = to.slots[i].get() + run.local;
+  }
+  args.learning_rate = rate * settings.learning_rate_factor;
+  args.weight_decay = settings.weight_decay;
+  args.clip_weights = settings.clip_weights;
+  if (pool_.elements() > kBeyondCaches) {
+    const bool slots_apart = to.slots.empty() || from.slots[0] != to.slots[0];
+    const bool weights_apart = from.weights != to.weights;
+    if (slots_apart && weights_apart && !read_soon) {
+      args.past = PastCaches::kSlotsAndWeights;
+    } else if (slots_apart) {
+      args.past = PastCaches::kSlots;
+    }
+  }
+  args.t = to.count;
+  return optimizer_.Apply(args);
+}
+
+std::shared_ptr<VersionBuilder> BlockStore::Build(const Holder& holder) {
+  if (!readers_->MayBuild()) return nullptr;
+  {
+    MutexLock lock(building_.mutex);
+    if (building_.from != nullptr) return nullptr;
+  }
+  auto to = std::make_shared<ShardVersion>();
+  to->count = current_->count + 1;
+  to->weights = weights_pool_.Take();
+  for (size_t i = 0; i < current_->slots.size(); ++i) to->slots.push_back(pool_.Take());
+  {
+    MutexLock lock(building_.mutex);
+    building_.from = current_.get();
+    building_.to = to->weights.get();
+  }
+  std::shared_ptr<VersionBuilder> builder(
+      new VersionBuilder(shared_from_this(), RateOf(*current_), current_, to,
+                         readers_->LendMaking(to->count, to->weights, holder)));
+  builder_ = builder;
+  return builder;
+}
+
+std::optional<uint64_t> BlockStore::chunks_built() const {
+  const std::shared_ptr<VersionBuilder> builder = builder_.lock();
+  if (builder == nullptr || builder->version() == nullptr) return std::nullopt;
+  return builder->chunks();
+}
+
+void BlockStore::EndBuild(bool published) {
+  MutexLock lock(building_.mutex);
+  if (published) {
+    readers_->Publish(building_.to);
+  } else {
+    readers_->Kill(building_.to);
+  }
+  building_.from = nullptr;
+  building_.to = nullptr;
+}
+
+bool BlockStore::Publish(VersionBuilder& builder) {
+  std::shared_ptr<const ShardVersion> version = builder.Finish();
+  if (version == nullptr) return false;
+  MakeCurrent(std::move(version));
+  return true;
+}
+
+std::string BlockStore::Describe(int64_t local) const {
+  const int64_t block = local / partition_.block_size();
+  return options_.model.Describe(partition_.block_start(options_.shard, block) +
+                                 local % partition_.block_size());
+}
+
+}  // namespace weir

@@ -1,0 +1,165 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/model/model_spec.h"
+#include "common/model/partition.h"
+#include "common/sync/mutex.h"
+#include "common/sync/thread_pool.h"
+#include "common/system/clock.h"
+#include "common/system/float_pool.h"
+#include "proto/job_config.pb.h"
+#include "ps_server/optimizer/groups.h"
+#include "ps_server/optimizer/optimizer.h"
+#include "ps_server/optimizer/schedule.h"
+#include "ps_server/shard/versions/slab.h"
+#include "ps_server/shard/versions/version_readers.h"
+
+namespace weir {
+
+// One version of a shard: weights and optimizer slots, immutable once published. Positions are the shard's
+// local ones (common/model/partition.h).
+struct ShardVersion {
+  uint64_t count = 0;  // updates since version 0
+  Slab weights;
+  std::vector<Slab> slots;
+};
+
+// A gradient of the whole shard, and its weight in the mean.
+struct WeightedGradient {
+  const float* values = nullptr;
+  uint64_t examples = 1;
+};
+
+class VersionBuilder;
+
+// A shard's blocks. The next version of them is made by Update() from whole gradients, or by a VersionBuilder
+// from a gradient that is still arriving. Copy on write: a version that a reader holds does not change.
+// Memory without readers is reused; slots and unread weights are updated in place. VersionReaders decides how
+// long the next version waits for readers.
+//
+// One thread at a time uses the store, in the shard's order. Any thread may release what Lend() and Freeze()
+// return. A builder works on a thread of its own, and may keep the store alive longer than the shard does.
+class BlockStore : public std::enable_shared_from_this<BlockStore> {
+ public:
+  struct Options {
+    ModelSpec model;
+    uint32_t shard = 0;
+    uint32_t num_shards = 1;
+    uint64_t seed = 1;
+    v1::OptimizerConfig optimizer;
+    // For the schedule: steps of the job.
+    uint64_t total_steps = 1;
+    // Divides the version in the schedule's argument: 1 in sync, otherwise the configured workers.
+    uint32_t pushes_per_step = 1;
+    const Kernels* kernels = nullptr;
+    // Outlives the store.
+    ThreadPool* threads = nullptr;
+    // The memory of the weights.
+    SlabSource weights_source = AllocateSlab;
+    ReaderLimits reader_limits;
+    // Outlives the store and all that it has lent.
+    const Clock* clock = &Clock::Real();
+    // Called on a reader's thread when the reader has released a version, until Retire(). Must not call the
+    // store. May be null.
+    std::function<void()> on_release;
+  };
+
+  // Fills a version whose weights and slots have their initial values, and sets its count.
+  using Restore = std::function<absl::Status(const BlockStore& store, ShardVersion& version)>;
+
+  // Makes version 0, or the version that `restore` fills. An error of `restore` is the result.
+  static absl::StatusOr<std::shared_ptr<BlockStore>> Create(Options options,
+                                                            const Restore& restore = nullptr);
+  ~BlockStore();
+
+  // Gives version 0, which nobody has read yet, these weights: elements() values.
+  void SetInitialValues(const float* values);
+
+  uint64_t count() const { return current_->count; }
+  // The newest weights, to read.
+  std::shared_ptr<const LentVersion> Lend(const Holder& holder = {});
+  // The weights of a lent version, for one more reader.
+  std::shared_ptr<const LentVersion> LendAgain(const LentVersion& lent, const Holder& holder);
+  VersionReaders& readers() const { return *readers_; }
+  // The newest version with its slots. It may be held for long: no update waits for it, and it counts in no
+  // limit. nullptr: the previous frozen version is still held.
+  std::shared_ptr<const ShardVersion> Freeze();
+  // The store is no longer used: a build in progress is overtaken, readers are revoked, and releases are no
+  // longer reported.
+  void Retire();
+
+  // Makes and publishes the next version: one optimizer step on the mean of `gradients`, weighted by their
+  // examples and summed in the given order (float32, element by element: sum over i of (examples_i / total) *
+  // g_i); buffers are assigned that mean. Without gradients the next version equals the current one. All
+  // values must be finite.
+  void Update(absl::Span<const WeightedGradient> gradients);
+
+  // Starts the next version, for a gradient of `holder` that has not arrived yet. nullptr: another build is
+  // in progress, or readers hold too many versions of builds that were abandoned.
+  std::shared_ptr<VersionBuilder> Build(const Holder& holder = {});
+  // The number of chunks that have been applied to the version in progress. Nothing: no version is in
+  // progress.
+  std::optional<uint64_t> chunks_built() const;
+  // Publishes the builder's version, made from a whole gradient. False: the builder was overtaken.
+  bool Publish(VersionBuilder& builder);
+
+  // Memory for a gradient that arrives. Any thread.
+  Slab TakeSlab() { return pool_.Take(); }
+  int64_t elements() const { return static_cast<int64_t>(pool_.elements()); }
+  // In the order of ShardVersion::slots.
+  const std::vector<SlotSpec>& slots() const { return optimizer_.slots(); }
+  const ModelSpec& model() const { return options_.model; }
+  // "dense_0/weight[12]" for a local position.
+  std::string Describe(int64_t local) const;
+
+ private:
+  friend class VersionBuilder;
+  // A contiguous part of one block that belongs to one tensor.
+  struct Run {
+    int64_t local;
+    int64_t length;
+    size_t tensor;
+  };
+  // What the active builder uses, on its thread.
+  struct Building {
+    Mutex mutex;
+    // The version from which the builder starts, and the weights that it makes; null: no builder is active.
+    const ShardVersion* from ABSL_GUARDED_BY(mutex) = nullptr;
+    const float* to ABSL_GUARDED_BY(mutex) = nullptr;
+  };
+
+  BlockStore(Options options, Partition partition, Optimizer optimizer, LearningRateSchedule schedule,
+             std::vector<TensorSettings> settings);
+  absl::Status Initialize(const Restore& restore);
+  double RateOf(const ShardVersion& from) const;
+  // For VersionBuilder, on any thread: it no longer uses its buffers. Not published: its version is dead.
+  void EndBuild(bool published);
+  // Applies gradient values at any address to [run.local, run.local + run.length), from one version to
+  // another, which may be the same. read_soon: this core reads the run's new weights soon. False: some value
+  // is not finite.
+  bool UpdateRun(const Run& run, const ShardVersion& from, const ShardVersion& to, const void* gradient,
+                 double rate, bool read_soon) const;
+  void MakeCurrent(std::shared_ptr<const ShardVersion> version);
+
+  const Options options_;
+  const Partition partition_;
+  const Optimizer optimizer_;
+  const LearningRateSchedule schedule_;
+  const std::vector<TensorSettings> settings_;  // by tensor
+  std::vector<std::vector<Run>> runs_;          // by block
+  FloatPool<> pool_, weights_pool_;
+  std::shared_ptr<const ShardVersion> current_;
+  std::weak_ptr<VersionBuilder> builder_;
+  Building building_;
+  const std::shared_ptr<VersionReaders> readers_;
+};
+
+}  // namespace weir

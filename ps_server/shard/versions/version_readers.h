@@ -1,0 +1,149 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "common/sync/mutex.h"
+#include "common/system/clock.h"
+#include "ps_server/shard/versions/slab.h"
+
+namespace weir {
+
+// A version of a shard as readers see it: only the weights, which do not change while this object is held.
+struct LentVersion {
+  uint64_t count = 0;  // as ShardVersion
+  Slab weights;
+  // A caller who sends these weights may send references to their memory. False: other readers hold so much
+  // memory for too long that this reader gets copies.
+  bool may_refer = true;
+  // Set when the reader has held an old version for too long. The shard no longer waits for the reader; the
+  // reader sends no more of the version, and releases it.
+  std::atomic<bool> revoked{false};
+};
+
+// The holder of a lent version.
+struct Holder {
+  uint64_t session = 0;             // 0: none
+  absl::optional<uint32_t> worker;  // none: the reader is not a worker
+  uint64_t pin = 0;                 // 0: none
+
+  // Trains on the weights; otherwise it only reads them, under a pin.
+  bool trains() const { return worker.has_value() && pin == 0; }
+};
+
+// How much of a shard's memory readers may hold, and for how long; VersionReaders describes each limit. Tests
+// use broken limits.
+struct ReaderLimits {
+  size_t max_old = 2;
+  size_t max_dead = 2;  // at least 1
+  size_t max_written_off = 4;
+  absl::Duration patience = absl::Seconds(5);
+};
+
+// Tracks which reader holds which version of a shard, and how long the next version has to wait for readers.
+//
+// The memory of weights is in one of these states: the newest version's; *old*, if a later version was
+// published; *making*, if a push is being applied to it; *dead*, if that push was overtaken or broken off.
+//
+// The next version waits while workers hold more than `max_old` versions, the newest one included, and for no
+// other reason. A worker has `patience` from the moment when its version became old. After that RevokeLate()
+// writes the version off: the version no longer counts, and its memory is reused only when all readers have
+// released it. So no wait for memory exceeds `patience`, whatever workers do. A reader that does not train
+// (an evaluator, an export) delays no version: when such readers hold more than `max_old` old versions, the
+// oldest is written off at once. Dead versions delay none either, but `max_dead` of them keep pushes from
+// being applied while they arrive (MayBuild).
+//
+// While `max_written_off` versions are written off because of workers, workers get copies, which hold no
+// version's memory (LentVersion::may_refer); the same holds for readers. So the memory of written-off
+// versions is bounded too: 2 * max_written_off + 2 * max_old + max_dead + 1.
+//
+// Thread-safe. A lent version may outlive this object.
+class VersionReaders : public std::enable_shared_from_this<VersionReaders> {
+ public:
+  // `on_release` is called when a reader has released a version, on the reader's thread and under this
+  // object's lock, until Retire(). May be null.
+  VersionReaders(const Clock* clock, const ReaderLimits& limits, std::function<void()> on_release);
+
+  std::shared_ptr<const LentVersion> Lend(uint64_t count, const Slab& weights, const Holder& holder);
+  // The same for the version that is being made, which has these weights.
+  std::shared_ptr<const LentVersion> LendMaking(uint64_t count, const Slab& weights, const Holder& holder);
+  // The version in progress, which has these weights, is finished: it is now the newest version, or dead.
+  void Publish(const float* weights);
+  void Kill(const float* weights);
+  // The version is no longer the newest one.
+  void Supersede(const float* weights);
+
+  // A checkpoint is written from this memory. It does not count as held by readers.
+  void Freeze(std::set<const float*> memory);
+  void Thaw();
+  bool AnyFrozen() const;
+  bool IsFrozen(const float* memory) const;
+
+  bool AreRead(const float* weights) const;
+  // There is memory for the next version.
+  bool MayPublish() const;
+  // The next push may be applied while it arrives.
+  bool MayBuild() const;
+  // A version that has readers.
+  struct Held {
+    uint64_t count = 0;
+    bool dead = false;
+    absl::optional<absl::Time> superseded;  // none: it is the newest version
+    std::vector<Holder> holders;
+  };
+  // Revokes readers whose time is over, as far as they delay others, the holders of the oldest version first.
+  // Returns the versions that were written off.
+  std::vector<Held> RevokeLate();
+  // Revokes all readers, and calls `on_release` no more.
+  void Retire();
+
+  // The versions that MayPublish() counts, those that only readers hold, and the dead ones, by rising
+  // version.
+  std::vector<Held> held() const;
+  size_t written_off() const;
+
+ private:
+  enum class State { kPublished, kMaking, kDead };
+  struct Version {
+    Held Describe() const;
+    // At least one holder trains.
+    bool trains() const;
+
+    uint64_t count = 0;
+    State state = State::kPublished;
+    absl::optional<absl::Time> superseded;
+    std::list<std::pair<LentVersion*, Holder>> readers;
+  };
+  using Versions = std::map<const float*, Version>;
+
+  std::shared_ptr<const LentVersion> Lend(uint64_t count, const Slab& weights, const Holder& holder,
+                                          State state);
+  void Release(LentVersion* done);
+  // The versions that count against one limit.
+  enum class Kind { kOfWorkers, kOfReaders, kDead };
+  bool Is(Kind kind, const Versions::value_type& version) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  size_t Count(Kind kind) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Writes off versions that have been old since `before`, the oldest first, until at most `most` are left.
+  // Returns them.
+  std::vector<Held> WriteOff(Kind kind, size_t most, absl::Time before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Clock* const clock_;
+  const ReaderLimits limits_;
+  mutable Mutex mutex_;
+  // Null once retired.
+  std::function<void()> on_release_ ABSL_GUARDED_BY(mutex_);
+  // The versions with readers, by their weights.
+  Versions read_ ABSL_GUARDED_BY(mutex_), written_off_ ABSL_GUARDED_BY(mutex_);
+  std::set<const float*> frozen_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace weir
