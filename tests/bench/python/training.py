@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from turns import Turns
 
-EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = pathlib.Path(__file__).resolve().parents[3] / "examples"
 
 
 def transformer():

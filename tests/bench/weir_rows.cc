@@ -1,15 +1,14 @@
-#include "bench/weir_rows.h"
-
 #include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "bench/memory.h"
-#include "bench/row_gather.h"
 #include "bench/weir_contestant.h"
 #include "client/client.h"
 #include "common/base/status_macros.h"
+#include "tests/bench/row_contestants.h"
+#include "tests/bench/row_gather.h"
 
 namespace weir::bench {
 namespace {
@@ -34,7 +33,6 @@ class WeirRowClient final : public StepClient {
     return Fill();
   }
 
-  absl::Span<const float> weights() const override { return rows_.values(); }
   absl::Status Step() override {
     const std::vector<uint64_t>& keys = batches_[step_++ % batches_.size()];
     const absl::Span<float> values = absl::MakeSpan(rows_.data(), rows_.elements());
@@ -103,11 +101,14 @@ Contestant WeirRows(const std::string& name, uint64_t rows, uint64_t dim, const 
   return contestant;
 }
 
-absl::StatusOr<std::unique_ptr<StepClient>> ConnectWeirRows(const Contestant& contestant, int index,
-                                                            const std::vector<std::string>& addresses) {
-  auto client = std::make_unique<WeirRowClient>(contestant, index);
-  WEIR_RETURN_IF_ERROR(client->Join(addresses));
-  return client;
+Kind WeirRowsKind() {
+  return {StartWeirServer,
+          [](const Contestant& contestant, int index,
+             const std::vector<std::string>& addresses) -> absl::StatusOr<std::unique_ptr<StepClient>> {
+            auto client = std::make_unique<WeirRowClient>(contestant, index);
+            WEIR_RETURN_IF_ERROR(client->Join(addresses));
+            return client;
+          }};
 }
 
 }  // namespace weir::bench

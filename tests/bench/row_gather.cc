@@ -1,4 +1,4 @@
-#include "bench/row_gather.h"
+#include "tests/bench/row_gather.h"
 
 #include <cmath>
 

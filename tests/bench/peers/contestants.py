@@ -96,7 +96,7 @@ def weir_cluster(mode, transport):
 
 
 def weir_compute(_, steps, limit):
-    command = [str(environments.BIN / "worker/bench/compute_bench"), f"--steps={steps}", f"--warmup={WARMUP}", "--config",
+    command = [str(environments.BIN / "tests/worker/bench/compute_bench"), f"--steps={steps}", f"--warmup={WARMUP}", "--config",
                *weir_job()]
     return summed(processes.run([Process(f"worker {i}", command) for i in range(WORKERS)], limit), WORKERS)
 

@@ -6,7 +6,7 @@ import pathlib
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 # What Bazel has built, as it lies there.
 BIN = ROOT / "bazel-bin"
 CACHE = ROOT / ".peers"

@@ -15,7 +15,7 @@
 #include "common/model/model_spec.h"
 #include "common/program/exit_codes.h"
 #include "common/system/process.h"
-#include "worker/bench/mlp_flags.h"
+#include "tests/worker/bench/mlp_flags.h"
 #include "worker/data/load_data.h"
 #include "worker/dataset_gradients.h"
 #include "worker/replicas.h"

@@ -31,7 +31,7 @@
 #include "common/program/exit_codes.h"
 #include "common/system/process.h"
 #include "local/in_process_cluster.h"
-#include "worker/bench/mlp_flags.h"
+#include "tests/worker/bench/mlp_flags.h"
 #include "worker/dataset_gradients.h"
 #include "worker/replicas.h"
 #include "worker/trainer.h"

@@ -1,4 +1,4 @@
-"""The batches of the programs that read and push rows of an embedding table: Zipf's law, as in bench/row_gather.h."""
+"""The batches of the programs that read and push rows of an embedding table: Zipf's law, as in tests/bench/row_gather.h."""
 import numpy as np
 
 BATCHES = 8

@@ -1,9 +1,3 @@
-#include "bench/raw_rows.h"
-
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,20 +7,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/memory.h"
-#include "bench/row_gather.h"
 #include "bench/socket_io.h"
 #include "client/tables/sum_duplicates.h"
 #include "common/base/status_macros.h"
 #include "common/net/tcp_listener.h"
 #include "common/system/unique_fd.h"
+#include "tests/bench/row_contestants.h"
+#include "tests/bench/row_gather.h"
 
 namespace weir::bench {
 namespace {
-
-void SetNoDelay(int fd) {
-  const int yes = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-}
 
 // A client that reads the rows of one batch after the other.
 class RowReader : public StepClient {
@@ -35,8 +25,6 @@ class RowReader : public StepClient {
       : dim_(contestant.dim),
         batches_(ZipfBatches(contestant.table_rows, static_cast<uint64_t>(index))),
         rows_(static_cast<int64_t>(kBatchKeys * contestant.dim), 0) {}
-
-  absl::Span<const float> weights() const override { return rows_.values(); }
 
  protected:
   const std::vector<uint64_t>& NextBatch() { return batches_[step_++ % batches_.size()]; }
@@ -71,7 +59,9 @@ class RawRowServer final : public StepServer {
         table_(contestant.table_rows, contestant.dim),
         listener_(std::move(listener)),
         address_(std::move(address)) {
-    std::thread([this] { Accept(); }).detach();
+    std::thread([this] {
+      while (true) std::thread([this, fd = Accept(listener_)] { Serve(fd.get()); }).detach();
+    }).detach();
   }
   // The server ends with its process.
   ~RawRowServer() override { _exit(0); }
@@ -79,17 +69,7 @@ class RawRowServer final : public StepServer {
   pid_t pid() const override { return getpid(); }
 
  private:
-  void Accept() const {
-    while (true) {
-      pollfd waiting{listener_.get(), POLLIN, 0};
-      poll(&waiting, 1, -1);
-      const int fd = accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC);
-      if (fd >= 0) std::thread([this, fd] { Serve(UniqueFd(fd)); }).detach();
-    }
-  }
-
-  void Serve(const UniqueFd& connection) const {
-    const int fd = connection.get();
+  void Serve(int fd) const {
     SetNoDelay(fd);
     std::vector<uint64_t> keys(kBatchKeys);
     std::vector<float> rows(window_ * dim_);
@@ -146,21 +126,24 @@ class RawReader final : public RowReader {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<StepClient>> ConnectBareRows(const Contestant& contestant, int index) {
-  return std::make_unique<BareReader>(contestant, index);
+Kind BareRowsKind() {
+  return {nullptr, [](const Contestant& contestant, int index, const std::vector<std::string>&) {
+            return std::make_unique<BareReader>(contestant, index);
+          }};
 }
 
-absl::StatusOr<std::unique_ptr<StepServer>> StartRawRowServer(const Contestant& contestant,
-                                                              const std::string& host) {
-  WEIR_ASSIGN_OR_RETURN(UniqueFd listener, ListenTcp(host, 0));
-  const std::string address = absl::StrCat(host, ":", PortOf(listener));
-  return std::make_unique<RawRowServer>(contestant, std::move(listener), address);
-}
-
-absl::StatusOr<std::unique_ptr<StepClient>> ConnectRawRows(const Contestant& contestant, int index,
-                                                           const std::string& address) {
-  WEIR_ASSIGN_OR_RETURN(const int fd, DialTcp(address, SetNoDelay));
-  return std::make_unique<RawReader>(contestant, index, UniqueFd(fd));
+Kind RawRowsKind() {
+  return {[](const Contestant& contestant, int,
+             const std::string& host) -> absl::StatusOr<std::unique_ptr<StepServer>> {
+            WEIR_ASSIGN_OR_RETURN(UniqueFd listener, ListenTcp(host, 0));
+            const std::string address = absl::StrCat(host, ":", PortOf(listener));
+            return std::make_unique<RawRowServer>(contestant, std::move(listener), address);
+          },
+          [](const Contestant& contestant, int index,
+             const std::vector<std::string>& addresses) -> absl::StatusOr<std::unique_ptr<StepClient>> {
+            WEIR_ASSIGN_OR_RETURN(UniqueFd connection, DialTcp(addresses[0], SetNoDelay));
+            return std::make_unique<RawReader>(contestant, index, std::move(connection));
+          }};
 }
 
 }  // namespace weir::bench

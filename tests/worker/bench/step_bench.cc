@@ -20,7 +20,7 @@
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/program/exit_codes.h"
-#include "worker/bench/mlp_flags.h"
+#include "tests/worker/bench/mlp_flags.h"
 #include "worker/compute/compute_backend.h"
 #include "worker/model/layer.h"
 #include "worker/model/model.h"

@@ -1,4 +1,4 @@
-#include "worker/bench/mlp_flags.h"
+#include "tests/worker/bench/mlp_flags.h"
 
 #include <CLI/CLI.hpp>
 #include <cstdio>

@@ -1,4 +1,4 @@
-#include "bench/scale_cell.h"
+#include "tests/bench/scale_cell.h"
 
 #include <unistd.h>
 

@@ -94,7 +94,7 @@ def exchange(options):
     job = {"name": "bench", "data": {"batch_size": 1}, "train": {"examples": ENDLESS}, "consistency": {"mode": "async"},
            "optimizer": {"type": "momentum", "learning_rate": 1e-6}, "wire": {"transport": "shared_memory"},
            "cluster": {"lease_seconds": 600, "grace_seconds": 600}, "server": {"min_shard_kib": 0}}
-    client = [str(environments.BIN / "bench/weir_bench"), "turns", f"--elements={options.elements}",
+    client = [str(environments.BIN / "tests/bench/client_turns"), f"--elements={options.elements}",
               f"--ps_server={environments.BIN / 'ps_server/ps_server'}"]
     with tempfile.TemporaryDirectory() as folder:
         racers = [Contestant(COPIED, client, connects=False), Contestant(IN_PLACE, [*client, "--in_place"], connects=False)]
