@@ -1,10 +1,34 @@
-#include "cli/command_line/shared_options.h"
+#include "cli/commands/commands.h"
+
+#include <cstdio>
+#include <cstdlib>
 
 #include "common/config/compute_devices.h"
 #include "common/program/command_line.h"
 #include "common/rpc/tls_flags.h"
 
 namespace weir {
+
+CLI::App* Commands::Add(const char* name, const char* what, const char* examples) {
+  CLI::App* command = app_.add_subcommand(name, what);
+  command->footer(examples);
+  return command;
+}
+
+CLI::App* Commands::AddGroup(const char* name, const char* what, const char* examples) {
+  CLI::App* group = Add(name, what, examples);
+  group->require_subcommand(1);
+  return group;
+}
+
+void Commands::OnRun(const CLI::App* command, Runner run) { runners_.emplace_back(command, std::move(run)); }
+
+int Commands::Run() const {
+  for (const auto& [command, run] : runners_) {
+    if (command->parsed()) return run();
+  }
+  std::abort();  // a command has no runner
+}
 
 void AddConfigFile(CLI::App* command, std::string* config) {
   command->add_option("config", *config, "Job config (JSON with comments)")->type_name("FILE")->required();
@@ -44,6 +68,11 @@ std::vector<CLI::Option*> AddCluster(CLI::App* command, ClusterFlags* flags) {
 
 void AddCheckpoint(CLI::App* command, std::string* path, const char* what) {
   command->add_option("checkpoint", *path, what)->type_name("DIR")->required();
+}
+
+int Refuse(int exit_code, absl::string_view message) {
+  std::fprintf(stderr, "error: %s\n", std::string(message).c_str());
+  return exit_code;
 }
 
 CLI::Validator WholeNumber() {

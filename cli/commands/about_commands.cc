@@ -1,5 +1,8 @@
-#include "cli/command_line/command_reference.h"
-
+// The commands that tell about the program itself: version, help, man and completion.
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -9,6 +12,9 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "cli/commands/commands.h"
+#include "common/program/command_line.h"
+#include "common/program/exit_codes.h"
 #include "common/program/help_formatter.h"
 #include "common/program/version.h"
 
@@ -33,8 +39,7 @@ std::string Roff(absl::string_view text) {
   return control ? absl::StrCat("\\&", escaped) : escaped;
 }
 
-}  // namespace
-
+// A script for bash that completes the commands, flags and files of `app`.
 std::string BashCompletion(const CLI::App& app) {
   std::vector<std::pair<std::string, const CLI::App*>> commands;
   Collect(app, app.get_name(), &commands);
@@ -76,6 +81,8 @@ complete -o filenames -F _% %
       {{"<commands>", absl::StrJoin(deeper, "|")}, {"<words>", words}, {"%", app.get_name()}});
 }
 
+// The manual page of a command of `app` (or of `app` itself) in section 1, for man (man-pages(7), roff).
+// `name`: with the commands above it, "weir checkpoint take".
 std::string ManualPage(const CLI::App& command, const std::string& name) {
   const std::string title = absl::StrReplaceAll(name, {{" ", "-"}});
   std::string page = absl::StrCat(".TH \"", absl::AsciiStrToUpper(title), "\" 1 \"\" \"Weir ", kVersion,
@@ -107,6 +114,57 @@ std::string ManualPage(const CLI::App& command, const std::string& name) {
     absl::StrAppend(&page, ".fi\n");
   }
   return page;
+}
+
+// The command of these words, `app` itself if there are none; nullptr: there is no such command.
+const CLI::App* FindCommand(const CLI::App& app, const std::vector<std::string>& words) {
+  const CLI::App* command = &app;
+  for (const std::string& word : words) {
+    const std::vector<const CLI::App*> found =
+        command->get_subcommands([&word](const CLI::App* sub) { return sub->get_name() == word; });
+    if (found.empty()) return nullptr;
+    command = found.front();
+  }
+  return command;
+}
+
+std::string Help(const CLI::App& command, const std::string& name) {
+  return command.get_formatter()->make_help(&command, name, CLI::AppFormatMode::Normal);
+}
+
+// Adds a command that prints what `describe` makes of a command and its name, "weir checkpoint take".
+void AddDescription(Commands& commands, const char* name, const char* what,
+                    std::function<std::string(const CLI::App&, const std::string&)> describe) {
+  CLI::App& app = commands.app();
+  CLI::App* description = app.add_subcommand(name, what);
+  const auto about = std::make_shared<std::vector<std::string>>();
+  description->add_option("command", *about, "Its words: `checkpoint take`, say");
+  commands.OnRun(description, [&app, about, describe]() -> int {
+    const CLI::App* const command = FindCommand(app, *about);
+    const std::string words = absl::StrJoin(*about, " ");
+    if (command == nullptr) return BadCommandLine(app, absl::StrCat("there is no command '", words, "'"));
+    std::fputs(describe(*command, about->empty() ? "weir" : absl::StrCat("weir ", words)).c_str(), stdout);
+    return kExitOk;
+  });
+}
+
+}  // namespace
+
+void AddAboutCommands(Commands& commands) {
+  CLI::App& app = commands.app();
+  commands.OnRun(app.add_subcommand("version", "Prints the version"), [] {
+    std::printf("weir %s\n", kVersion);
+    return kExitOk;
+  });
+  AddDescription(commands, "help", "Prints the help of a command, or this help", Help);
+  AddDescription(commands, "man", "Prints the manual page of a command, or of weir, for man -l -",
+                 ManualPage);
+  CLI::App* completion = commands.Add("completion", "Prints a script that completes these commands in bash",
+                                      "Examples:\n  . <(weir completion)");
+  commands.OnRun(completion, [&app] {
+    std::fputs(BashCompletion(app).c_str(), stdout);
+    return kExitOk;
+  });
 }
 
 }  // namespace weir

@@ -1,11 +1,13 @@
-#include "cli/certs/certs_command.h"
-
+// `weir certs`: makes certificates for TLS, and says what one allows.
 #include <cstdio>
+#include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "cli/certs/certificate_files.h"
+#include "cli/commands/commands.h"
 #include "cli/report/format.h"
 #include "common/config/cluster_spec.h"
 #include "common/program/exit_codes.h"
@@ -13,6 +15,13 @@
 
 namespace weir {
 namespace {
+
+struct CertsInitOptions {
+  std::string directory;
+  std::string spec;          // as --cluster
+  std::string job = "weir";  // the job's name in the certificates
+  int days = 365;
+};
 
 std::vector<Identity> IdentitiesOf(const ClusterSpec& cluster, const std::string& job) {
   std::vector<Identity> identities;
@@ -41,13 +50,6 @@ absl::string_view MayDo(Role role) {
   }
   return "";
 }
-
-int Refuse(int exit_code, absl::string_view message) {
-  std::fprintf(stderr, "error: %s\n", std::string(message).c_str());
-  return exit_code;
-}
-
-}  // namespace
 
 int RunCertsInit(const CertsInitOptions& options) {
   const absl::StatusOr<ClusterSpec> cluster = ReadClusterSpec(options.spec);
@@ -79,6 +81,40 @@ int RunCertsCheck(const std::string& path) {
   if (now >= info->not_after) return Refuse(kExitConfig, absl::StrCat(path, ": it has expired"));
   std::printf("ends in   %lld days\n", static_cast<long long>((info->not_after - now) / absl::Hours(24)));
   return kExitOk;
+}
+
+constexpr const char* kCertsExamples = R"(Examples:
+  weir certs init certs --spec=configs/cluster_2ps_2workers.json
+  weir certs check certs/worker-0.pem)";
+
+}  // namespace
+
+void AddCertsCommands(Commands& commands) {
+  CLI::App* group =
+      commands.AddGroup("certs", "Makes certificates for TLS, and says what one allows", kCertsExamples);
+
+  const auto options = std::make_shared<CertsInitOptions>();
+  CLI::App* init = group->add_subcommand(
+      "init",
+      "Makes a development CA, and certificates and keys for a cluster's tasks, a reader and an admin");
+  init->add_option("directory", options->directory, "A new folder for them")->type_name("DIR")->required();
+  init->add_option("--spec", options->spec,
+                   "Cluster spec or a TF_CONFIG, or dns:ps=NAME:COUNT,worker=NAME:COUNT")
+      ->type_name("FILE")
+      ->required();
+  init->add_option("--job", options->job, "The job's name in the certificates")
+      ->type_name("NAME")
+      ->capture_default_str();
+  init->add_option("--days", options->days, "For how long they are valid")
+      ->check(CLI::Range(1, 3650))
+      ->capture_default_str();
+  commands.OnRun(init, [options] { return RunCertsInit(*options); });
+
+  const auto certificate = std::make_shared<std::string>();
+  CLI::App* check =
+      group->add_subcommand("check", "Says whose certificate it is, what it allows, and when it ends");
+  check->add_option("certificate", *certificate, "The certificate (PEM)")->type_name("FILE")->required();
+  commands.OnRun(check, [certificate] { return RunCertsCheck(*certificate); });
 }
 
 }  // namespace weir
