@@ -8,7 +8,7 @@
 
 #include "absl/strings/ascii.h"
 #include "cli/commands/commands.h"
-#include "cli/commands/start.h"
+#include "cli/commands/job_plan.h"
 #include "cli/config/checkpoints.h"
 #include "cli/config/job_config_fields.h"
 #include "cli/config/job_sizes.h"
