@@ -1,5 +1,3 @@
-#include "bench/grpc_protobuf.h"
-
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
 
@@ -9,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/bench.grpc.pb.h"
+#include "bench/contestant.h"
 #include "bench/memory.h"
 
 namespace weir::bench {
@@ -65,7 +64,6 @@ class ProtobufClient : public StepClient {
     }
   }
 
-  absl::Span<const float> weights() const override { return tensors_.weights.values(); }
   absl::Status Step() override {
     for (PerServer& server : servers_) {
       server.gradient.set_values(tensors_.gradient.data() + server.first,
@@ -102,19 +100,20 @@ class ProtobufClient : public StepClient {
   std::vector<PerServer> servers_;
 };
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<StepServer>> StartProtobufServer(const Contestant& contestant, int index,
-                                                                const std::string& host) {
+absl::StatusOr<std::unique_ptr<StepServer>> StartServer(const Contestant& contestant, int index,
+                                                        const std::string& host) {
   const auto [first, last] = PartOf(contestant.elements, index, contestant.servers);
   auto server = std::make_unique<ProtobufServer>(contestant.optimizer, last - first);
   if (!server->Start(host)) return absl::UnavailableError(absl::StrCat("gRPC cannot listen on ", host));
   return server;
 }
 
-absl::StatusOr<std::unique_ptr<StepClient>> ConnectProtobufClient(const Contestant& contestant,
-                                                                  const std::vector<std::string>& addresses) {
-  return std::make_unique<ProtobufClient>(contestant, addresses);
+}  // namespace
+
+Kind GrpcProtobuf() {
+  return {StartServer, [](const Contestant& contestant, int, const std::vector<std::string>& addresses) {
+            return std::make_unique<ProtobufClient>(contestant, addresses);
+          }};
 }
 
 }  // namespace weir::bench

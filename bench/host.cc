@@ -1,10 +1,6 @@
 #include "bench/host.h"
 
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include <sys/types.h>
 
 #include <algorithm>
 #include <chrono>
@@ -12,9 +8,11 @@
 #include <map>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "bench/detour.h"
+#include "bench/socket_io.h"
 #include "common/base/status_macros.h"
+#include "common/net/tcp_listener.h"
 
 namespace weir::bench {
 namespace {
@@ -32,7 +30,8 @@ Usage operator+(const Usage& a, const Usage& b) {
 }
 
 absl::Status BeServer(const Contestant& contestant, int index, const std::string& host, Control& control) {
-  WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<StepServer> server, StartServer(contestant, index, host));
+  WEIR_ASSIGN_OR_RETURN(const Kind kind, FindKind(contestant.kind));
+  WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<StepServer> server, kind.start_server(contestant, index, host));
   WEIR_RETURN_IF_ERROR(control.Send({{"address", server->address()}, {"pid", server->pid()}}));
   // Waits until the host ends, which kills this process.
   return control.Receive().status();
@@ -40,8 +39,9 @@ absl::Status BeServer(const Contestant& contestant, int index, const std::string
 
 absl::Status BeClient(const Contestant& contestant, int index, const std::vector<std::string>& addresses,
                       Control& control) {
+  WEIR_ASSIGN_OR_RETURN(const Kind kind, FindKind(contestant.kind));
   WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<StepClient> client,
-                        ConnectClient(contestant, index, addresses));
+                        kind.connect_client(contestant, index, addresses));
   WEIR_RETURN_IF_ERROR(control.Send({{"ready", true}}));
   while (true) {
     WEIR_ASSIGN_OR_RETURN(const json command, control.Receive());
@@ -55,8 +55,7 @@ absl::Status BeClient(const Contestant& contestant, int index, const std::vector
       step = now - last;
       last = now;
     }
-    WEIR_RETURN_IF_ERROR(control.Send(
-        {{"begin", begin}, {"end", last}, {"seconds", seconds}, {"version", client->version()}}));
+    WEIR_RETURN_IF_ERROR(control.Send({{"begin", begin}, {"end", last}, {"seconds", seconds}}));
   }
 }
 
@@ -114,27 +113,6 @@ class Agent {
   std::map<int, std::vector<Server>> running_;
 };
 
-struct Resolved {
-  std::string host;
-  addrinfo* found = nullptr;
-  ~Resolved() {
-    if (found != nullptr) freeaddrinfo(found);
-  }
-};
-
-absl::Status Resolve(const std::string& address, Resolved* resolved) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos)
-    return absl::InvalidArgumentError(absl::StrCat("'", address, "' is not HOST:PORT"));
-  resolved->host = address.substr(0, colon);
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  if (getaddrinfo(resolved->host.c_str(), address.substr(colon + 1).c_str(), &hints, &resolved->found) != 0) {
-    return absl::NotFoundError(absl::StrCat(address, " does not resolve"));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ServerHost>> ServerHost::Local() {
@@ -144,19 +122,14 @@ absl::StatusOr<std::unique_ptr<ServerHost>> ServerHost::Local() {
 }
 
 absl::StatusOr<std::unique_ptr<ServerHost>> ServerHost::Remote(const std::string& address) {
-  Resolved to;
-  WEIR_RETURN_IF_ERROR(Resolve(address, &to));
-  const int fd = socket(to.found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (connect(fd, to.found->ai_addr, to.found->ai_addrlen) != 0) {
-    const absl::Status status =
-        absl::ErrnoToStatus(errno, absl::StrCat("no process listens at ", address,
-                                                " (start `weir bench wire --listen=HOST:PORT` there)"));
-    close(fd);
-    return status;
+  absl::StatusOr<UniqueFd> fd = DialTcp(address, SetNoDelay);
+  if (!fd.ok()) {
+    return absl::Status(
+        fd.status().code(),
+        absl::StrCat("no process listens at ", address,
+                     " (start `weir bench wire --listen=HOST:PORT` there): ", fd.status().message()));
   }
-  const int yes = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-  return std::unique_ptr<ServerHost>(new ServerHost(nullptr, std::make_unique<Control>(fd)));
+  return std::unique_ptr<ServerHost>(new ServerHost(nullptr, std::make_unique<Control>(*std::move(fd))));
 }
 
 absl::StatusOr<ServerHost::Servers> ServerHost::Start(const Contestant& contestant) {
@@ -172,29 +145,23 @@ absl::StatusOr<Usage> ServerHost::UsageOf(int id) {
 absl::Status ServerHost::Stop(int id) { return control().Call({{"stop", id}}).status(); }
 
 absl::Status ServeRemotely(const std::string& listen_at) {
-  Resolved at;
-  WEIR_RETURN_IF_ERROR(Resolve(listen_at, &at));
-  const int listener = socket(at.found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0), yes = 1;
-  setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  if (bind(listener, at.found->ai_addr, at.found->ai_addrlen) != 0 || listen(listener, 1) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot listen at ", listen_at));
+  const size_t colon = listen_at.rfind(':');
+  int port;
+  if (colon == std::string::npos || !absl::SimpleAtoi(listen_at.substr(colon + 1), &port)) {
+    return absl::InvalidArgumentError(absl::StrCat("'", listen_at, "' is not HOST:PORT"));
   }
-  sockaddr_storage bound{};
-  socklen_t size = sizeof bound;
-  getsockname(listener, reinterpret_cast<sockaddr*>(&bound), &size);
-  // The port lies at the same place for IPv4 and IPv6.
-  std::printf("listening at %s:%d\n", at.host.c_str(),
-              ntohs(reinterpret_cast<const sockaddr_in*>(&bound)->sin_port));
-  std::fflush(stdout);
+  const std::string host = listen_at.substr(0, colon);
+  WEIR_ASSIGN_OR_RETURN(const UniqueFd listener, ListenTcp(host, port));
+  const auto tell = [](const std::string& what) {
+    std::printf("%s\n", what.c_str());
+    std::fflush(stdout);
+  };
+  tell(absl::StrCat("listening at ", host, ":", PortOf(listener)));
   while (true) {
-    const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-    if (fd < 0) continue;
-    std::printf("a client has come\n");
-    std::fflush(stdout);
-    Control control(fd);
-    (void)Agent(at.host).Serve(control);
-    std::printf("the client has gone\n");
-    std::fflush(stdout);
+    Control control(Accept(listener));
+    tell("a client has come");
+    (void)Agent(host).Serve(control);
+    tell("the client has gone");
   }
 }
 
@@ -202,18 +169,8 @@ absl::StatusOr<std::unique_ptr<Contest>> Contest::Start(const Contestant& contes
   std::unique_ptr<Contest> contest(new Contest(contestant, host));
   WEIR_ASSIGN_OR_RETURN(contest->servers_, host->Start(contestant));
   for (int index = 0; index < contestant.clients; ++index) {
-    std::vector<std::string> addresses = contest->servers_.addresses;
-    const auto detour = contestant.detours.find(index);
-    if (detour != contestant.detours.end()) {
-      WEIR_ASSIGN_OR_RETURN(std::unique_ptr<Child> child, Child::Fork([&](Control& control) {
-                              return RunDetour(addresses[0], detour->second, control);
-                            }));
-      WEIR_ASSIGN_OR_RETURN(const json started, child->control().Receive());
-      addresses = {started["address"]};
-      contest->detours_.push_back(std::move(child));
-    }
     WEIR_ASSIGN_OR_RETURN(contest->clients_.emplace_back(), Child::Fork([&](Control& control) {
-                            return BeClient(contestant, index, addresses, control);
+                            return BeClient(contestant, index, contest->servers_.addresses, control);
                           }));
   }
   for (const auto& client : contest->clients_) WEIR_RETURN_IF_ERROR(client->control().Receive().status());
@@ -222,7 +179,6 @@ absl::StatusOr<std::unique_ptr<Contest>> Contest::Start(const Contestant& contes
 
 Contest::~Contest() {
   clients_.clear();
-  detours_.clear();
   (void)host_->Stop(servers_.id);
 }
 
@@ -235,31 +191,26 @@ absl::StatusOr<Usage> Contest::ClientUsage() const {
   return sum;
 }
 
-absl::StatusOr<Contest::Result> Contest::Run(int steps, const std::vector<int>& clients) {
-  std::vector<Child*> runners;
-  for (int index : clients) runners.push_back(clients_[index].get());
-  if (clients.empty()) {
-    for (const auto& client : clients_) runners.push_back(client.get());
-  }
+absl::StatusOr<Contest::Result> Contest::Run(int steps) {
   Result result;
   WEIR_ASSIGN_OR_RETURN(const Usage server_before, ServerUsage());
   WEIR_ASSIGN_OR_RETURN(const Usage client_before, ClientUsage());
-  for (Child* client : runners) WEIR_RETURN_IF_ERROR(client->control().Send({{"steps", steps}}));
+  for (const auto& client : clients_) WEIR_RETURN_IF_ERROR(client->control().Send({{"steps", steps}}));
   double begin = 1e300, end = 0;
-  for (Child* client : runners) {
+  for (const auto& client : clients_) {
     WEIR_ASSIGN_OR_RETURN(const json answer, client->control().Receive());
     begin = std::min(begin, answer["begin"].get<double>());
     end = std::max(end, answer["end"].get<double>());
     for (double seconds : answer["seconds"]) result.seconds.push_back(seconds);
-    result.versions.push_back(answer["version"]);
   }
   WEIR_ASSIGN_OR_RETURN(const Usage client_after, ClientUsage());
   WEIR_ASSIGN_OR_RETURN(const Usage server_after, ServerUsage());
   result.wall_seconds = end - begin;
   result.client_cpu_seconds = client_after.cpu_seconds - client_before.cpu_seconds;
   result.server_cpu_seconds = server_after.cpu_seconds - server_before.cpu_seconds;
-  result.client_faults = client_after.minor_faults - client_before.minor_faults;
-  result.server_faults = server_after.minor_faults - server_before.minor_faults;
+  result.faults = client_after.minor_faults - client_before.minor_faults + server_after.minor_faults -
+                  server_before.minor_faults;
+  result.server_peak_bytes = server_after.peak_resident_bytes;
   return result;
 }
 

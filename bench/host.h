@@ -52,15 +52,14 @@ class Contest {
     std::vector<double> seconds;  // of each step of each client
     double wall_seconds = 0;      // from the first client's start to the last one's end
     double client_cpu_seconds = 0, server_cpu_seconds = 0;
-    int64_t client_faults = 0, server_faults = 0;
-    std::vector<uint64_t> versions;  // by client (StepClient::version())
+    int64_t faults = 0;             // page faults of clients and servers
+    int64_t server_peak_bytes = 0;  // resident, of all servers, since they started
   };
-  // Every client, or those of `clients`, does `steps` steps, all at the same time.
-  absl::StatusOr<Result> Run(int steps, const std::vector<int>& clients = {});
+  // Every client does `steps` steps, all at the same time.
+  absl::StatusOr<Result> Run(int steps);
 
   const Contestant& contestant() const { return contestant_; }
   absl::StatusOr<Usage> ServerUsage() { return host_->UsageOf(servers_.id); }
-  Child& client(int index) { return *clients_[index]; }
 
  private:
   Contest(Contestant contestant, ServerHost* host) : contestant_(std::move(contestant)), host_(host) {}
@@ -69,7 +68,7 @@ class Contest {
   const Contestant contestant_;
   ServerHost* const host_;
   ServerHost::Servers servers_;
-  std::vector<std::unique_ptr<Child>> detours_, clients_;
+  std::vector<std::unique_ptr<Child>> clients_;
 };
 
 }  // namespace weir::bench

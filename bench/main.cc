@@ -3,26 +3,18 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <fstream>
-#include <iostream>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "bench/host.h"
-#include "bench/scale.h"
 #include "bench/server_process.h"
-#include "bench/sweep.h"
-#include "bench/targets.h"
-#include "bench/weir_contestant.h"
 #include "bench/wire_table.h"
 #include "common/program/command_line.h"
 #include "common/program/exit_codes.h"
@@ -96,135 +88,6 @@ int RunWireTable(WireTableOptions options, const std::vector<std::string>& sizes
   return written.ok() ? kExitOk : Fail(written);
 }
 
-std::string Show(const Target& target, double value) {
-  // Three significant digits, or the whole number.
-  const int decimals = std::abs(value) >= 100 || value == std::floor(value) ? 0
-                       : std::abs(value) >= 10                              ? 1
-                                                                            : 2;
-  char text[64];
-  std::snprintf(
-      text, sizeof text, "%.*f%s", decimals, value,
-      target.unit.empty() || target.unit == "x" ? target.unit.c_str() : (" " + target.unit).c_str());
-  return text;
-}
-
-int RunTargets(const TargetOptions& options, const std::string& json_file) {
-  for (const std::string& row : options.rows) {
-    if (std::find(kTargetRows.begin(), kTargetRows.end(), row) == kTargetRows.end()) {
-      return Fail(absl::InvalidArgumentError(
-          absl::StrCat("--rows: there is no row '", row, "', but ", absl::StrJoin(kTargetRows, ", "))));
-    }
-  }
-  const auto host = ServerHost::Local();
-  if (!host.ok()) return Fail(host.status());
-  const Report report = MeasureTargets(options, host->get());
-
-  json targets = json::array();
-  std::vector<std::string> short_of;
-  std::printf("%-10s %-100s %10s %10s\n", "row", "work", "measured", "bound");
-  for (const Target& target : report.targets) {
-    const std::string bound = (target.at_least ? ">= " : "<= ") + Show(target, target.bound);
-    const std::string value = target.status.ok() ? Show(target, target.value) : "failed";
-    std::printf("%-10s %-100s %10s %10s %s\n", target.row.c_str(), target.work.c_str(), value.c_str(),
-                bound.c_str(), target.met() ? "" : "MISSED");
-    if (!target.status.ok()) std::printf("           %s\n", std::string(target.status.message()).c_str());
-    if (!target.met()) short_of.push_back(absl::StrCat(target.row, " (", value, ", ", bound, ")"));
-    json entry = {{"row", target.row},     {"work", target.work}, {"at_least", target.at_least},
-                  {"bound", target.bound}, {"unit", target.unit}, {"met", target.met()}};
-    if (target.status.ok()) {
-      entry["value"] = target.value;
-      entry["samples"] = target.samples;
-    } else {
-      entry["error"] = std::string(target.status.message());
-    }
-    targets.push_back(std::move(entry));
-  }
-  for (const std::string& why : report.invalid) std::printf("invalid: %s\n", why.c_str());
-  const absl::Status written = WriteJson(json_file, {{"machine", Machine()},
-                                                     {"pairs", options.pairs},
-                                                     {"quick", options.quick},
-                                                     {"valid", report.invalid.empty()},
-                                                     {"invalid", report.invalid},
-                                                     {"targets", targets},
-                                                     {"details", report.details}});
-  if (!written.ok()) return Fail(written);
-  if (!report.invalid.empty()) {
-    std::printf("the run is invalid: %s\n", report.invalid.front().c_str());
-  } else if (!short_of.empty()) {
-    std::printf("short: %s\n", absl::StrJoin(short_of, "; ").c_str());
-  } else {
-    std::printf("all %zu targets are met\n", report.targets.size());
-  }
-  return report.invalid.empty() && short_of.empty() ? kExitOk : 1;
-}
-
-int RunScale(const ScaleOptions& options, const std::string& json_file, const std::string& plot_file) {
-  const std::vector<ScaleRow> rows = MeasureScales(options);
-  json cells = json::array(), targets = json::array();
-  bool good = true;
-  for (const ScaleRow& row : rows) {
-    json cell = row.cell;
-    cell["again"] = row.again;
-    if (row.status.ok()) {
-      cell.update(json(row.result));
-    } else {
-      cell["error"] = std::string(row.status.message());
-      good = false;
-    }
-    cells.push_back(std::move(cell));
-  }
-  std::printf("\n");
-  for (const ScaleTarget& target : JudgeScale(rows)) {
-    std::printf("%-66s %8.3f %-3s %s %g%s\n", target.what.c_str(), target.value, target.unit.c_str(),
-                target.at_least ? ">=" : "<=", target.bound, target.met() ? "" : "  MISSED");
-    good = good && target.met();
-    targets.push_back({{"what", target.what},
-                       {"value", target.value},
-                       {"samples", target.samples},
-                       {"bound", target.bound},
-                       {"at_least", target.at_least},
-                       {"unit", target.unit},
-                       {"met", target.met()}});
-  }
-  absl::Status written =
-      WriteJson(json_file, {{"machine", Machine()}, {"cells", cells}, {"targets", targets}});
-  if (!plot_file.empty()) {
-    std::ofstream plot(plot_file);
-    plot << PlotScale(rows);
-    plot.close();
-    if (!plot)
-      written.Update(absl::InvalidArgumentError(absl::StrCat("--plot=", plot_file, " cannot be written")));
-  }
-  if (!written.ok()) return Fail(written);
-  std::printf("%s\n",
-              good ? "all cells completed, all targets are met" : "a cell failed or a target was missed");
-  return good ? kExitOk : 1;
-}
-
-// Takes turns as another program says: it writes a number of steps as a line, and reads the seconds of each
-// as a line of JSON.
-int TakeTurns(int64_t elements, bool in_place) {
-  Contestant contestant = Weir("weir shared memory", R"({"wire": {"transport": "shared_memory"}})");
-  contestant.elements = elements;
-  contestant.in_place = in_place;
-  const auto host = ServerHost::Local();
-  if (!host.ok()) return Fail(host.status());
-  const auto contest = Contest::Start(contestant, host->get());
-  if (!contest.ok()) return Fail(contest.status());
-  for (std::string line; std::getline(std::cin, line);) {
-    int steps;
-    if (!absl::SimpleAtoi(line, &steps) || steps < 1) {
-      return Fail(absl::InvalidArgumentError(
-          absl::StrCat("standard input: '", line, "' is not a number of steps, at least 1")));
-    }
-    const auto result = (*contest)->Run(steps);
-    if (!result.ok()) return Fail(result.status());
-    std::printf("%s\n", json(result->seconds).dump().c_str());
-    std::fflush(stdout);
-  }
-  return kExitOk;
-}
-
 int Main(int argc, char** argv) {
   CLI::App app("Measures how fast weights and gradients move.", "weir bench");
   app.footer(kWireExamples);
@@ -279,89 +142,8 @@ int Main(int argc, char** argv) {
   wire->add_option("--ps_server", ps_server, "The program ps_server (default: beside this one)")
       ->type_name("FILE");
 
-  CLI::App* targets =
-      app.add_subcommand("targets", "What the data plane is held to, for developers: ./dev bench wire");
-  TargetOptions target_options;
-  targets->group("");  // not in the help
-  targets->add_option("--rows", target_options.rows, absl::StrJoin(kTargetRows, ", "))->delimiter(',');
-  targets->add_option("--pairs", target_options.pairs, "Interleaved pairs")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  targets->add_flag("--quick", target_options.quick,
-                    "Small and short, to see that all works; the numbers mean nothing");
-  targets->add_option("--apply_bench", target_options.apply_bench, "The program tests/bench:apply_bench")
-      ->type_name("FILE");
-  targets
-      ->add_option("--certificates", target_options.certificates,
-                   "Where `weir certs init` has put those of ps:0 and worker:0, for the row tls")
-      ->type_name("DIR");
-  targets->add_option("--json", json_file, "Also writes all numbers there")->type_name("FILE");
-  targets->add_option("--ps_server", ps_server, "The program ps_server (default: beside this one)")
-      ->type_name("FILE");
-
-  CLI::App* scale =
-      app.add_subcommand("scale", "How costs grow with workers, for developers: ./dev bench scale");
-  ScaleOptions scale_options;
-  std::string plot_file;
-  std::vector<std::string> models;
-  for (const ScaleModel& model : kScaleModels) models.emplace_back(model.name);
-  scale->group("");  // not in the help
-  scale->add_option("--models", scale_options.models, absl::StrJoin(models, ", "))
-      ->delimiter(',')
-      ->check(CLI::IsMember(models))
-      ->capture_default_str();
-  scale->add_option("--modes", scale_options.modes, absl::StrJoin(kScaleModes, ", "))
-      ->delimiter(',')
-      ->check(CLI::IsMember(std::vector<std::string>(std::begin(kScaleModes), std::end(kScaleModes))))
-      ->capture_default_str();
-  scale->add_option("--servers", scale_options.servers, "How many, in turn")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
-  scale->add_option("--workers", scale_options.workers, "How many, in turn")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  scale->add_option("--transport", scale_options.transport, "The config's wire.transport")
-      ->check(CLI::IsMember({"auto", "shared_memory", "unix", "tcp"}))
-      ->capture_default_str();
-  scale
-      ->add_option("--pushes", scale_options.pushes,
-                   "Pushes of a cell, over all workers; at least 4 per worker")
-      ->check(CLI::PositiveNumber);
-  scale
-      ->add_option("--limit_seconds", scale_options.limit_seconds,
-                   "How long a job may take to start, to work, and to end")
-      ->check(CLI::Range(1.0, 3600.0))
-      ->capture_default_str();
-  scale
-      ->add_option("--pairs", scale_options.pairs,
-                   absl::StrCat("How often ", kFewWorkers, " and ", kManyWorkers,
-                                " workers take turns in async, to be compared"))
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  scale->add_option("--json", json_file, "Also writes all numbers there")->type_name("FILE");
-  scale->add_option("--plot", plot_file, "Also draws them there, as an SVG")->type_name("FILE");
-  scale->add_option("--ps_server", ps_server, "The program ps_server (default: beside this one)")
-      ->type_name("FILE");
-
-  CLI::App* turns = app.add_subcommand(
-      "turns", "Steps over shared memory, as standard input says, for developers: ./dev bench python");
-  int64_t elements = 25'000'000;
-  bool in_place = false;
-  turns->group("");  // not in the help
-  turns->add_option("--elements", elements, "Of the model, float32")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 34))
-      ->capture_default_str();
-  turns->add_flag("--in_place", in_place, "Gradient and weights are not copied");
-  turns->add_option("--ps_server", ps_server, "The program ps_server (default: beside this one)")
-      ->type_name("FILE");
-
   if (const std::optional<int> exit = ReadCommandLine(app, argc, argv)) return *exit;
   ServerProcess::SetProgram(ps_server);
-  if (scale->parsed()) return RunScale(scale_options, json_file, plot_file);
-  if (turns->parsed()) return TakeTurns(elements, in_place);
-  if (targets->parsed()) return RunTargets(target_options, json_file);
   if (!listen.empty()) return Fail(ServeRemotely(listen));
   if (small) {
     sizes = {"40KB", "400KB", "4MB"};

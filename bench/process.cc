@@ -16,18 +16,14 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "bench/socket_io.h"
 
 namespace weir::bench {
 
-Control::~Control() { close(fd_); }
-
 absl::Status Control::Send(const nlohmann::json& message) {
   const std::string line = message.dump() + "\n";
-  for (size_t sent = 0; sent < line.size();) {
-    const ssize_t n = send(fd_, line.data() + sent, line.size() - sent, MSG_NOSIGNAL);
-    if (n <= 0) return absl::UnavailableError("the other process has gone");
-    sent += n;
-  }
+  if (!bench::Send(fd_.get(), line.data(), line.size()))
+    return absl::UnavailableError("the other process has gone");
   return absl::OkStatus();
 }
 
@@ -40,10 +36,10 @@ absl::StatusOr<nlohmann::json> Control::Receive(std::chrono::steady_clock::time_
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - steady_clock::now());
       wait = static_cast<int>(std::max<int64_t>(0, left.count()));
     }
-    pollfd entry = {fd_, POLLIN, 0};
+    pollfd entry = {fd_.get(), POLLIN, 0};
     if (poll(&entry, 1, wait) == 0) return absl::DeadlineExceededError("the other process takes too long");
     char buffer[65536];
-    const ssize_t n = recv(fd_, buffer, sizeof buffer, 0);
+    const ssize_t n = recv(fd_.get(), buffer, sizeof buffer, 0);
     if (n <= 0) return absl::UnavailableError("the other process has gone");
     received_.append(buffer, n);
   }
@@ -70,12 +66,12 @@ absl::StatusOr<std::unique_ptr<Child>> Child::Fork(const std::function<absl::Sta
   if (pid < 0) return absl::ErrnoToStatus(errno, "fork");
   if (pid > 0) {
     close(ends[1]);
-    return std::unique_ptr<Child>(new Child(pid, ends[0]));
+    return std::unique_ptr<Child>(new Child(pid, UniqueFd(ends[0])));
   }
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);  // the parent had ended before
   close(ends[0]);
-  Control control(ends[1]);
+  Control control{UniqueFd(ends[1])};
   const absl::Status status = body(control);
   if (!status.ok()) (void)control.Send({{"error", std::string(status.message())}});
   std::fflush(nullptr);

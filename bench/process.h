@@ -7,9 +7,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/system/unique_fd.h"
 #include "nlohmann/json.hpp"
 
 namespace weir::bench {
@@ -18,10 +20,7 @@ namespace weir::bench {
 // failed at the other end is a message {"error": "..."}, which Call() returns as a status.
 class Control {
  public:
-  // Takes the descriptor over.
-  explicit Control(int fd) : fd_(fd) {}
-  ~Control();
-  Control(const Control&) = delete;
+  explicit Control(UniqueFd fd) : fd_(std::move(fd)) {}
 
   absl::Status Send(const nlohmann::json& message);
   // DeadlineExceeded if no whole message has come until `deadline`.
@@ -30,7 +29,7 @@ class Control {
   absl::StatusOr<nlohmann::json> Call(const nlohmann::json& message);
 
  private:
-  const int fd_;
+  const UniqueFd fd_;
   std::string received_;
 };
 
@@ -46,7 +45,7 @@ class Child {
   Control& control() { return control_; }
 
  private:
-  Child(pid_t pid, int fd) : pid_(pid), control_(fd) {}
+  Child(pid_t pid, UniqueFd fd) : pid_(pid), control_(std::move(fd)) {}
   const pid_t pid_;
   Control control_;
 };

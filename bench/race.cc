@@ -26,7 +26,8 @@ absl::StatusOr<Turn> TakeTurn(Contest& contest, int steps) {
   const double gigabytes = GigabytesPerStep(contestant) * contestant.clients * (1 + steps);
   turn.client_cpu_per_gb = result.client_cpu_seconds / gigabytes;
   turn.server_cpu_per_gb = result.server_cpu_seconds / gigabytes;
-  turn.faults_per_step = static_cast<double>(result.client_faults + result.server_faults) / (1 + steps);
+  turn.faults_per_step = static_cast<double>(result.faults) / (1 + steps);
+  turn.server_peak_bytes = result.server_peak_bytes;
   return turn;
 }
 

@@ -23,7 +23,8 @@ struct Turn {
   // Per GB of gradients and weights together, as float32.
   double client_cpu_per_gb = 0, server_cpu_per_gb = 0;
   double faults_per_step = 0;
-  std::vector<double> seconds;  // of all steps of all clients
+  int64_t server_peak_bytes = 0;  // of all servers, so far
+  std::vector<double> seconds;    // of all steps of all clients
 
   double cpu_per_gb() const { return client_cpu_per_gb + server_cpu_per_gb; }
 };

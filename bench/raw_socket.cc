@@ -1,6 +1,3 @@
-#include "bench/raw_socket.h"
-
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -16,8 +13,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "bench/contestant.h"
 #include "bench/memory.h"
 #include "bench/socket_io.h"
+#include "common/base/status_macros.h"
+#include "common/net/tcp_listener.h"
 
 namespace weir::bench {
 namespace {
@@ -32,14 +32,12 @@ absl::Status SocketError(const char* what) { return absl::ErrnoToStatus(errno, w
 // at `start` on and round to it. These are the client's first bytes.
 struct Hello {
   int64_t begin, end, start, window;
-  int64_t pull;  // 0: only a byte comes back, after the last window
   char congestion_control[16];
 };
 
 // Called on both ends of a connection.
 void Tune(int fd, const std::string& congestion_control) {
-  const int yes = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  SetNoDelay(fd);
   if (!congestion_control.empty()) {
     setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion_control.data(), congestion_control.size());
   }
@@ -53,16 +51,13 @@ void Tune(int fd, const std::string& congestion_control) {
 
 class RawServer : public StepServer {
  public:
-  RawServer(const Contestant& contestant, int64_t elements, int listener, std::string address)
-      : listener_(listener),
+  RawServer(const Contestant& contestant, int64_t elements, UniqueFd listener, std::string address)
+      : listener_(std::move(listener)),
         address_(std::move(address)),
         parameters_(contestant.optimizer, elements),
         windows_(elements / kUnit + 1) {
     std::thread([this] {
-      while (true) {
-        const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
-        if (fd >= 0) std::thread([this, fd] { Serve(fd); }).detach();
-      }
+      while (true) std::thread([this, fd = Accept(listener_)] { Serve(fd.get()); }).detach();
     }).detach();
   }
   // The server ends with its process.
@@ -76,7 +71,7 @@ class RawServer : public StepServer {
     if (!Receive(fd, &hello, sizeof hello)) return;
     Tune(fd, hello.congestion_control);
     Tensor gradient(hello.window, 0);
-    for (int64_t first = hello.start, done = 0;;) {
+    for (int64_t first = hello.start;;) {
       const int64_t n = std::min(hello.window, hello.end - first);
       if (!Receive(fd, gradient.data(), n * sizeof(float))) return;
       Window& window = windows_[first / kUnit];
@@ -85,10 +80,8 @@ class RawServer : public StepServer {
         std::lock_guard<std::mutex> lock(window.mutex);
         const float* weights = parameters_.Apply(first, n, gradient.data(), window.version);
         window.version = 1 - window.version;
-        if (hello.pull && !Send(fd, weights, n * sizeof(float))) return;
+        if (!Send(fd, weights, n * sizeof(float))) return;
       }
-      done += n;
-      if (!hello.pull && done % (hello.end - hello.begin) == 0 && !Send(fd, "", 1)) return;
       first = first + n == hello.end ? hello.begin : first + n;
     }
   }
@@ -97,21 +90,20 @@ class RawServer : public StepServer {
     std::mutex mutex;
     int version = 0;
   };
-  const int listener_;
+  const UniqueFd listener_;
   const std::string address_;
   const Parameters parameters_;
   std::deque<Window> windows_;  // by first element / kUnit
 };
 
 struct Connection {
-  int fd;
+  UniqueFd fd;
   Hello hello;
   const char* gradient;  // of the server's first element
   char* weights;
   // The progress of this step, in bytes, counted from `start` on.
   int64_t sent = 0, received = 0;
 
-  int64_t to_receive() const { return hello.pull ? bytes() : 1; }
   int64_t bytes() const { return (hello.end - hello.begin) * sizeof(float); }
   // Where the bytes after the first `done` lie, and how many of them are in one piece.
   std::pair<int64_t, int64_t> Piece(int64_t done) const {
@@ -124,11 +116,6 @@ struct Connection {
 class RawClient : public StepClient {
  public:
   explicit RawClient(const Contestant& contestant) : contestant_(contestant), tensors_(contestant.elements) {}
-  ~RawClient() override {
-    for (auto& connections : threads_) {
-      for (Connection& connection : connections) close(connection.fd);
-    }
-  }
 
   absl::Status Connect(int index, const std::vector<std::string>& addresses) {
     for (int thread = 0; thread < contestant_.connections; ++thread) {
@@ -146,15 +133,13 @@ class RawClient : public StepClient {
         // Workers follow one another, and do not start at the same window.
         connection.hello.start = (begin + (end - begin) * index / contestant_.clients) * window;
         connection.hello.window = window;
-        connection.hello.pull = contestant_.pull;
         std::strncpy(connection.hello.congestion_control, contestant_.congestion_control.c_str(), 15);
         connection.gradient = reinterpret_cast<const char*>(tensors_.gradient.data() + first);
         connection.weights = reinterpret_cast<char*>(tensors_.weights.data() + first);
-        const absl::StatusOr<int> fd = Dial(addresses[server]);
-        if (!fd.ok()) return fd.status();
-        connection.fd = *fd;
-        if (!Send(connection.fd, &connection.hello, sizeof connection.hello)) return SocketError("send");
-        connections.push_back(connection);
+        WEIR_ASSIGN_OR_RETURN(connection.fd, Dial(addresses[server]));
+        if (!Send(connection.fd.get(), &connection.hello, sizeof connection.hello))
+          return SocketError("send");
+        connections.push_back(std::move(connection));
       }
       // A small gradient has fewer windows than connections.
       if (!connections.empty()) threads_.push_back(std::move(connections));
@@ -162,7 +147,6 @@ class RawClient : public StepClient {
     return absl::OkStatus();
   }
 
-  absl::Span<const float> weights() const override { return tensors_.weights.values(); }
   absl::Status Step() override {
     std::vector<std::thread> others;
     std::vector<absl::Status> statuses(threads_.size());
@@ -178,15 +162,15 @@ class RawClient : public StepClient {
   }
 
  private:
-  absl::StatusOr<int> Dial(const std::string& address) const {
+  absl::StatusOr<UniqueFd> Dial(const std::string& address) const {
     if (absl::StartsWith(address, kUnix)) {
-      const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
       sockaddr_un to{AF_UNIX, {}};
       const std::string name = address.substr(std::strlen(kUnix));
       std::memcpy(to.sun_path + 1, name.data(), name.size());
       const socklen_t size = offsetof(sockaddr_un, sun_path) + 1 + name.size();
-      Tune(fd, "");
-      if (connect(fd, reinterpret_cast<sockaddr*>(&to), size) != 0) return SocketError("connect");
+      Tune(fd.get(), "");
+      if (connect(fd.get(), reinterpret_cast<sockaddr*>(&to), size) != 0) return SocketError("connect");
       return fd;
     }
     return DialTcp(address, [this](int fd) { Tune(fd, contestant_.congestion_control); });
@@ -202,20 +186,20 @@ class RawClient : public StepClient {
         Connection& c = connections[i];
         const int64_t flight =
             contestant_.windows_in_flight * c.hello.window * static_cast<int64_t>(sizeof(float));
-        const int64_t allowed = c.hello.pull ? std::min(c.bytes(), c.received + flight) : c.bytes();
-        polls[i] = {c.fd, POLLIN, 0};
+        const int64_t allowed = std::min(c.bytes(), c.received + flight);
+        polls[i] = {c.fd.get(), POLLIN, 0};
         if (c.sent < allowed) {
           const auto [at, piece] = c.Piece(c.sent);
-          const ssize_t n =
-              send(c.fd, c.gradient + at, std::min(piece, allowed - c.sent), MSG_DONTWAIT | MSG_NOSIGNAL);
+          const ssize_t n = send(c.fd.get(), c.gradient + at, std::min(piece, allowed - c.sent),
+                                 MSG_DONTWAIT | MSG_NOSIGNAL);
           if (n < 0 && errno != EAGAIN) return SocketError("send");
           if (n > 0) c.sent += n, moved = true;
           if (n < 0) polls[i].events |= POLLOUT;
         }
-        if (c.received < c.to_receive()) {
+        if (c.received < c.bytes()) {
           done = false;
           const auto [at, piece] = c.Piece(c.received);
-          const ssize_t n = recv(c.fd, c.weights + at, std::min(piece, c.to_receive()), MSG_DONTWAIT);
+          const ssize_t n = recv(c.fd.get(), c.weights + at, std::min(piece, c.bytes()), MSG_DONTWAIT);
           if (n == 0) return absl::UnavailableError("the server closed the connection");
           if (n < 0 && errno != EAGAIN) return SocketError("recv");
           if (n > 0) c.received += n, moved = true;
@@ -233,51 +217,36 @@ class RawClient : public StepClient {
   std::vector<std::vector<Connection>> threads_;  // each thread has a connection to every server
 };
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<StepServer>> StartRawServer(const Contestant& contestant, int index,
-                                                           const std::string& host) {
+absl::StatusOr<std::unique_ptr<StepServer>> StartServer(const Contestant& contestant, int index,
+                                                        const std::string& host) {
   const auto [first, last] = PartOf(contestant.elements, index, contestant.servers);
-  sockaddr_storage bound{};
-  socklen_t size = sizeof bound;
-  int listener;
-  if (contestant.transport == "unix") {
-    listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    // The kernel chooses an abstract name.
-    const sockaddr_un any{AF_UNIX, {}};
-    if (bind(listener, reinterpret_cast<const sockaddr*>(&any), sizeof any.sun_family) != 0)
-      return SocketError("bind");
-  } else {
-    addrinfo hints{}, *found = nullptr;
-    hints.ai_socktype = SOCK_STREAM;
-    hints.ai_flags = AI_PASSIVE;
-    if (getaddrinfo(host.c_str(), "0", &hints, &found) != 0) {
-      return absl::NotFoundError(absl::StrCat(host, " does not resolve"));
-    }
-    listener = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const int rc = bind(listener, found->ai_addr, found->ai_addrlen);
-    freeaddrinfo(found);
-    if (rc != 0) return SocketError("bind");
+  if (contestant.transport != "unix") {
+    WEIR_ASSIGN_OR_RETURN(UniqueFd listener, ListenTcp(host, 0));
+    const std::string address = absl::StrCat(host, ":", PortOf(listener));
+    return std::make_unique<RawServer>(contestant, last - first, std::move(listener), address);
   }
-  if (listen(listener, 64) != 0) return SocketError("listen");
-  getsockname(listener, reinterpret_cast<sockaddr*>(&bound), &size);
-  std::string address;
-  if (contestant.transport == "unix") {
-    const auto* name = reinterpret_cast<const sockaddr_un*>(&bound);
-    address = kUnix + std::string(name->sun_path + 1, size - offsetof(sockaddr_un, sun_path) - 1);
-  } else {
-    // The port lies at the same place for IPv4 and IPv6.
-    address = absl::StrCat(host, ":", ntohs(reinterpret_cast<const sockaddr_in*>(&bound)->sin_port));
-  }
-  return std::make_unique<RawServer>(contestant, last - first, listener, address);
+  UniqueFd listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  // The kernel chooses an abstract name.
+  sockaddr_un name{AF_UNIX, {}};
+  socklen_t size = sizeof name;
+  auto* const address = reinterpret_cast<sockaddr*>(&name);
+  if (bind(listener.get(), address, sizeof name.sun_family) != 0) return SocketError("bind");
+  if (listen(listener.get(), 64) != 0) return SocketError("listen");
+  getsockname(listener.get(), address, &size);
+  return std::make_unique<RawServer>(
+      contestant, last - first, std::move(listener),
+      kUnix + std::string(name.sun_path + 1, size - offsetof(sockaddr_un, sun_path) - 1));
 }
 
-absl::StatusOr<std::unique_ptr<StepClient>> ConnectRawClient(const Contestant& contestant, int index,
-                                                             const std::vector<std::string>& addresses) {
+absl::StatusOr<std::unique_ptr<StepClient>> ConnectClient(const Contestant& contestant, int index,
+                                                          const std::vector<std::string>& addresses) {
   auto client = std::make_unique<RawClient>(contestant);
-  const absl::Status status = client->Connect(index, addresses);
-  if (!status.ok()) return status;
+  WEIR_RETURN_IF_ERROR(client->Connect(index, addresses));
   return client;
 }
+
+}  // namespace
+
+Kind RawSockets() { return {StartServer, ConnectClient}; }
 
 }  // namespace weir::bench

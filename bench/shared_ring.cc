@@ -1,5 +1,3 @@
-#include "bench/shared_ring.h"
-
 #include <fcntl.h>
 #include <immintrin.h>
 #include <linux/futex.h>
@@ -14,6 +12,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "bench/contestant.h"
 #include "bench/memory.h"
 
 namespace weir::bench {
@@ -118,7 +117,6 @@ class RingClient : public StepClient {
   RingClient(const Contestant& contestant, int fd)
       : layout_(contestant), segment_(layout_, fd), tensors_(contestant.elements) {}
 
-  absl::Span<const float> weights() const override { return tensors_.weights.values(); }
   absl::Status Step() override {
     Ring& ring = *segment_.ring();
     const uint32_t begin = filled_, end = begin + layout_.per_step;
@@ -150,20 +148,23 @@ class RingClient : public StepClient {
   uint32_t filled_ = 0;  // slots, as the ring counts them
 };
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<StepServer>> StartRingServer(const Contestant& contestant) {
+absl::StatusOr<std::unique_ptr<StepServer>> StartServer(const Contestant& contestant, int,
+                                                        const std::string&) {
   const int fd = memfd_create("weir_bench", 0);
   if (fd < 0 || ftruncate(fd, Layout(contestant).bytes()) != 0)
     return absl::ErrnoToStatus(errno, "memfd_create");
   return std::make_unique<RingServer>(contestant, fd);
 }
 
-absl::StatusOr<std::unique_ptr<StepClient>> ConnectRingClient(const Contestant& contestant,
-                                                              const std::string& address) {
-  const int fd = open(address.c_str(), O_RDWR | O_CLOEXEC);
-  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("open ", address));
+absl::StatusOr<std::unique_ptr<StepClient>> ConnectClient(const Contestant& contestant, int,
+                                                          const std::vector<std::string>& addresses) {
+  const int fd = open(addresses[0].c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("open ", addresses[0]));
   return std::make_unique<RingClient>(contestant, fd);
 }
+
+}  // namespace
+
+Kind SharedRing() { return {StartServer, ConnectClient}; }
 
 }  // namespace weir::bench

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/system/unique_fd.h"
 
 namespace weir::bench {
 
@@ -12,7 +13,11 @@ namespace weir::bench {
 bool Receive(int fd, void* to, size_t bytes);
 bool Send(int fd, const void* from, size_t bytes);
 
+void SetNoDelay(int fd);
+
 // Connects to "host:port". `tune` sees the socket before.
-absl::StatusOr<int> DialTcp(const std::string& address, const std::function<void(int)>& tune);
+absl::StatusOr<UniqueFd> DialTcp(const std::string& address, const std::function<void(int)>& tune);
+// Waits for the next connection of a listener, which may be non-blocking.
+UniqueFd Accept(const UniqueFd& listener);
 
 }  // namespace weir::bench

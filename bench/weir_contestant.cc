@@ -78,15 +78,6 @@ class WeirClient : public StepClient {
     return absl::OkStatus();
   }
 
-  absl::Span<const float> weights() const override {
-    if (!in_place_) return tensors_.weights.values();
-    if (const float* all = view_.contiguous(0)) return absl::MakeConstSpan(all, weights_[0].values.size());
-    // The weights lie on several servers. Copied for callers that want them in one piece, which is no part of
-    // a step.
-    float* to = weights_[0].values.data();
-    for (absl::Span<const float> piece : view_.pieces(0)) to = std::copy(piece.begin(), piece.end(), to);
-    return weights_[0].values;
-  }
   absl::Status Step() override {
     if (in_place_) {
       WEIR_ASSIGN_OR_RETURN(PushPullView result, client_->PushPullInPlace(*work_, base_, gradient_).Take());
@@ -100,7 +91,6 @@ class WeirClient : public StepClient {
     base_ = result->pull;
     return Finish(result->push);
   }
-  uint64_t version() const override { return base_.versions[0]; }
 
  private:
   absl::Status Finish(const PushResult& push) {

@@ -1,8 +1,17 @@
 #include "bench/wire_table.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <cstring>
+#include <thread>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -13,8 +22,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "bench/memory.h"
 #include "bench/race.h"
-#include "bench/sweep.h"
 #include "bench/weir_contestant.h"
 #include "common/base/status_macros.h"
 
@@ -22,6 +31,95 @@ namespace weir::bench {
 namespace {
 
 using nlohmann::json;
+
+// A raw socket loop's settings, and the time of a step with them.
+struct RawSetting {
+  int64_t window_bytes = 0;
+  int connections = 1;
+  std::string congestion_control;  // "": the system's own
+  double step_seconds = 0;
+  double refined_step_seconds = 0;  // 0: not among the best, which are measured again
+};
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RawSetting, window_bytes, connections, congestion_control, step_seconds,
+                                   refined_step_seconds)
+
+struct SweepResult {
+  std::vector<RawSetting> tried;
+  RawSetting best;
+};
+
+// The congestion controls for this process's user: "" (the system's), then those of cubic, reno and bbr that
+// TCP_CONGESTION takes.
+std::vector<std::string> CongestionControls() {
+  std::vector<std::string> usable = {""};
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  char own[16] = "";
+  socklen_t size = sizeof own;
+  getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, own, &size);
+  for (const char* name : {"cubic", "reno", "bbr"}) {
+    if (std::strcmp(name, own) == 0) continue;
+    if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, std::strlen(name)) == 0) usable.push_back(name);
+  }
+  close(fd);
+  return usable;
+}
+
+Contestant WithSetting(Contestant raw, const RawSetting& setting) {
+  raw.window_bytes = setting.window_bytes;
+  raw.connections = setting.connections;
+  raw.congestion_control = setting.congestion_control;
+  return raw;
+}
+
+// Finds the setting with which `raw`, a contestant of that kind, is fastest: tries windows x connections x
+// congestion controls, then the best few again, in turns of about this many seconds.
+absl::StatusOr<SweepResult> Sweep(const Contestant& raw, double turn_seconds, ServerHost* host) {
+  SweepResult result;
+  // Each connection has a thread at both ends.
+  const unsigned most_connections = std::clamp(std::thread::hardware_concurrency() / 2, 2u, 8u);
+  for (const std::string& control : CongestionControls()) {
+    for (unsigned connections = 1; connections <= most_connections; connections *= 2) {
+      for (int64_t window_kib : {128, 256, 512, 1024, 2048, 4096}) {
+        result.tried.push_back({window_kib << 10, static_cast<int>(connections), control});
+      }
+    }
+  }
+  for (RawSetting& setting : result.tried) {
+    const Track track = Race({WithSetting(raw, setting)}, {2, turn_seconds, 3}, host)[0];
+    WEIR_RETURN_IF_ERROR(track.status);
+    setting.step_seconds = track.StepQuantile(0.25);
+  }
+  std::sort(result.tried.begin(), result.tried.end(),
+            [](const RawSetting& a, const RawSetting& b) { return a.step_seconds < b.step_seconds; });
+  std::vector<Contestant> finalists;
+  for (size_t i = 0; i < result.tried.size() && i < 4; ++i) {
+    finalists.push_back(WithSetting(raw, result.tried[i]));
+  }
+  const std::vector<Track> tracks = Race(finalists, {7, 1.5 * turn_seconds, 3}, host);
+  for (size_t i = 0; i < tracks.size(); ++i) {
+    WEIR_RETURN_IF_ERROR(tracks[i].status);
+    result.tried[i].refined_step_seconds = tracks[i].step_seconds();
+  }
+  result.best = *std::min_element(result.tried.begin(), result.tried.begin() + tracks.size(),
+                                  [](const RawSetting& a, const RawSetting& b) {
+                                    return a.refined_step_seconds < b.refined_step_seconds;
+                                  });
+  return result;
+}
+
+// GB/s of one thread's memcpy of 64 MB.
+double MemcpySpeed() {
+  constexpr int64_t kElements = 16 << 20;
+  const Tensor from(kElements, 1);
+  Tensor to(kElements, 0);
+  std::vector<double> seconds;
+  for (int i = 0; i < 15; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    std::memcpy(to.data(), from.data(), from.bytes());
+    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return static_cast<double>(from.bytes()) * 1e-9 / Median(seconds);
+}
 
 // The contestant that all others are compared with.
 const char kLimit[] = "raw tcp";
@@ -104,6 +202,8 @@ json Cell(const Track& track, const Track& limit) {
   cell["p99_seconds"] = track.StepQuantile(0.99);
   cell["client_cpu_seconds_per_gb"] = track.MedianOf([](const Turn& t) { return t.client_cpu_per_gb; });
   cell["server_cpu_seconds_per_gb"] = track.MedianOf([](const Turn& t) { return t.server_cpu_per_gb; });
+  cell["faults_per_step"] = track.MedianOf([](const Turn& t) { return t.faults_per_step; });
+  cell["server_peak_bytes"] = track.turns.back().server_peak_bytes;
   if (limit.status.ok()) cell["of_limit"] = Median(Ratios(limit, track, StepSeconds));
   return cell;
 }
@@ -123,10 +223,11 @@ void PrintCell(const json& cell) {
   if (cell.contains("error")) {
     std::printf("%s\n", cell["error"].get<std::string>().c_str());
   } else {
-    std::printf("%8.3f %9.3f %9.3f %11.4f %11.4f ", cell["gb_per_second"].get<double>(),
+    std::printf("%8.3f %9.3f %9.3f %11.4f %11.4f %7.0f %9.0f ", cell["gb_per_second"].get<double>(),
                 cell["p50_seconds"].get<double>() * 1e3, cell["p99_seconds"].get<double>() * 1e3,
                 cell["client_cpu_seconds_per_gb"].get<double>(),
-                cell["server_cpu_seconds_per_gb"].get<double>());
+                cell["server_cpu_seconds_per_gb"].get<double>(), cell["faults_per_step"].get<double>(),
+                1e-6 * cell["server_peak_bytes"].get<double>());
     const std::string of_limit =
         cell.contains("of_limit") ? absl::StrFormat("%.2f", cell["of_limit"].get<double>()) : "";
     std::printf("%8s\n", of_limit.c_str());
@@ -191,8 +292,8 @@ absl::StatusOr<json> PrintWireTable(const WireTableOptions& options, ServerHost*
   }
   json result = {{"memcpy_gb_per_second", MemcpySpeed()},
                  {"sweep", {{"tried", sweep.tried}, {"used", sweep.best}}}};
-  std::printf("%8s %6s %-9s %-25s %8s %9s %9s %11s %11s %8s\n", "size", "layout", "optimizer", "", "GB/s",
-              "p50 ms", "p99 ms", "client s/GB", "server s/GB", "of limit");
+  std::printf("%8s %6s %-9s %-25s %8s %9s %9s %11s %11s %7s %9s %8s\n", "size", "layout", "optimizer", "",
+              "GB/s", "p50 ms", "p99 ms", "client s/GB", "server s/GB", "faults", "server MB", "of limit");
   json& cells = result["cells"] = json::array();
   const size_t races = options.sizes.size() * options.layouts.size() * options.optimizers.size();
   size_t done = 0;

@@ -3,12 +3,8 @@
 #include <optional>
 
 #include "CLI/CLI.hpp"
-#include "cli/command_line/about_commands.h"
-#include "cli/command_line/checkpoint_commands.h"
-#include "cli/command_line/commands.h"
-#include "cli/command_line/job_commands.h"
-#include "cli/command_line/setup_commands.h"
-#include "cli/command_line/up_command.h"
+#include "cli/commands/commands.h"
+#include "cli/commands/up.h"
 #include "common/program/command_line.h"
 
 namespace weir {

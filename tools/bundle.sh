@@ -17,7 +17,7 @@ case ${1:-} in
   --gpu)
     shift
     bundle+=-gpu
-    programs+=(worker/bench/step_bench worker/bench/exchange_bench tests/worker/compute/compute_backend_test)
+    programs+=(tests/worker/bench/step_bench tests/worker/bench/exchange_bench tests/worker/compute/compute_backend_test)
     cuda=$(dirname "$(dirname "$(command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")")")
     for library in libcublas.so.13 libcublasLt.so.13; do
       [[ -e $cuda/lib64/$library ]] || { echo "bundle: --gpu needs $library, which is not in $cuda/lib64" >&2; exit 1; }

@@ -33,8 +33,8 @@ program() {
   echo "gpu-check: there is no program $1 in $root/bin or $root/bazel-bin/$2" >&2
   return 1
 }
-weir=$(program weir cli) && worker=$(program worker worker) && step_bench=$(program step_bench worker/bench) &&
-  exchange_bench=$(program exchange_bench worker/bench) &&
+weir=$(program weir cli) && worker=$(program worker worker) && step_bench=$(program step_bench tests/worker/bench) &&
+  exchange_bench=$(program exchange_bench tests/worker/bench) &&
   conformance=$(program compute_backend_test tests/worker/compute) || exit 1
 
 work=$(mktemp -d)

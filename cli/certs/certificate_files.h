@@ -1,13 +1,44 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/rpc/identity.h"
 
 namespace weir {
+
+// A development CA: makes certificates for the processes of a job (ECDSA P-256, SHA-256). Not thread-safe.
+class CertificateAuthority {
+ public:
+  struct Validity {
+    absl::Time from, to;
+  };
+  // PEM.
+  struct Pair {
+    std::string certificate, key;
+  };
+
+  // A new CA with a key of its own. Internal: OpenSSL failed.
+  static absl::StatusOr<CertificateAuthority> Create(const std::string& name, const Validity& validity);
+  CertificateAuthority(CertificateAuthority&&) noexcept;
+  ~CertificateAuthority();
+
+  // The CA itself.
+  absl::StatusOr<Pair> Self() const;
+  // A new key, and a certificate for it that names this identity as URI and as DNS name, for both ends of a
+  // connection.
+  absl::StatusOr<Pair> Issue(const Identity& identity, const Validity& validity) const;
+
+ private:
+  struct State;
+  explicit CertificateAuthority(std::unique_ptr<State> state);
+
+  std::unique_ptr<State> state_;
+};
 
 // Makes a new CA, and with it a certificate and a key for each of the identities, in a folder that must be
 // new or empty: ca.pem, ca.key, and the files of TlsFilesIn(). Keys are for this user alone.

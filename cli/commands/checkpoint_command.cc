@@ -1,15 +1,19 @@
-#include "cli/commands/checkpoint_command.h"
-
+// `weir checkpoint take`, `list` and `verify`, `weir export`, and `weir replay`: work with checkpoints from
+// outside the job.
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "cli/commands/commands.h"
+#include "cli/commands/coordinator_address.h"
 #include "cli/commands/grpc_status_client.h"
 #include "cli/commands/open_checkpoint.h"
+#include "cli/local_cluster/installation.h"
 #include "cli/report/format.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_reader.h"
@@ -24,12 +28,9 @@ namespace {
 // Writing may take as long as the disk does; the coordinator says when it has failed.
 constexpr absl::Duration kTakeDeadline = absl::Minutes(30);
 
-int Refuse(int exit_code, absl::string_view message) {
-  std::fprintf(stderr, "error: %s\n", Printable(message).c_str());
-  return exit_code;
+int RefuseFor(const absl::Status& status) {
+  return Refuse(CheckpointExitCode(status), Printable(status.message()));
 }
-
-int Refuse(const absl::Status& status) { return Refuse(CheckpointExitCode(status), status.message()); }
 
 void Print(absl::string_view line) {
   std::printf("%s\n", Printable(line).c_str());
@@ -52,31 +53,29 @@ std::string DescribeTables(const CheckpointReader& reader) {
   return absl::StrCat(tables, tables == 1 ? " table with " : " tables with ", FormatCount(rows), " rows");
 }
 
-}  // namespace
-
 int RunCheckpointTake(const ClusterFlags& cluster) {
   const absl::StatusOr<std::string> address = CoordinatorAddress(cluster);
   if (!address.ok()) {
     return Refuse(absl::IsInvalidArgument(address.status()) ? kExitUsage : kExitConfig,
-                  address.status().message());
+                  Printable(address.status().message()));
   }
   const absl::StatusOr<JobToken> token = JobToken::ReadIfGiven(cluster.token_file);
-  if (!token.ok()) return Refuse(token.status());
+  if (!token.ok()) return RefuseFor(token.status());
   const auto tls = Tls::ReadIfGiven(cluster.tls);
-  if (!tls.ok()) return Refuse(tls.status());
+  if (!tls.ok()) return RefuseFor(tls.status());
   StatusClient client(*address, *token, *tls);
   // A short call shows whether a coordinator answers at all; the checkpoint takes its time.
   const auto status = client.Get(absl::Seconds(5));
   if (!status.ok()) {
     const Refusal refusal = ExplainNoAnswer(*address, status.status(), tls->get());
-    return Refuse(refusal.exit_code, refusal.message);
+    return Refuse(refusal.exit_code, Printable(refusal.message));
   }
   const auto taken = client.TakeCheckpoint(kTakeDeadline);
   if (!taken.ok()) {
     const bool refused =
         absl::IsFailedPrecondition(taken.status()) || absl::IsPermissionDenied(taken.status());
     return Refuse(refused ? kExitConfig : kExitPeerLost,
-                  absl::StrCat("no checkpoint: ", taken.status().message()));
+                  absl::StrCat("no checkpoint: ", Printable(taken.status().message())));
   }
   Print(absl::StrCat(taken->directory(), "  (step ", FormatCount(taken->step()), ")"));
   return kExitOk;
@@ -85,8 +84,9 @@ int RunCheckpointTake(const ClusterFlags& cluster) {
 int RunCheckpointList(const std::string& directory) {
   FileSystem& files = AnyStorage();
   const auto entries = FindCheckpoints(files, directory);
-  if (!entries.ok()) return Refuse(entries.status());
-  if (entries->empty()) return Refuse(kExitConfig, absl::StrCat(directory, ": no checkpoints are there"));
+  if (!entries.ok()) return RefuseFor(entries.status());
+  if (entries->empty())
+    return Refuse(kExitConfig, absl::StrCat(Printable(directory), ": no checkpoints are there"));
   // The newest manifest says which is the best; damaged ones say nothing.
   std::optional<v1::BestEpoch> best;
   if (const auto newest = LatestComplete(files, directory);
@@ -110,7 +110,7 @@ int RunCheckpointList(const std::string& directory) {
     const auto found = ResolveCheckpoint(files, entry.folder);
     // That a store cannot be read now says nothing about the checkpoint.
     if (absl::IsUnavailable(found.status()) || absl::IsPermissionDenied(found.status())) {
-      return Refuse(found.status());
+      return RefuseFor(found.status());
     }
     if (!found.ok()) {
       const char* const state = absl::IsUnimplemented(found.status()) ? "newer: " : "damaged: ";
@@ -135,8 +135,8 @@ int RunCheckpointList(const std::string& directory) {
 int RunCheckpointVerify(const std::string& path) {
   std::string folder;
   const auto reader = OpenCheckpoint(path, &folder);
-  if (!reader.ok()) return Refuse(reader.status());
-  if (const absl::Status status = reader->Verify(); !status.ok()) return Refuse(status);
+  if (!reader.ok()) return RefuseFor(reader.status());
+  if (const absl::Status status = reader->Verify(); !status.ok()) return RefuseFor(status);
   const v1::CheckpointManifest& manifest = reader->manifest();
   const size_t count = CountFiles(manifest);
   const std::string tables = DescribeTables(*reader);
@@ -152,22 +152,86 @@ int RunCheckpointVerify(const std::string& path) {
 int RunExport(const std::string& path, const std::string& out, const std::string& with) {
   std::string folder;
   auto reader = OpenCheckpoint(path, &folder);
-  if (!reader.ok()) return Refuse(reader.status());
+  if (!reader.ok()) return RefuseFor(reader.status());
   absl::StatusOr<size_t> added = reader->Export(out, with);
   // OUT's folder may be what is missing.
   const bool damaged = IsDamage(added.status()) && !reader->Verify().ok();
   if (damaged && IsFolderOfCheckpoints(AnyStorage(), path)) {
     std::fprintf(stderr, "warning: passed over: %s\n", Printable(added.status().message()).c_str());
     reader = OpenWholeBefore(path, reader->manifest().step(), &folder);
-    if (!reader.ok()) return Refuse(reader.status());
+    if (!reader.ok()) return RefuseFor(reader.status());
     added = reader->Export(out, with);
   }
-  if (!added.ok()) return Refuse(added.status());
+  if (!added.ok()) return RefuseFor(added.status());
   const std::string tables = DescribeTables(*reader);
   Print(absl::StrCat(out, ": ", reader->manifest().model().tensors_size(), " tensors",
                      tables.empty() ? "" : " and ", tables, " of ", folder,
                      with.empty() ? "" : absl::StrCat(", and ", *added, " of ", with)));
   return kExitOk;
+}
+
+constexpr const char* kCheckpointExamples = R"(Examples:
+  weir checkpoint take --address=127.0.0.1:2222
+  weir checkpoint list runs/digits
+  weir checkpoint verify runs/digits/step-00001200)";
+
+constexpr const char* kExportExamples = R"(Examples:
+  weir export runs/digits digits.safetensors
+  weir export runs/model model.safetensors --with=initial.safetensors)";
+
+constexpr const char* kReplayExamples = R"(Examples:
+  weir replay runs/digits)";
+
+}  // namespace
+
+void AddCheckpointCommands(Commands& commands) {
+  CLI::App* group =
+      commands.AddGroup("checkpoint", "Takes, lists and verifies checkpoints", kCheckpointExamples);
+
+  const auto cluster = std::make_shared<ClusterFlags>();
+  CLI::App* take =
+      group->add_subcommand("take", "Makes a running job take a checkpoint now, and waits for it");
+  AddCluster(take, cluster.get());
+  commands.OnRun(take, [cluster] { return RunCheckpointTake(*cluster); });
+
+  const auto path = std::make_shared<std::string>();
+  CLI::App* list = group->add_subcommand("list", "Lists those in a folder");
+  AddCheckpoint(list, path.get(), "The folder (checkpoint.directory)");
+  commands.OnRun(list, [path] { return RunCheckpointList(*path); });
+
+  CLI::App* verify =
+      group->add_subcommand("verify", "Checks all bytes of a checkpoint against its checksums");
+  AddCheckpoint(verify, path.get(), kOneCheckpoint);
+  commands.OnRun(verify, [path] { return RunCheckpointVerify(*path); });
+}
+
+void AddExportCommand(Commands& commands) {
+  struct Options {
+    std::string checkpoint, out, with;
+  };
+  const auto options = std::make_shared<Options>();
+  CLI::App* command =
+      commands.Add("export", "Writes the weights of a checkpoint into one safetensors file", kExportExamples);
+  AddCheckpoint(command, &options->checkpoint, kOneCheckpoint);
+  command->add_option("out", options->out, "The file to write")->type_name("FILE")->required();
+  command
+      ->add_option(
+          "--with", options->with,
+          "A safetensors file of the program's model, whose tensors are added where the checkpoint has "
+          "none of the name: frozen parameters and constants")
+      ->type_name("FILE");
+  commands.OnRun(command, [options] { return RunExport(options->checkpoint, options->out, options->with); });
+}
+
+void AddReplayCommand(Commands& commands) {
+  const auto path = std::make_shared<std::string>();
+  CLI::App* command = commands.Add(
+      "replay", "Makes the weights of a bounded or async job again from its logs, and prints their SHA-256",
+      kReplayExamples);
+  AddCheckpoint(command, path.get(), "The job's folder of checkpoints (checkpoint.directory)");
+  commands.OnRun(command, [command, path] {
+    return BecomeProgram("ps_server", "ps_server", {"--replay", *path}, command->help());
+  });
 }
 
 }  // namespace weir

@@ -3,16 +3,19 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "cli/commands/start.h"
+#include "cli/commands/commands.h"
+#include "cli/commands/job_plan.h"
 #include "cli/config/checkpoints.h"
 #include "cli/config/job_config_fields.h"
 #include "cli/config/job_sizes.h"
 #include "cli/config/server_memory.h"
-#include "cli/local_cluster/other_program.h"
+#include "cli/local_cluster/installation.h"
 #include "common/base/status_macros.h"
+#include "common/config/dns_cluster.h"
 #include "common/config/job_config.h"
 #include "common/config/server_memory.h"
 #include "common/program/exit_codes.h"
@@ -106,6 +109,39 @@ int RunConfigShow(const std::string& path, const std::vector<std::string>& overr
     }
     std::fprintf(stderr, "%s\n", DescribeCheckpoints(config).c_str());
   });
+}
+
+constexpr const char* kConfigExamples = R"(Examples:
+  weir config check configs/digits.json
+  weir config show configs/digits.json --set train.epochs=3
+  weir config fields)";
+
+void AddConfigCommands(Commands& commands) {
+  const auto options = std::make_shared<UpOptions>();
+  CLI::App* group = commands.AddGroup("config", "Looks at a job config without running it", kConfigExamples);
+  CLI::App* check = group->add_subcommand("check", "Says what is wrong with it");
+  CLI::App* show = group->add_subcommand("show", "Prints it with all defaults");
+  CLI::App* fields = group->add_subcommand(
+      "fields", "Prints all fields that a config may have, with types, defaults, limits and meanings");
+  for (CLI::App* command : {check, show}) {
+    AddConfigFile(command, &options->config);
+    AddOverrides(command, &options->overrides);
+    command->add_option("--ps", options->ps, "Servers, for a server's memory")
+        ->check(CLI::Range(1, kMostTasks))
+        ->capture_default_str();
+    command
+        ->add_option("--workers", options->workers, "Workers (default: the config's cluster.workers, or 1)")
+        ->check(CLI::Range(1, kMostTasks));
+  }
+  commands.OnRun(check, [options] {
+    return RunConfigCheck(*options, {FindProgram("ps_server", "ps_server"), FindProgram("worker", "worker")});
+  });
+  commands.OnRun(show, [options] {
+    std::optional<uint32_t> workers;
+    if (options->workers.has_value()) workers = static_cast<uint32_t>(*options->workers);
+    return RunConfigShow(options->config, options->overrides, static_cast<uint32_t>(options->ps), workers);
+  });
+  commands.OnRun(fields, RunConfigFields);
 }
 
 }  // namespace weir

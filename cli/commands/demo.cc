@@ -1,10 +1,14 @@
-#include "cli/commands/demo.h"
-
+// `weir demo`: one small job in each of the three modes, with 2 servers and 4 workers, as one table.
+#include <cstdint>
 #include <cstdio>
 #include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "cli/commands/commands.h"
 #include "cli/commands/up.h"
 #include "cli/local_cluster/installation.h"
 #include "cli/local_cluster/interrupts.h"
@@ -15,6 +19,17 @@
 
 namespace weir {
 namespace {
+
+// `weir demo`: one small job in each of the three modes, with 2 servers and 4 workers, as one table.
+struct DemoOptions {
+  uint64_t seed = 1;
+  int seeds = 1;                       // runs seed, seed + 1, ...
+  std::string config;                  // "": configs/digits.json
+  std::vector<std::string> overrides;  // as in UpOptions
+  std::string device = "auto";         // as in UpOptions
+  std::string bin_dir;
+  bool verbose = false;
+};
 
 constexpr int kServers = 2;
 constexpr int kWorkers = 4;
@@ -37,8 +52,6 @@ std::vector<std::string> Row(uint64_t seed, const JobSummary& s) {
           absl::StrCat(s.version_staleness_p50, "/", s.version_staleness_max),
           absl::StrCat(s.lead_p50, "/", s.lead_max)};
 }
-
-}  // namespace
 
 int RunDemo(const DemoOptions& options) {
   Interrupts interrupts;
@@ -83,6 +96,32 @@ int RunDemo(const DemoOptions& options) {
   }
   std::fflush(stdout);
   return exit_code;
+}
+
+constexpr const char* kDemoExamples = R"(Examples:
+  weir demo
+  weir demo --seed=1 --seeds=5)";
+
+}  // namespace
+
+void AddDemoCommand(Commands& commands) {
+  const auto options = std::make_shared<DemoOptions>();
+  CLI::App* command = commands.Add(
+      "demo", "Trains digits with 2 servers and 4 workers in each of the three modes", kDemoExamples);
+  command->add_option("--seed", options->seed, "The first seed")->check(WholeNumber())->capture_default_str();
+  command->add_option("--seeds", options->seeds, "How many seeds, one after another")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("--config", options->config, "Another job (default: configs/digits.json)")
+      ->type_name("FILE");
+  AddDevice(command, &options->device);
+  AddOverrides(command, &options->overrides);
+  command
+      ->add_option("--bin_dir", options->bin_dir,
+                   "Where ps_server and worker are (default: beside this program)")
+      ->type_name("DIR");
+  command->add_flag("--verbose", options->verbose, "Shows all lines of all tasks");
+  commands.OnRun(command, [options] { return RunDemo(*options); });
 }
 
 }  // namespace weir

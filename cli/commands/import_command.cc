@@ -17,6 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cli/commands/commands.h"
 #include "cli/report/format.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
@@ -345,6 +346,26 @@ int RunImport(const ImportOptions& options) {
                                              ", for checkpoint.init_from"))
                           .c_str());
   return kExitOk;
+}
+
+constexpr const char* kImportExamples = R"(Examples:
+  weir import digits.safetensors pretrained
+  weir import model.safetensors pretrained --like=runs/model)";
+
+void AddImportCommand(Commands& commands) {
+  const auto options = std::make_shared<ImportOptions>();
+  CLI::App* command = commands.Add(
+      "import", "Makes a safetensors file initial weights, for checkpoint.init_from", kImportExamples);
+  command->add_option("file", options->file, "The safetensors file")->type_name("FILE")->required();
+  command->add_option("directory", options->directory, "The folder to write, new or without initial weights")
+      ->type_name("DIR")
+      ->required();
+  command
+      ->add_option("--like", options->like,
+                   "A checkpoint of the same model: its order of tensors, and which are running statistics "
+                   "(default: the order in the file, and PyTorch's names)")
+      ->type_name("DIR");
+  commands.OnRun(command, [options] { return RunImport(*options); });
 }
 
 }  // namespace weir

@@ -14,7 +14,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "cli/commands/grpc_status_client.h"
-#include "cli/report/digest_time.h"
 #include "cli/report/format.h"
 #include "cli/report/status_text.h"
 #include "common/program/exit_codes.h"

@@ -1,27 +1,45 @@
-#include "cli/commands/manifest_command.h"
-
+// `weir manifest`: the manifests that run a job on Kubernetes.
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <memory>
+#include <optional>
+#include <string>
 #include <system_error>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cli/commands/commands.h"
 #include "cli/config/job_sizes.h"
 #include "cli/manifest/cluster_config.h"
 #include "cli/manifest/render.h"
 #include "cli/report/format.h"
 #include "common/base/status_macros.h"
+#include "common/config/dns_cluster.h"
 #include "common/config/job_config.h"
 #include "common/config/server_memory.h"
 #include "common/config/text_file.h"
+#include "common/model/model_spec.h"
 #include "common/program/exit_codes.h"
 #include "common/system/file_system.h"
 
 namespace weir {
 namespace {
+
+struct ManifestOptions {
+  std::string config;
+  std::vector<std::string> overrides;  // --set
+  uint32_t ps = 1, workers = 1;
+  bool gpu = false, evaluator = false, tls = false, force = false;
+  std::string format = "kustomize";  // or "jobset", "tfjob"
+  std::string out = "weir-manifest";
+  std::string name_space, image, gpu_image;       // "": as the flags' help says
+  std::optional<int64_t> parameters, worker_mib;  // where the data are not at hand
+};
 
 namespace fs = std::filesystem;
 
@@ -161,13 +179,6 @@ std::string PodsText(const ManifestJob& job) {
       job.pods.evaluator ? absl::StrCat(" and an evaluator with ", job.evaluator_mib, " MiB") : "");
 }
 
-int Fail(int code, const absl::Status& status) {
-  std::fprintf(stderr, "error: %s\n", std::string(status.message()).c_str());
-  return code;
-}
-
-}  // namespace
-
 std::string CheckImage(const std::string& image) {
   std::string wanted = absl::StrCat("must be NAME:TAG or NAME@sha256:DIGEST, got '", image, "'");
   for (const char c : image) {
@@ -205,14 +216,70 @@ std::string CheckNamespace(const std::string& name) {
 
 int RunManifest(const ManifestOptions& options) {
   const absl::StatusOr<ManifestJob> job = MakeJob(options);
-  if (!job.ok()) return Fail(kExitConfig, job.status());
-  if (const absl::Status status = CheckFolder(options); !status.ok()) return Fail(kExitConfig, status);
+  if (!job.ok()) return Refuse(kExitConfig, job.status().message());
+  if (const absl::Status status = CheckFolder(options); !status.ok())
+    return Refuse(kExitConfig, status.message());
   const absl::Status status = Write(options.out, RenderManifest(*job));
-  if (!status.ok()) return Fail(absl::IsResourceExhausted(status) ? kExitStorage : kExitConfig, status);
+  if (!status.ok())
+    return Refuse(absl::IsResourceExhausted(status) ? kExitStorage : kExitConfig, status.message());
   std::printf("%s: job \"%s\", %s\n%s", Printable(options.out).c_str(), Printable(job->config.name()).c_str(),
               PodsText(*job).c_str(), NextSteps(options, *job).c_str());
   std::fflush(stdout);
   return kExitOk;
+}
+
+constexpr const char* kManifestExamples = R"(Examples:
+  weir manifest job.json --ps=4 --workers=16
+  weir manifest job.json --ps=4 --workers=16 --format=tfjob --evaluator --namespace=training --out=my-job
+  weir manifest job.json --workers=8 --gpu --image=registry.example.com/weir:0.1.0 --gpu_image=registry.example.com/weir-gpu:0.1.0
+  weir manifest configs/digits.json --workers=4 --set checkpoint.directory=/var/lib/weir/checkpoints
+
+The folder holds all that `kubectl apply -k` needs. Paths in the config are those of pods: data files lie in one folder, where pods mount the claim weir-data, and checkpoint.directory lies below /var/lib/weir, or is s3://BUCKET/PREFIX. More: docs/deploy.md)";
+
+}  // namespace
+
+void AddManifestCommand(Commands& commands) {
+  const auto options = std::make_shared<ManifestOptions>();
+  CLI::App* command =
+      commands.Add("manifest", "Writes the Kubernetes manifests of a job into a folder", kManifestExamples);
+  AddConfigFile(command, &options->config);
+  command->add_option("--ps", options->ps, "Servers")
+      ->check(CLI::Range(1, kMostTasks))
+      ->capture_default_str();
+  command->add_option("--workers", options->workers, "Workers")
+      ->check(CLI::Range(1, kMostTasks))
+      ->capture_default_str();
+  command->add_flag("--evaluator", options->evaluator,
+                    "Adds a task that evaluates the test set every so often");
+  command->add_flag("--gpu", options->gpu, "Each worker computes on an NVIDIA GPU");
+  command->add_flag("--tls", options->tls,
+                    "All connections of the job have mutual TLS, with certificates of weir certs init");
+  command->add_option("--format", options->format, "What to write")
+      ->check(CLI::IsMember({"kustomize", "jobset", "tfjob"}))
+      ->capture_default_str();
+  command->add_option("--out", options->out, "The folder, new or empty")
+      ->type_name("DIR")
+      ->capture_default_str();
+  command->add_flag("--force", options->force, "Writes over the files of a folder that is not empty");
+  command->add_option("--namespace", options->name_space, "Where the job runs (default: kubectl's)")
+      ->check(CheckNamespace)
+      ->type_name("NAME");
+  command->add_option("--image", options->image, "Of all tasks (default: weir:VERSION)")
+      ->check(CheckImage)
+      ->type_name("NAME:TAG");
+  command->add_option("--gpu_image", options->gpu_image, "Of workers with --gpu (default: weir-gpu:VERSION)")
+      ->check(CheckImage)
+      ->type_name("NAME:TAG");
+  command
+      ->add_option("--parameters", options->parameters,
+                   "Of the model, where the data are not on this machine")
+      ->check(CLI::Range(int64_t{1}, kMaxElements));
+  command
+      ->add_option("--worker_memory_mib", options->worker_mib,
+                   "MiB for each worker, instead of what follows from the data on this machine")
+      ->check(CLI::Range(1, 1 << 30));
+  AddOverrides(command, &options->overrides);
+  commands.OnRun(command, [options] { return RunManifest(*options); });
 }
 
 }  // namespace weir

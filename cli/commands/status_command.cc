@@ -1,10 +1,12 @@
-#include "cli/commands/status_command.h"
-
+// `weir status`: asks the coordinator of a running cluster.
 #include <cstdio>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cli/commands/commands.h"
+#include "cli/commands/coordinator_address.h"
 #include "cli/commands/grpc_status_client.h"
 #include "cli/report/message_json.h"
 #include "cli/report/status_text.h"
@@ -16,14 +18,15 @@
 namespace weir {
 namespace {
 
+// `weir status`: asks the coordinator of a running cluster.
+struct StatusOptions {
+  ClusterFlags cluster;
+  bool json = false;
+  // Shows what waits for what (cli/report/wait_chain.h).
+  bool why = false;
+};
+
 constexpr absl::Duration kDeadline = absl::Seconds(5);
-
-int Refuse(int exit_code, absl::string_view message) {
-  std::fprintf(stderr, "error: %s\n", std::string(message).c_str());
-  return exit_code;
-}
-
-}  // namespace
 
 int RunStatus(const StatusOptions& options) {
   const absl::StatusOr<std::string> address = CoordinatorAddress(options.cluster);
@@ -46,6 +49,24 @@ int RunStatus(const StatusOptions& options) {
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
   return kExitOk;
+}
+
+constexpr const char* kStatusExamples = R"(Examples:
+  weir status --cluster=configs/cluster_2ps_2workers.json
+  weir status --cluster=dns:ps=weir-ps:2
+  weir status --address=127.0.0.1:2222 --json
+  weir status --address=127.0.0.1:2222 --why)";
+
+}  // namespace
+
+void AddStatusCommand(Commands& commands) {
+  const auto options = std::make_shared<StatusOptions>();
+  CLI::App* command = commands.Add("status", "Asks a running cluster how it is", kStatusExamples);
+  AddCluster(command, &options->cluster);
+  command->add_flag("--json", options->json, "Prints JSON");
+  command->add_flag("--why", options->why, "Tells what waits for what, from server to server")
+      ->excludes("--json");
+  commands.OnRun(command, [options] { return RunStatus(*options); });
 }
 
 }  // namespace weir

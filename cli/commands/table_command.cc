@@ -1,21 +1,25 @@
-#include "cli/commands/table_command.h"
-
+// `weir table stats` and `weir table get`: look at the embedding tables of a running job or of a checkpoint.
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "cli/commands/commands.h"
+#include "cli/commands/coordinator_address.h"
 #include "cli/commands/grpc_status_client.h"
 #include "cli/commands/open_checkpoint.h"
 #include "cli/report/format.h"
 #include "cli/report/message_json.h"
-#include "cli/report/table_text.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_reader.h"
 #include "common/checkpoint/table_layout.h"
@@ -30,12 +34,78 @@
 namespace weir {
 namespace {
 
+struct TableOptions {
+  // The job, unless `checkpoint` names one, or a folder of them.
+  ClusterFlags cluster;
+  std::string checkpoint;
+  // stats: one table; "": all.
+  std::string table;
+  bool json = false;
+  // get:
+  std::vector<uint64_t> keys;
+  bool slots = false;
+};
+
+std::string Known(bool known, uint64_t count) { return known ? FormatCount(count) : "-"; }
+
+// "617 618": rows of each shard.
+std::string RowsByShard(const v1::TableStatus& table) {
+  return absl::StrJoin(table.shards(), " ", [](std::string* out, const v1::TableStats& shard) {
+    absl::StrAppend(out, FormatCount(shard.rows()));
+  });
+}
+
+std::string Numbers(const google::protobuf::RepeatedField<float>& values) {
+  return absl::StrJoin(values, " ",
+                       [](std::string* out, float value) { absl::StrAppendFormat(out, "%.9g", value); });
+}
+
+std::string Standing(const v1::RowState& row) {
+  const std::string of = row.has_version() ? absl::StrCat(" of ", FormatCount(row.version())) : "";
+  if (row.exists()) return absl::StrCat("updated in version ", FormatCount(row.updated()), of);
+  const std::string what = row.values_size() > 0 ? "no row, initial values" : "no row";
+  if (!row.has_updated()) return what;
+  return absl::StrCat(what, "; ", FormatCount(row.pushes_counted()), " pushes counted, the last in version ",
+                      FormatCount(row.updated()), of);
+}
+
+std::string TableStatsReport(const std::vector<v1::TableStatus>& tables) {
+  Table report({"table", "dim", "rows", "bytes", "counted keys", "admitted", "expired", "evicted",
+                "rows of each shard"});
+  report.AlignLeft(8);
+  std::string hottest;
+  for (const v1::TableStatus& table : tables) {
+    const v1::TableStats& all = table.all();
+    report.AddRow({Printable(table.name()), absl::StrCat(table.dim()), FormatCount(all.rows()),
+                   FormatBytes(all.bytes()), FormatCount(all.keys_counted()),
+                   Known(all.has_admitted(), all.admitted()), Known(all.has_expired(), all.expired()),
+                   Known(all.has_evicted(), all.evicted()), RowsByShard(table)});
+    if (all.hottest_size() == 0) continue;
+    absl::StrAppend(&hottest, "\nhottest keys of ", Printable(table.name()), ", by estimate:\n");
+    Table keys({"key", "in pushes"});
+    for (const v1::HotKey& key : all.hottest()) {
+      keys.AddRow({absl::StrCat(key.key()), FormatPercent(key.share())});
+    }
+    absl::StrAppend(&hottest, keys.ToString());
+  }
+  return absl::StrCat(report.ToString(), hottest);
+}
+
+std::string RowsReport(const v1::ReadRowsReply& rows) {
+  std::string out;
+  for (const v1::RowState& row : rows.rows()) {
+    absl::StrAppend(&out, row.key(), ": ", Standing(row), "\n");
+    if (row.values_size() > 0) absl::StrAppend(&out, "  ", Numbers(row.values()), "\n");
+    for (const v1::RowSlot& slot : row.slots()) {
+      absl::StrAppend(&out, "  ", Printable(slot.name()), ": ", Numbers(slot.values()), "\n");
+    }
+  }
+  return out;
+}
+
 constexpr absl::Duration kDeadline = absl::Seconds(5);
 
-int Refuse(const Refusal& refusal) {
-  std::fprintf(stderr, "error: %s\n", Printable(refusal.message).c_str());
-  return refusal.exit_code;
-}
+int RefuseFor(const Refusal& refusal) { return Refuse(refusal.exit_code, Printable(refusal.message)); }
 Refusal BadConfig(absl::string_view message) { return {kExitConfig, std::string(message)}; }
 
 int Print(const std::string& text) {
@@ -222,12 +292,10 @@ bool Open(const TableOptions& options, Source* source, Refusal* refusal) {
   return Select(options.table, &source->tables, refusal);
 }
 
-}  // namespace
-
 int RunTableStats(const TableOptions& options) {
   Source source;
   Refusal refusal;
-  if (!Open(options, &source, &refusal)) return Refuse(refusal);
+  if (!Open(options, &source, &refusal)) return RefuseFor(refusal);
   if (!options.json) return Print(TableStatsReport(source.tables));
   std::string json = "[\n";
   for (size_t i = 0; i < source.tables.size(); ++i) {
@@ -239,19 +307,51 @@ int RunTableStats(const TableOptions& options) {
 int RunTableGet(const TableOptions& options) {
   Source source;
   Refusal refusal;
-  if (!Open(options, &source, &refusal)) return Refuse(refusal);
+  if (!Open(options, &source, &refusal)) return RefuseFor(refusal);
   absl::StatusOr<v1::ReadRowsReply> rows;
   if (!options.checkpoint.empty()) {
     rows = RowsOfCheckpoint(*source.checkpoint, options);
-    if (!rows.ok()) return Refuse({CheckpointExitCode(rows.status()), std::string(rows.status().message())});
+    if (!rows.ok()) return RefuseFor({CheckpointExitCode(rows.status()), std::string(rows.status().message())});
   } else {
     const int shards = source.tables[0].shards_size();
-    if (shards == 0) return Refuse({kExitPeerLost, "the job has not begun: no server holds its tables yet"});
+    if (shards == 0) return RefuseFor({kExitPeerLost, "the job has not begun: no server holds its tables yet"});
     rows = RowsOfJob(source.job, options, static_cast<uint32_t>(shards));
     const bool lost = absl::IsUnavailable(rows.status()) || absl::IsDeadlineExceeded(rows.status());
-    if (!rows.ok()) return Refuse({lost ? kExitPeerLost : kExitConfig, std::string(rows.status().message())});
+    if (!rows.ok()) return RefuseFor({lost ? kExitPeerLost : kExitConfig, std::string(rows.status().message())});
   }
   return Print(options.json ? MessageJson(*rows) : RowsReport(*rows));
+}
+
+constexpr const char* kTableExamples = R"(Examples:
+  weir table stats --address=127.0.0.1:2222
+  weir table stats users --checkpoint=runs/clicks --json
+  weir table get users 42 17 --address=127.0.0.1:2222 --slots)";
+
+}  // namespace
+
+void AddTableCommands(Commands& commands) {
+  CLI::App* group = commands.AddGroup(
+      "table", "Looks at the embedding tables of a running job or a checkpoint", kTableExamples);
+  const auto options = std::make_shared<TableOptions>();
+  CLI::App* stats =
+      group->add_subcommand("stats", "Says how many rows they have, and which keys are the hottest");
+  CLI::App* get = group->add_subcommand("get", "Prints the rows of some keys");
+  stats->add_option("table", options->table, "One table (default: all)")->type_name("NAME");
+  get->add_option("table", options->table, "The table")->type_name("NAME")->required();
+  get->add_option("key", options->keys, "Keys, from 0 to 2^64 - 1")
+      ->type_name("KEY")
+      ->check(WholeNumber())
+      ->required();
+  get->add_flag("--slots", options->slots, "Prints what the optimizer keeps for each row, too");
+  for (CLI::App* command : {stats, get}) {
+    const std::vector<CLI::Option*> job = AddCluster(command, &options->cluster);
+    CLI::Option* saved = command->add_option("--checkpoint", options->checkpoint, kOneCheckpoint);
+    saved->type_name("DIR");
+    for (CLI::Option* option : job) saved->excludes(option);
+    command->add_flag("--json", options->json, "Prints JSON");
+  }
+  commands.OnRun(stats, [options] { return RunTableStats(*options); });
+  commands.OnRun(get, [options] { return RunTableGet(*options); });
 }
 
 }  // namespace weir

@@ -2,7 +2,9 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "CLI/CLI.hpp"
 #include "cli/commands/job_plan.h"
 #include "cli/local_cluster/interrupts.h"
 #include "cli/report/console.h"
@@ -26,7 +28,17 @@ struct UpResult {
 // saves one first. A new job is refused if there are checkpoints of another.
 UpResult RunJob(const UpOptions& options, Console& console, Interrupts& interrupts);
 
-// The command: RunJob, then the summary on standard output. Returns the exit code.
-int RunUp(const UpOptions& options);
+// The words of `weir up JOB [FLAGS] [-- PROGRAM ARGS]`. What follows -- is another program's, so CLI11 must
+// not read it.
+struct UpWords {
+  int count = 0;                                    // of the words that come before --
+  std::optional<std::vector<std::string>> program;  // those after it; nullopt: there is no --
+};
+
+// Any other command has all its words before --.
+UpWords SplitOffProgram(int argc, char** argv);
+
+// For a bad command line without --: if it is that of `up` and has a word too many, tells where -- belongs.
+void HintAtDashes(const CLI::App& app, int argc, char** argv);
 
 }  // namespace weir

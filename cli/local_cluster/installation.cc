@@ -2,16 +2,22 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <system_error>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/program/exit_codes.h"
 
 namespace weir {
 namespace {
@@ -106,6 +112,27 @@ absl::StatusOr<std::string> FindShipped(const std::string& name) {
   }
   return absl::NotFoundError(absl::StrCat(
       name, " is in no folder above this program or the working folder; name one with --config"));
+}
+
+int BecomeProgram(const std::string& package, const std::string& name, const std::vector<std::string>& args,
+                  const std::string& help) {
+  const absl::StatusOr<std::string> program = FindProgram(package, name);
+  if (!program.ok()) {
+    const auto asks = [](const std::string& arg) { return arg == "--help" || arg == "-h"; };
+    if (std::any_of(args.begin(), args.end(), asks)) {
+      std::printf("%s\n%s says more, but %s\n", help.c_str(), name.c_str(),
+                  std::string(program.status().message()).c_str());
+      return kExitOk;
+    }
+    std::fprintf(stderr, "error: %s\n", std::string(program.status().message()).c_str());
+    return kExitInternal;
+  }
+  std::vector<char*> argv = {const_cast<char*>(program->c_str())};
+  for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
+  argv.push_back(nullptr);
+  execv(program->c_str(), argv.data());
+  std::fprintf(stderr, "error: %s cannot be run: %s\n", program->c_str(), std::strerror(errno));
+  return kExitInternal;
 }
 
 }  // namespace weir

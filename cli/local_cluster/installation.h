@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -27,5 +28,11 @@ absl::Status CheckCanRun(const std::string& name);
 // "configs/digits.json" in one of the folders above this program (a bundle's or repository's root), or above
 // the working folder. NotFound names `name`.
 absl::StatusOr<std::string> FindShipped(const std::string& name);
+
+// Becomes another program of Weir (FindProgram): weir_bench for `weir bench ARGS`,
+// ps_server for `weir replay DIR`. Returns an exit code only if that is not possible. If `args` ask for help
+// and the program is not there to give it, prints `help`.
+int BecomeProgram(const std::string& package, const std::string& name, const std::vector<std::string>& args,
+                  const std::string& help);
 
 }  // namespace weir

@@ -1,6 +1,7 @@
 #include "cli/report/status_text.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -8,10 +9,14 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cli/report/format.h"
-#include "cli/report/silent_tasks.h"
+#include "common/protocol/silence.h"
 
 namespace weir {
 namespace {
+
+// Of a server's tables, with slots and indexes, which are not hashed. SHA-256 takes several hundred MB/s even
+// without instructions of its own; the machine may be busy.
+constexpr double kBytesPerSecond = 50e6;
 
 std::string StateName(v1::JobState state) {
   static_assert(v1::JobState_MAX == v1::RECOVERING, "a new state of a job needs its case here");
@@ -197,6 +202,29 @@ std::string StatusReport(const v1::ClusterStatus& status) {
                   Printable(task.address())});
   }
   return absl::StrCat(out, "\n", table.ToString());
+}
+
+std::vector<const v1::TaskStatus*> SilentTasks(const v1::ClusterStatus& status) {
+  std::vector<const v1::TaskStatus*> silent;
+  if (status.state() != v1::RUNNING && status.state() != v1::DRAINING) return silent;
+  // The status lists servers first.
+  for (const v1::TaskStatus& task : status.tasks()) {
+    const bool member = task.phase() == v1::TASK_LIVE || task.phase() == v1::TASK_STANDBY;
+    if (member && task.seconds_since_heard() > kSilentSeconds) silent.push_back(&task);
+  }
+  return silent;
+}
+
+absl::Duration TimeForDigests(const v1::ClusterStatus& status) {
+  std::vector<uint64_t> bytes;  // by shard
+  for (const v1::TableStatus& table : status.tables()) {
+    bytes.resize(std::max(bytes.size(), static_cast<size_t>(table.shards_size())));
+    for (int shard = 0; shard < table.shards_size(); ++shard) {
+      bytes[static_cast<size_t>(shard)] += table.shards(shard).bytes();
+    }
+  }
+  if (bytes.empty()) return absl::ZeroDuration();
+  return absl::Seconds(static_cast<double>(*std::max_element(bytes.begin(), bytes.end())) / kBytesPerSecond);
 }
 
 }  // namespace weir

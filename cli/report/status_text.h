@@ -1,7 +1,9 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "absl/time/time.h"
 #include "proto/coordinator.pb.h"
 
 // A running cluster in words. Pure functions.
@@ -16,5 +18,13 @@ std::string StatusLine(const v1::ClusterStatus& status);
 
 // Everything, for `weir status`: a few lines and a table of the tasks. Ends with a line feed.
 std::string StatusReport(const v1::ClusterStatus& status);
+
+// The tasks of a running job of which ps:0 has heard nothing for kSilentSeconds: they stand still, or are cut
+// off. Their last reports are old. Servers come first. They belong to `status`.
+std::vector<const v1::TaskStatus*> SilentTasks(const v1::ClusterStatus& status);
+
+// How long the servers may take, when all members of a job are gone, for the hash of its rows
+// (tables_sha256): each hashes its own, on one thread. Generous. Zero: the job has no embedding tables.
+absl::Duration TimeForDigests(const v1::ClusterStatus& status);
 
 }  // namespace weir

@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cli/report/format.h"
-#include "cli/report/silent_tasks.h"
+#include "cli/report/status_text.h"
 
 namespace weir {
 namespace {

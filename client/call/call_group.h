@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -35,5 +36,16 @@ class CallGroup {
   std::vector<Call*> calls_ ABSL_GUARDED_BY(mutex_);
   absl::Status closed_ ABSL_GUARDED_BY(mutex_);
 };
+
+struct CallLimits {
+  // The longest time that a call may take, retries included.
+  std::chrono::nanoseconds total{};
+  // How long after the first failure to reach its peer a call gives the peer up.
+  std::chrono::nanoseconds unreachable{};
+};
+
+// Limits of an attempt to connect, where each try makes a connection of its own: the limit of the first
+// attempt, which doubles with each further one, and the longest.
+constexpr std::chrono::seconds kFirstAttempt{1}, kLongestAttempt{16};
 
 }  // namespace weir

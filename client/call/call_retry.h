@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "client/call/backoff.h"
-#include "client/call/call_limits.h"
+#include "client/call/call_group.h"
 #include "common/system/awake_clock.h"
 #include "common/system/clock.h"
 

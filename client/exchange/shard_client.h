@@ -9,7 +9,6 @@
 
 #include "absl/status/statusor.h"
 #include "client/call/call_group.h"
-#include "client/call/call_limits.h"
 #include "client/exchange/event_loop.h"
 #include "client/exchange/exchange_stream.h"
 #include "client/exchange/shard_channel.h"

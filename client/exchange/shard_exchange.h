@@ -2,14 +2,15 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/exchange/loans.h"
 #include "client/exchange/shard_view.h"
 #include "client/exchange/shared_weights.h"
 #include "client/tables/row_routes.h"
@@ -20,9 +21,51 @@
 #include "common/codec/wire_codec.h"
 #include "common/protocol/chunk_set.h"
 #include "common/protocol/message.h"
+#include "common/sync/mutex.h"
 #include "proto/parameter_server.pb.h"
 
 namespace weir {
+
+// Counts what is lent out, and reports when all of it is back. Thread-safe.
+class Loans {
+ public:
+  void Lend() {
+    MutexLock lock(mutex_);
+    ++out_;
+  }
+
+  void Return() {
+    std::function<void()> then;
+    {
+      MutexLock lock(mutex_);
+      if (--out_ == 0) then.swap(then_);
+    }
+    if (then) then();
+  }
+
+  bool out() const {
+    MutexLock lock(mutex_);
+    return out_ > 0;
+  }
+
+  // Runs `then` once nothing is lent out: at once, or on the thread that returns the last loan. At most one
+  // `then` may wait.
+  void WhenReturned(std::function<void()> then) {
+    {
+      MutexLock lock(mutex_);
+      if (out_ > 0) {
+        then_ = std::move(then);
+        return;
+      }
+    }
+    then();
+  }
+
+ private:
+  mutable Mutex mutex_;
+  int out_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::function<void()> then_ ABSL_GUARDED_BY(mutex_);
+};
 
 // A call sends a push, a pull, or both to a shard. RowRoutes says which rows go along.
 struct ShardPush {

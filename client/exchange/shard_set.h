@@ -11,7 +11,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/call/call_group.h"
-#include "client/call/call_limits.h"
 #include "client/exchange/event_loop.h"
 #include "client/exchange/shard_channel.h"
 #include "client/exchange/shard_client.h"

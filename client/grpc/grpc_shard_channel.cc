@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/call/call_limits.h"
+#include "client/call/call_group.h"
 #include "client/grpc/grpc_channel.h"
 #include "client/grpc/grpc_ring_stream.h"
 #include "client/shared_memory/shared_memory_link.h"

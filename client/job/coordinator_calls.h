@@ -2,7 +2,6 @@
 
 #include "absl/status/status.h"
 #include "client/call/call_group.h"
-#include "client/call/call_limits.h"
 #include "client/exchange/event_loop.h"
 #include "client/job/coordinator_channel.h"
 #include "common/sync/future.h"

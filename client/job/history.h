@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,7 +10,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "client/exchange/shard_set.h"
 #include "common/sync/mutex.h"
+#include "proto/parameter_server.pb.h"
 
 namespace weir {
 
@@ -73,6 +76,22 @@ class History {
   std::FILE* file_ ABSL_GUARDED_BY(mutex_);
   // The errno of the first write that failed; 0: none.
   int error_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// Writes the shards' answers to one worker into its history.
+class HistoryObserver final : public ShardSet::Observer {
+ public:
+  HistoryObserver(const v1::Caller& caller, std::unique_ptr<History> history)
+      : caller_(caller), history_(std::move(history)) {}
+
+  void OnPush(const ShardSet::Push& push, uint32_t shard, const v1::PushReply& reply) override;
+  void OnPull(const ShardSet::Pull& pull, uint32_t shard, const v1::PullReply& reply) override;
+  // As History::Close().
+  absl::Status Close() { return history_->Close(); }
+
+ private:
+  const v1::Caller caller_;
+  const std::unique_ptr<History> history_;
 };
 
 }  // namespace weir

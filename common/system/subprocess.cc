@@ -19,37 +19,18 @@
 #include "common/sync/mutex.h"
 #include "common/sync/thread.h"
 #include "common/system/process.h"
+#include "common/system/unique_fd.h"
 
 namespace weir {
 namespace {
 
 constexpr size_t kLongestLine = 65536;
 
-// An owned file descriptor.
-class Fd {
- public:
-  Fd() = default;
-  explicit Fd(int fd) : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Fd& operator=(Fd&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Fd() { Close(); }
-  int get() const { return fd_; }
-  void Close() {
-    if (fd_ >= 0) close(std::exchange(fd_, -1));
-  }
-
- private:
-  int fd_ = -1;
-};
-
-absl::Status MakePipe(Fd& read_end, Fd& write_end) {
+absl::Status MakePipe(UniqueFd& read_end, UniqueFd& write_end) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "cannot make a pipe");
-  read_end = Fd(ends[0]);
-  write_end = Fd(ends[1]);
+  read_end = UniqueFd(ends[0]);
+  write_end = UniqueFd(ends[1]);
   return absl::OkStatus();
 }
 
@@ -152,8 +133,8 @@ std::string ProcessExit::ToString() const {
 // *thread* ends, so that thread must outlive the child. A second thread reads the output.
 struct Subprocess::State {
   Options options;
-  Fd output_read, output_write;  // read end: with on_line only
-  Fd input;
+  UniqueFd output_read, output_write;  // read end: with on_line only
+  UniqueFd input;
 
   Mutex mutex;
   CondVar changed;
@@ -176,11 +157,12 @@ absl::Status Subprocess::State::Prepare() {
   if (options.on_line && !options.output_file.empty()) {
     return absl::InvalidArgumentError("output goes to a file or to a function, not to both");
   }
-  input = Fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  input = UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (input.get() < 0) return absl::ErrnoToStatus(errno, "cannot open /dev/null");
   if (options.on_line) return MakePipe(output_read, output_write);
   if (!options.output_file.empty()) {
-    output_write = Fd(open(options.output_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+    output_write =
+        UniqueFd(open(options.output_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
     if (output_write.get() < 0) {
       return absl::ErrnoToStatus(
           errno, absl::StrCat("cannot open ", options.output_file, " for the output of ", options.args[0]));
@@ -190,7 +172,7 @@ absl::Status Subprocess::State::Prepare() {
 }
 
 absl::StatusOr<pid_t> Subprocess::State::Fork() {
-  Fd failure_read, failure_write;
+  UniqueFd failure_read, failure_write;
   if (auto status = MakePipe(failure_read, failure_write); !status.ok()) return status;
   std::vector<std::string> environment = Environment(options);
   const auto args = Pointers(options.args);
@@ -224,11 +206,11 @@ absl::StatusOr<pid_t> Subprocess::State::Fork() {
 }
 
 void Subprocess::State::Own() {
-  Fd stop;
+  UniqueFd stop;
   std::thread reader;
   absl::StatusOr<pid_t> child = 0;
   if (options.on_line) {
-    stop = Fd(eventfd(0, EFD_CLOEXEC));
+    stop = UniqueFd(eventfd(0, EFD_CLOEXEC));
     absl::StatusOr<std::thread> made =
         MakeThread(absl::StrCat("read the output of ", options.args[0]),
                    [this, fd = stop.get()] { ReadLines(output_read.get(), fd, options.on_line); });

@@ -2,7 +2,11 @@
 
 #include <cstdlib>
 #include <mutex>
+#include <set>
+#include <string>
+#include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/status_macros.h"
@@ -15,14 +19,56 @@
 #include "common/protocol/mode_traits.h"
 #include "common/rpc/job_token.h"
 #include "common/rpc/tls.h"
+#include "common/sync/mutex.h"
 #include "common/system/environment.h"
 #include "common/telemetry/grpc_process.h"
 #include "common/telemetry/logging.h"
 #include "local/saved_rows.h"
-#include "python/capi/folder_opening.h"
 
 namespace weir {
 namespace {
+
+// While it lives, no other job of this process opens this folder of checkpoints: the constructor waits, and
+// warns when it does. An opening goes on when nobody waits for it any more (Ctrl-C), and may find its storage
+// silent for a while. If it claimed the folder after the next opening has, it would end that one's job.
+class FolderOpening {
+ public:
+  explicit FolderOpening(std::string folder);
+  FolderOpening(const FolderOpening&) = delete;
+  ~FolderOpening();
+
+ private:
+  const std::string folder_;
+};
+
+struct Openings {
+  Mutex mutex;
+  CondVar changed;
+  std::set<std::string> folders ABSL_GUARDED_BY(mutex);
+};
+
+// Never destroyed: threads use them as long as the process runs.
+Openings& All() {
+  static Openings* const all = new Openings;
+  return *all;
+}
+
+FolderOpening::FolderOpening(std::string folder) : folder_(std::move(folder)) {
+  Openings& all = All();
+  MutexLock lock(all.mutex);
+  if (all.folders.count(folder_) > 0) {
+    LogWarning("an earlier call of this process still opens ", folder_,
+               ", perhaps one that Ctrl-C has ended; waiting until its storage has answered");
+  }
+  while (!all.folders.insert(folder_).second) all.changed.Wait(all.mutex);
+}
+
+FolderOpening::~FolderOpening() {
+  Openings& all = All();
+  MutexLock lock(all.mutex);
+  all.folders.erase(folder_);
+  all.changed.NotifyAll();
+}
 
 absl::Status Closed() { return absl::FailedPreconditionError("this client is closed"); }
 

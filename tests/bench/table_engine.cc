@@ -15,12 +15,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/race.h"
-#include "bench/row_gather.h"
 #include "common/base/random.h"
 #include "common/sync/thread_pool.h"
 #include "common/system/huge_pages.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/table/table.h"
+#include "tests/bench/row_gather.h"
 #include "tests/bench/timed.h"
 
 namespace weir::bench {

@@ -6,12 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/race.h"
-#include "bench/row_gather.h"
 #include "bench/weir_contestant.h"
-#include "bench/weir_rows.h"
 #include "common/base/status_macros.h"
 #include "common/config/job_config.h"
 #include "common/config/server_memory.h"
+#include "tests/bench/row_contestants.h"
+#include "tests/bench/row_gather.h"
 
 namespace weir::bench {
 namespace {

@@ -8,7 +8,7 @@
 
 namespace weir::bench {
 
-// Measure embedding tables through real servers and the real client (bench/weir_rows.h). Called while this
+// Measure embedding tables through real servers and the real client (row_contestants.h). Called while this
 // process has only one thread.
 
 // Row gather: a batch by PullRows(), over shared memory against the bare gather in one process, and over TCP

@@ -14,11 +14,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "bench/host.h"
-#include "bench/row_gather.h"
 #include "bench/server_process.h"
 #include "common/system/host_memory.h"
 #include "common/telemetry/grpc_process.h"
 #include "ps_server/table/table.h"
+#include "tests/bench/row_contestants.h"
+#include "tests/bench/row_gather.h"
 #include "tests/bench/table_engine.h"
 #include "tests/bench/table_races.h"
 #include "tests/bench/table_targets.h"
@@ -76,6 +77,9 @@ int Run(const Flags& flags) {
                      " MiB are free; lower --rows, --plan_rows or --dim, or leave parts out (--only)"));
   }
   ServerProcess::SetProgram(flags.ps_server);
+  AddKind("bare rows", BareRowsKind());
+  AddKind("raw rows", RawRowsKind());
+  AddKind("weir rows", WeirRowsKind());
   // The host and contestants are forked, so they come before the engine's threads.
   absl::StatusOr<std::unique_ptr<ServerHost>> host = ServerHost::Local();
   if (!host.ok()) return Fail(std::string(host.status().message()));

@@ -1,6 +1,5 @@
-#include "cli/report/digest_time.h"
-
 #include "catch2/catch.hpp"
+#include "cli/report/status_text.h"
 
 namespace weir {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "absl/time/clock.h"
 #include "catch2/catch.hpp"
-#include "cli/certs/certificate_authority.h"
+#include "cli/certs/certificate_files.h"
 #include "common/rpc/tls.h"
 
 namespace weir {

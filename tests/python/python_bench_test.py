@@ -9,7 +9,7 @@ import unittest
 
 import support
 
-sys.path.insert(0, str(support.ROOT / "bench/python"))
+sys.path.insert(0, str(support.ROOT / "tests/bench/python"))
 
 import python_bench  # noqa: E402, the line before says where it is
 import environments  # noqa: E402, python_bench says where it is

@@ -16,7 +16,7 @@ ARROWS = {
     "client": {"proto", "common"},
     "worker": {"proto", "common", "client", "local"},
     "cli": {"proto", "common", "client"},
-    "bench": {"proto", "common", "client", "local", "ps_server"},
+    "bench": {"proto", "common", "client", "ps_server"},
     # Servers and workers in one process; only main.cc and python's library include this folder.
     "local": {"proto", "common", "ps_server"},
     "python": {"proto", "common", "client", "worker", "local", "cli", "ps_server"},

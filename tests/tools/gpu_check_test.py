@@ -10,7 +10,7 @@ import tempfile
 import unittest
 
 SCRIPT = pathlib.Path("tools/gpu_check.sh").resolve()
-PROGRAMS = {"weir": "cli", "worker": "worker", "step_bench": "worker/bench", "exchange_bench": "worker/bench",
+PROGRAMS = {"weir": "cli", "worker": "worker", "step_bench": "tests/worker/bench", "exchange_bench": "tests/worker/bench",
             "compute_backend_test": "tests/worker/compute"}
 
 WEIR = """[[ $* == "doctor --json" ]] && echo '{"devices": []}' || echo "gpu  one"

@@ -1,8 +1,7 @@
-#include "worker/weights_gate.h"
-
 #include <thread>
 
 #include "catch2/catch.hpp"
+#include "worker/trainer.h"
 
 namespace weir {
 namespace {

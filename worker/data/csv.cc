@@ -17,7 +17,6 @@
 #include "common/base/shortened.h"
 #include "common/base/status_macros.h"
 #include "common/config/json_document.h"
-#include "worker/data/category_key.h"
 
 namespace weir {
 namespace {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -13,15 +14,65 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/logging.h"
 #include "worker/data/csv.h"
-#include "worker/data/digits.h"
+#include "worker/data/example_order.h"
 #include "worker/data/idx.h"
 #include "worker/data/inflate.h"
 
 namespace weir {
 namespace {
+
+constexpr float kDigitsScale = 1.0f / 16;
+
+const unsigned char kImages[] = {
+#include "worker/data/digits/images.inc"
+};
+const unsigned char kLabels[] = {
+#include "worker/data/digits/labels.inc"
+};
+
+constexpr int32_t kExamples = 1797;
+constexpr int32_t kTrainExamples = 1500;
+constexpr size_t kPixels = 64;
+constexpr int kClasses = 10;
+
+template <size_t kSize>
+std::vector<uint8_t> Unpack(const unsigned char (&bytes)[kSize], size_t expected) {
+  auto array = ParseIdx("digits", absl::string_view(reinterpret_cast<const char*>(bytes), kSize));
+  if (!array.ok()) std::abort();
+  auto* values = std::get_if<std::vector<uint8_t>>(&array->values);
+  if (values == nullptr || values->size() != expected) std::abort();
+  return std::move(*values);
+}
+
+Dataset Take(const std::vector<uint8_t>& images, const std::vector<uint8_t>& labels,
+             absl::Span<const int32_t> indexes, float scale) {
+  std::vector<uint8_t> values;
+  std::vector<int32_t> chosen;
+  for (const int32_t index : indexes) {
+    const auto image = images.begin() + index * static_cast<int64_t>(kPixels);
+    values.insert(values.end(), image, image + kPixels);
+    chosen.push_back(labels[static_cast<size_t>(index)]);
+  }
+  return Dataset({1, 8, 8}, std::move(values), scale, std::move(chosen), kClasses);
+}
+
+// The 1,797 handwritten digits of UCI optdigits that are compiled in (worker/data/digits/README.md): images
+// of [1, 8, 8] with values 0 .. 16 times `scale`, 10 classes. The file orders them by writer, so they are
+// shuffled first, the same way every time. Then the first 1,500 are for training and the last 297 for the
+// test.
+DatasetPair LoadDigits(float scale) {
+  const std::vector<uint8_t> images = Unpack(kImages, kExamples * kPixels),
+                             labels = Unpack(kLabels, kExamples);
+  const std::vector<int32_t> order = RandomPermutation(kExamples, RandomKey(0, "digits"), 0);
+  const auto all = absl::MakeConstSpan(order);
+  return {Take(images, labels, all.first(kTrainExamples), scale),
+          Take(images, labels, all.subspan(kTrainExamples), scale)};
+}
 
 constexpr int32_t kMostClasses = 1 << 20;
 constexpr uint64_t kMostFileBytes = uint64_t{1} << 34;

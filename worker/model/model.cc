@@ -19,6 +19,25 @@ const float* FirstOf(const std::vector<const float*>& x) { return x.empty() ? nu
 
 }  // namespace
 
+absl::Status RepeatedCalls::Run(ComputeBackend* backend, const Key& key, const std::function<void()>& calls) {
+  const auto found = captured_.find(key);
+  if (found == captured_.end()) {
+    if (captured_.size() < kMost) captured_[key] = nullptr;
+    calls();
+    return absl::OkStatus();
+  }
+  if (found->second == nullptr) {
+    auto captured = backend->Capture(calls);
+    if (!captured.ok()) {
+      calls();
+      return captured.status();
+    }
+    found->second = *std::move(captured);
+  }
+  backend->Replay(found->second.get());
+  return absl::OkStatus();
+}
+
 void Model::Bind(float* weights, float* gradients) {
   host_weights_ = weights;
   host_gradients_ = gradients;

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
 #include "google/protobuf/text_format.h"
-#include "worker/data/category_key.h"
 #include "worker/data/csv.h"
 #include "worker/data/idx.h"
 #include "zlib.h"

@@ -1,0 +1,51 @@
+// `weir doctor` and `weir bench`: what Weir finds on this machine, and how fast it is.
+#include <cstdio>
+#include <memory>
+
+#include "cli/commands/commands.h"
+#include "cli/local_cluster/installation.h"
+#include "cli/report/host_report.h"
+#include "common/program/exit_codes.h"
+
+namespace weir {
+namespace {
+
+int RunDoctor(bool json) {
+  const HostReport report = LookAtHost();
+  std::fputs((json ? HostReportJson(report) : HostReportText(report)).c_str(), stdout);
+  std::fflush(stdout);
+  return kExitOk;
+}
+
+constexpr const char* kDoctorExamples = R"(Examples:
+  weir doctor
+  weir doctor --json)";
+
+constexpr const char* kBenchExamples = R"(Examples:
+  weir bench wire
+  weir bench wire --sizes=1KB,64MB,1GB --layouts=1x1,2x4 --optimizers=sgd,momentum,adam --json=wire.json
+All flags: docs/cli.md
+)";
+
+}  // namespace
+
+void AddDoctorCommand(Commands& commands) {
+  const auto json = std::make_shared<bool>(false);
+  CLI::App* command = commands.Add(
+      "doctor", "Says what Weir finds on this machine: processor, memory, network, GPUs", kDoctorExamples);
+  command->add_flag("--json", *json, "Prints JSON");
+  commands.OnRun(command, [json] { return RunDoctor(*json); });
+}
+
+void AddBenchCommand(Commands& commands) {
+  CLI::App* command =
+      commands.Add("bench", "Measures how fast weights and gradients move on these machines", kBenchExamples);
+  // The command's words are weir_bench's, --help included.
+  command->prefix_command();
+  command->set_help_flag();
+  commands.OnRun(command, [command] {
+    return BecomeProgram("bench", "weir_bench", command->remaining(), command->help());
+  });
+}
+
+}  // namespace weir
