@@ -18,6 +18,10 @@ constexpr uint64_t kReserveAhead = 300;
 // Length in hex digits.
 constexpr size_t kSha256 = 64;
 
+absl::Status NothingLeft() {
+  return absl::OutOfRangeError("the job's examples are done; there is nothing left to do");
+}
+
 }  // namespace
 
 Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
@@ -27,19 +31,28 @@ Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
       created_(options_.clock->Now()),
       last_tick_(created_),
       init_from_(options_.init_from),
-      shards_(options_.shard_addresses, FleetOptions(store.get())),
+      checkpoints_(CheckpointsOptions(std::move(store))),
+      numbers_(checkpoints_.enabled()
+                   ? JobNumbers(checkpoints_.opened(),
+                                [this](const JobStore::Numbers& up_to, JobNumbers::Done done) {
+                                  checkpoints_.Reserve(up_to, std::move(done));
+                                })
+                   : JobNumbers()),
+      shards_(options_.shard_addresses, FleetOptions()),
+      members_(job_),
+      ending_(EndingOptions()),
       steps_(options_.config.consistency().backup_workers()),
       losses_(options_.config.train().divergence()),
       evaluations_(options_.config),
-      farewell_(options_.workers, lease()),
-      pins_({lease(), store == nullptr ? 1 : (store->opened().coordinator_incarnation << 32) + 1,
+      pins_({lease(), checkpoints_.enabled() ? (checkpoints_.opened().coordinator_incarnation << 32) + 1 : 1,
              [this](const v1::ControlMessage& message) { shards_.Broadcast(message); }}) {
   complaints_.Begin(created_);
-  if (store != nullptr) MakeCheckpoints(std::move(store));
+  if (checkpoints_.enabled()) members_.Fence(numbers_.incarnation(), "ps:0 was started again");
+  if (checkpoints_.any()) Restore();
   queue_.Post([this] {
-    if (has_checkpoint()) {
-      const absl::Status status = CanGoOn(options_.config, *checkpoints_->newest());
-      if (!status.ok()) return FailJob(Misfit(status.message()));
+    if (checkpoints_.any()) {
+      const absl::Status status = CanGoOn(options_.config, *checkpoints_.newest());
+      if (!status.ok()) return EndJob(Misfit(status.message()));
     }
     if (DoneBefore()) return EndAgain();
     if (shards_.addresses().size() > 1) shards_.Open();
@@ -50,9 +63,9 @@ Coordinator::~Coordinator() {
   std::vector<std::unique_ptr<ShardLink>> links;
   std::unique_ptr<JobStore> store;
   queue_.Run([&] {
-    FailJob(LostPeer("the coordinator stops"), /*asked=*/true);
+    EndJob(LostPeer("the coordinator stops"), /*asked=*/true);
     links = shards_.Close();
-    if (checkpoints_ != nullptr) store = checkpoints_->Close(absl::UnavailableError("the coordinator stops"));
+    store = checkpoints_.Close(absl::UnavailableError("the coordinator stops"));
   });
   // Outside of the queue: the destructors wait for events under way, which may post to the queue.
   links.clear();
@@ -93,7 +106,7 @@ void Coordinator::Pin(v1::PinRequest request, Done<v1::PinReply> done) {
 
 void Coordinator::Unpin(v1::UnpinRequest request, Done<v1::UnpinReply> done) {
   queue_.Post([this, request = std::move(request), done = std::move(done)] {
-    if (absl::Status caller = CheckCaller(request.caller()); !caller.ok()) return done(caller);
+    if (absl::Status caller = members_.CheckCaller(request.caller()); !caller.ok()) return done(caller);
     HandleUnpin(request);
     done(v1::UnpinReply());
   });
@@ -101,7 +114,7 @@ void Coordinator::Unpin(v1::UnpinRequest request, Done<v1::UnpinReply> done) {
 
 void Coordinator::Report(v1::ReportRequest request, Done<v1::ReportReply> done) {
   queue_.Post([this, request = std::move(request), done = std::move(done)] {
-    if (absl::Status caller = CheckCaller(request.caller()); !caller.ok()) return done(caller);
+    if (absl::Status caller = members_.CheckCaller(request.caller()); !caller.ok()) return done(caller);
     if (request.evaluation().weights_sha256().size() > kSha256) {
       return done(absl::InvalidArgumentError(
           absl::StrCat("evaluation.weights_sha256: must be ", kSha256, " digits in hex, or empty")));
@@ -113,17 +126,17 @@ void Coordinator::Report(v1::ReportRequest request, Done<v1::ReportReply> done) 
 
 void Coordinator::Checkpoint(v1::CheckpointRequest, Done<v1::CheckpointReply> done) {
   queue_.Post([this, done = std::move(done)]() mutable {
-    if (checkpoints_ == nullptr) {
+    if (!checkpoints_.enabled()) {
       return done(absl::FailedPreconditionError("the job's config has no checkpoint.directory"));
     }
-    if (over()) return done(end_.ForCall());
-    checkpoints_->Request(/*of_now=*/false, std::move(done));
+    if (over()) return done(ending_.ForCall());
+    checkpoints_.Request(/*of_now=*/false, std::move(done));
   });
 }
 
 void Coordinator::Announce(v1::AnnounceRequest request, Done<v1::AnnounceReply> done) {
   queue_.Post([this, request = std::move(request), done = std::move(done)]() mutable {
-    if (over()) return done(end_.ForCall());
+    if (over()) return done(ending_.ForCall());
     shards_.Announce(std::move(request), std::move(done));
   });
 }
@@ -140,7 +153,7 @@ void Coordinator::Status(Done<v1::ClusterStatus> done, bool with_loss_curve) {
 
 void Coordinator::OnDisconnect(v1::Caller caller) {
   queue_.Post([this, caller = std::move(caller)] {
-    if (!CheckCaller(caller).ok()) return;
+    if (!members_.CheckCaller(caller).ok()) return;
     if (const auto member = members_.workers().find(caller.worker()); member != members_.workers().end()) {
       Disconnected(member->second);
       ReplaceIfGone(caller.worker());
@@ -157,7 +170,7 @@ void Coordinator::OnJoinCancelled(uint64_t instance, uint64_t call) {
     for (auto it = members_.waiting().begin(); it != members_.waiting().end(); ++it) {
       if (it->request.instance() != instance || it->call != call) continue;
       it->done(absl::CancelledError("the caller went away"));
-      if (it->worker()) farewell_.OnJoinBroken(it->request.rank(), it->request.task(), now());
+      if (it->worker()) ending_.OnJoinBroken(it->request.rank(), it->request.task());
       members_.waiting().erase(it);
       return ForgetUndeclared();
     }
@@ -175,7 +188,7 @@ void Coordinator::Tick() {
 }
 
 void Coordinator::Fail(std::string reason) {
-  queue_.Post([this, reason = std::move(reason)] { FailJob(LostPeer(reason), /*asked=*/true); });
+  queue_.Post([this, reason = std::move(reason)] { EndJob(LostPeer(reason), /*asked=*/true); });
 }
 
 void Coordinator::Drain(std::string reason) {
@@ -219,11 +232,11 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
             return shards_.AnsweredFinalPing(s) &&
                    (!mode_.commits_steps || s.stats.version().count() >= steps_.committed());
           })) {
-        End();
+        EndJob(absl::OkStatus());
       }
       return;
     case v1::ShardReport::kCheckpoint:
-      if (checkpoints_ != nullptr && shard.installed) checkpoints_->OnWritten(index, report.checkpoint());
+      if (checkpoints_.enabled() && shard.installed) checkpoints_.OnWritten(index, report.checkpoint());
       return;
     case v1::ShardReport::kValues:
       if (shard.installed) HandleValues(index, report.values());
@@ -233,11 +246,11 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
       if (!report.failed().replaced()) {
         const v1::FailureKind kind = report.failed().kind();
         const bool storage = kind == v1::FAILURE_UNSPECIFIED || kind == v1::FAILURE_RESOURCE;
-        return FailJob(storage ? StorageFailure(why) : JobFailure(kind, why));
+        return EndJob(storage ? StorageFailure(why) : JobFailure(kind, why));
       }
       // No other coordinator installs the shard of this process, so one that has taken the shard's log has
       // the job, too.
-      return index == 0 ? StepAside(why) : FailJob(LostPeer(why));
+      return index == 0 ? StepAside(why) : EndJob(LostPeer(why));
     }
     case v1::ShardReport::REPORT_NOT_SET:
       return;
@@ -245,14 +258,13 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
 }
 
 void Coordinator::MaybeCommit() {
-  if (state_ != v1::RUNNING || end_.drained()) return;
+  if (state_ != v1::RUNNING || ending_.drained()) return;
   if (evaluations_.epochs().Holds()) return;  // an evaluator needs this step's weights
   const uint32_t parts = PartsOf(steps_.committed(), size_.parts, size_.batches);
   const std::optional<StepCommitter::Commit> commit = steps_.Ready(parts, shards_.size());
   if (!commit.has_value()) return;
   if (!commit->refused.empty()) {
-    if (on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_STOP)
-      return FailJob(Divergence(commit->reason));
+    if (on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_STOP) return EndJob(Divergence(commit->reason));
     LogWarning("step ", steps_.committed(), " is committed without part(s) ",
                absl::StrJoin(commit->refused, ", "), ": ", commit->reason);
   }
@@ -268,15 +280,15 @@ void Coordinator::MaybeCommit() {
 
 void Coordinator::HandleTick() {
   if (over()) {
-    for (const uint32_t server : farewell_.untold_servers()) shards_.Reopen(server);
-    return EndOnceAllKnow();
+    for (const uint32_t server : ending_.untold_servers()) shards_.Reopen(server);
   }
+  ending_.Tick();
+  if (over()) return;
   const absl::Time time = now();
-  if (end_.Overdue(time)) return FailJob(end_.suspected());
   if (state_ == v1::STARTING) {
     const double limit = options_.config.cluster().start_seconds();
     if (time - created_ > absl::Seconds(limit)) {
-      return FailUnlessReplaced(
+      return ending_.FailUnlessReplaced(
           LostPeer(absl::StrCat("the job did not start within cluster.start_seconds = ", limit,
                                 "; missing: ", absl::StrJoin(WaitingFor(), ", "))));
     }
@@ -306,14 +318,14 @@ void Coordinator::HandleTick() {
 
   // Pings begin at once: a shard, too, takes silence for loss, and workers may take long to come.
   shards_.PingIfDue(time);
-  if (checkpoints_ != nullptr) {
-    checkpoints_->Tick();
+  if (checkpoints_.enabled()) {
+    checkpoints_.Tick();
     const bool saves = state_ == v1::RUNNING || upload_.saving();
     // One of an epoch's end would be without the evaluation for which the job waits there, and would have to
     // be taken again.
-    if (saves && !end_.drained() && !evaluations_.awaited()) checkpoints_->TakeIfDue(steps_done());
-    if (state_ == v1::DRAINING) TickLastSave();
-    if (upload_.SaveDue(time) && !checkpoints_->busy()) SaveInitialValues();
+    if (saves && !ending_.drained() && !evaluations_.awaited()) checkpoints_.TakeIfDue(steps_done());
+    ending_.TickSave();
+    if (upload_.SaveDue(time) && !checkpoints_.busy()) SaveInitialValues();
     // Numbers are reserved well ahead, so that a disk that is full or slow for a while stops nothing.
     if (numbers_.Due(kReserveAhead, time)) AskForNumbers(kReserveAhead);
     if (numbers_trouble_.has_value() && time >= numbers_trouble_->next)
@@ -323,17 +335,17 @@ void Coordinator::HandleTick() {
   MaybeFinish();
 
   // Workers cannot join while shards are away.
-  const bool ready = state_ == v1::RUNNING || (AwaitsEvaluation() && last_save_.saved()) ||
+  const bool ready = state_ == v1::RUNNING || (AwaitsEvaluation() && ending_.saved()) ||
                      (state_ == v1::RECOVERING && shards_.AllAttached());
   if (!ready || !members_.workers().empty()) return deserted_.reset();
   if (!deserted_.has_value()) deserted_ = time;
   const double limit = options_.config.cluster().start_seconds();
   if (time - *deserted_ > absl::Seconds(limit)) {
     const std::string what = absl::StrCat("no worker was live for cluster.start_seconds = ", limit);
-    if (state_ != v1::DRAINING) return FailUnlessReplaced(LostPeer(what));
-    return FailUnlessReplaced(LostPeer(absl::StrCat(
+    if (state_ != v1::DRAINING) return ending_.FailUnlessReplaced(LostPeer(what));
+    return ending_.FailUnlessReplaced(LostPeer(absl::StrCat(
         "all ", size_.examples, " examples are done, but no worker has evaluated the weights: ", what,
-        recoverable() ? "; they are in " + checkpoints_->newest_folder() : "")));
+        checkpoints_.enabled() ? "; they are in " + checkpoints_.newest_folder() : "")));
   }
   if (complaints_.Due(time)) {
     LogWarning("no worker is live; waiting for one to join");
@@ -360,8 +372,8 @@ void Coordinator::AnswerHeartbeat(ParkedHeartbeat& heartbeat, bool fenced, const
   if (auto order = evaluations_.epochs().OrderFor(heartbeat.incarnation)) *reply.mutable_evaluate() = *order;
   reply.set_awaits_evaluation(evaluations_.awaited());
   if (evaluations_.work_end().has_value()) reply.set_work_end(*evaluations_.work_end());
-  reply.set_failure(end_.failure().ok() ? why : std::string(end_.failure().message()));
-  reply.set_failure_kind(KindOf(end_.failure()));
+  reply.set_failure(ending_.failure().ok() ? why : std::string(ending_.failure().message()));
+  reply.set_failure_kind(KindOf(ending_.failure()));
   std::exchange(heartbeat.done, nullptr)(std::move(reply));
 }
 
@@ -373,6 +385,182 @@ std::string Coordinator::WorkerName(uint32_t rank) const {
 uint32_t Coordinator::needed_workers() const {
   const auto& cluster = options_.config.cluster();
   return std::min(options_.workers, cluster.has_min_workers() ? cluster.min_workers() : options_.workers);
+}
+
+// ---- the end
+
+JobEnding::Options Coordinator::EndingOptions() {
+  JobEnding::Options ending;
+  ending.clock = options_.clock;
+  ending.workers = options_.workers;
+  ending.worker_name = [this](uint32_t rank) { return WorkerName(rank); };
+  ending.lease = lease();
+  ending.save_wait_seconds = options_.config.checkpoint().save_wait_seconds();
+  ending.checkpoints = &checkpoints_;
+  ending.confirm = [this](std::function<void(const absl::Status&)> done) {
+    checkpoints_.Reserve(numbers_.reserved(), std::move(done));
+  };
+  ending.all_installed = [this] { return shards_.AllInstalled(); };
+  ending.saved = [this] {
+    TellNothingLeft();
+    MaybeFinish();
+  };
+  ending.fail = [this](const absl::Status& failure) { EndJob(failure); };
+  ending.replaced = [this](const std::string& why) { StepAside(why); };
+  ending.over = [this] { SayEnd(); };
+  return ending;
+}
+
+void Coordinator::StartDraining() {
+  if (state_ != v1::RUNNING) return;
+  state_ = v1::DRAINING;
+  meter_.OnEnd(now());
+  LogInfo("all ", size_.examples, " examples are done");
+  ending_.Save(size_.examples);
+  Changed();
+  ServeRanges();
+  MaybeFinish();
+}
+
+absl::Status Coordinator::NothingLeftFor(const v1::JoinRequest& request) {
+  // Nobody has checked what the request says.
+  if (ending_.ends_again()) shards_.OnNamed(std::min(request.ps_addresses_size(), kMaxServers));
+  // A refused instance's Join is a late repeat, whose process does not hear the answer.
+  if (request.role() == v1::WORKER && request.rank() < options_.workers &&
+      !members_.Refuses(request.instance())) {
+    ending_.OnTold(request.rank(), request.instance());
+  }
+  return NothingLeft();
+}
+
+void Coordinator::TellNothingLeft() {
+  if (state_ != v1::DRAINING || !ending_.saved() || AwaitsEvaluation()) return;
+  for (auto it = members_.waiting().begin(); it != members_.waiting().end();) {
+    if (!it->worker()) {
+      ++it;
+      continue;
+    }
+    it->done(NothingLeftFor(it->request));
+    it = members_.waiting().erase(it);
+  }
+}
+
+bool Coordinator::DoneBefore() const {
+  return checkpoints_.any() && IsEndOf(options_.config, *checkpoints_.newest());
+}
+
+void Coordinator::EndAgain() {
+  const v1::CoordinatorState& job = checkpoints_.newest()->job();
+  if (job.total_batches() < size_.batches) {
+    evaluations_.StoppedBefore();
+    Shorten(job.total_examples(), job.total_batches());
+  }
+  LogInfo("all ", size_.examples, " examples were done before; the result is ", checkpoints_.newest_folder());
+  ending_.EndAgain();
+  state_ = v1::DRAINING;
+  TrainingStarts();
+  meter_.EndAtStart();
+  shards_.Open();
+}
+
+void Coordinator::MaybeFinish() {
+  if (state_ != v1::DRAINING || shards_.final_ping_sent() || !members_.workers().empty() ||
+      !members_.readers().empty())
+    return;
+  if (!ending_.saved() || ending_.drained() || AwaitsEvaluation() || ending_.AwaitsWorkers()) return;
+  if (ending_.ends_again()) return EndJob(absl::OkStatus());
+  shards_.SendFinalPing(options_.config.tables_size());
+}
+
+void Coordinator::EndJob(const absl::Status& failure, bool asked) {
+  if (over()) return asked ? ending_.WaitNoLonger() : void();
+  const bool done = failure.ok();
+  state_ = done ? v1::DONE : v1::FAILED;
+  ending_.End(failure);
+  meter_.OnEnd(now());
+  if (asked || KindOf(failure) == v1::FAILURE_DRAINED) {
+    LogInfo("the job ends: ", failure.message());
+  } else if (!done) {
+    LogError(failure.message());
+  }
+  v1::ControlMessage message;
+  SetFailure(failure, message.mutable_shutdown());
+  std::set<uint32_t> told = shards_.TellEnd(std::move(message));
+  Changed();
+  AnswerParked(done ? NothingLeft() : ending_.ForJoin(),
+               done ? absl::FailedPreconditionError("the job is done") : failure);
+  // A requested end waits for nobody. A server that is cut off waits as long for ps:0.
+  const absl::Duration limit = asked  ? absl::ZeroDuration()
+                               : done ? absl::Seconds(options_.config.cluster().server_wait_seconds())
+                                      : JobEnding::kTellFailure;
+  ending_.Await(std::move(told), limit, asked || done ? std::set<uint64_t>() : members_.Connected());
+}
+
+void Coordinator::HandleServerGone(uint32_t index, const absl::Status& status) {
+  // A server that has confirmed the end, and ended, may break its connection before that arrives. Then nobody
+  // is there to be called again.
+  const bool gone = absl::IsUnavailable(status) && !shards_[index].connected;
+  if (status.ok() || gone) return ending_.OnServerKnows(index);
+  shards_.Drop(index);
+  // The next tick calls it again.
+  if (!ending_.OnServerBroke(index)) return;
+  LogInfo("the link to ", shards_.name(index), " broke as the job ended: ", status.message());
+}
+
+void Coordinator::SayEnd() {
+  if (state_ == v1::DONE && !ending_.untold_servers().empty()) {
+    std::vector<std::string> names;
+    for (const uint32_t index : ending_.untold_servers()) names.push_back(shards_.name(index));
+    LogWarning("the job is done, but ", absl::StrJoin(names, ", "), " may not know that: no answer within ",
+               "cluster.server_wait_seconds = ", options_.config.cluster().server_wait_seconds());
+  }
+  options_.on_end(MakeStatus(), ending_.failure());
+}
+
+void Coordinator::StepAside(const std::string& why) {
+  if (over()) return;
+  state_ = v1::FAILED;
+  ending_.End(Replaced(why));
+  meter_.OnEnd(now());
+  LogError(ending_.failure().message());
+  // The callers may find the other coordinator where they called this one.
+  AnswerParked(ending_.ForCall(), ending_.ForCall());
+  ending_.Await({}, absl::ZeroDuration(), {});
+}
+
+void Coordinator::AnswerParked(const absl::Status& joins, const absl::Status& others) {
+  for (WaitingJoin& join : members_.waiting()) join.done(joins);
+  members_.waiting().clear();
+  for (auto& [rank, member] : members_.workers()) {
+    if (member.join.has_value()) std::exchange(member.join, std::nullopt)->done(joins);
+    if (member.next_range) std::exchange(member.next_range, nullptr)(others);
+  }
+  shards_.RefuseAnnounces(absl::UnavailableError(others.message()));
+  pins_.DropAll(others, now());
+  ending_.Refuse(others);
+}
+
+void Coordinator::HandleDrain(const std::string& reason) {
+  if (over() || ending_.drained()) return;
+  if (!checkpoints_.enabled()) return EndJob(LostPeer(reason));
+  ending_.Drain();
+  const auto end = [this, reason] {
+    EndJob(Drained(
+        absl::StrCat(reason, "; started again, the job goes on from ", checkpoints_.newest_folder())));
+  };
+  if (state_ != v1::RUNNING && state_ != v1::DRAINING) {
+    // What is not in the newest checkpoint is lost already, or was never there.
+    return checkpoints_.any() ? end() : EndJob(LostPeer(reason));
+  }
+  // From here on nothing is acknowledged that would not be saved.
+  LogInfo("saving the job, since ", reason);
+  FenceAll(absl::StrCat("the job is being saved and ends, since ", reason));
+  checkpoints_.Request(
+      /*of_now=*/true, [this, reason, end](const absl::StatusOr<v1::CheckpointReply>& reply) {
+        if (over()) return;
+        if (reply.ok()) return end();
+        EndJob(LostPeer(absl::StrCat(reason, "; it could not be saved: ", reply.status().message())));
+      });
 }
 
 }  // namespace weir

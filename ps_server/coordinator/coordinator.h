@@ -19,18 +19,15 @@
 #include "proto/job_config.pb.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/coordinator/checkpoints.h"
-#include "ps_server/coordinator/departures.h"
 #include "ps_server/coordinator/divergence_watch.h"
-#include "ps_server/coordinator/farewell.h"
 #include "ps_server/coordinator/fingerprints.h"
 #include "ps_server/coordinator/initial_upload.h"
-#include "ps_server/coordinator/job_end.h"
+#include "ps_server/coordinator/job_ending.h"
 #include "ps_server/coordinator/job_evaluations.h"
 #include "ps_server/coordinator/job_meter.h"
 #include "ps_server/coordinator/job_numbers.h"
 #include "ps_server/coordinator/job_size.h"
 #include "ps_server/coordinator/job_store.h"
-#include "ps_server/coordinator/last_save.h"
 #include "ps_server/coordinator/member_table.h"
 #include "ps_server/coordinator/range_table.h"
 #include "ps_server/coordinator/shard_fleet.h"
@@ -140,8 +137,6 @@ class Coordinator {
   static constexpr int kMaxServers = 1024;
   // Between two log lines that say what is still missing.
   static constexpr absl::Duration kComplaintInterval = absl::Seconds(10);
-  // How long the store may take to say which coordinator has the job.
-  static constexpr absl::Duration kConfirmed = absl::Seconds(5);
   // Between two log lines about refused Joins.
   static constexpr absl::Duration kRefusalInterval = absl::Seconds(1);
   // A worker's first heartbeat must come within the grace and kFirstHeartbeat after the answer to its Join,
@@ -157,10 +152,6 @@ class Coordinator {
 
   // All functions below run in the queue.
   void HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call);
-  // Aborted: the caller is of another job, which this ps:0, or one at its address, had before.
-  absl::Status CheckJob(uint64_t job) const;
-  // As CheckJob(); then as MemberTable::CheckCaller().
-  absl::Status CheckCaller(const v1::Caller& caller) const;
   // Whether the process may join. If so, and if the job's model, length or addresses are not known yet, the
   // request's become the job's.
   absl::Status CheckJoin(const v1::JoinRequest& request);
@@ -171,7 +162,7 @@ class Coordinator {
   // process that waits (the first worker if `worker`), afterwards the job's own.
   std::string DeclaredBy(bool worker) const;
   // The job's model and length are fixed.
-  bool settled() const { return shards_.begun() || has_checkpoint(); }
+  bool settled() const { return shards_.begun() || checkpoints_.any(); }
   // Forgets the model, the length or the fingerprints if no waiting process declares them any more, so that
   // the next process may declare others: before the job is settled(), or (fingerprints) has had a worker.
   void ForgetUndeclared();
@@ -198,7 +189,7 @@ class Coordinator {
   void HandleShardReport(uint32_t shard, const v1::ShardReport& report);
 
   // Shards: how they are attached, installed, lost and recovered.
-  ShardFleet::Options FleetOptions(const JobStore* store);
+  ShardFleet::Options FleetOptions();
   void HandleAttached(uint32_t shard, const v1::Attached& attached);
   // Whether every member knows the shard's newest address, so that the old address answers no member any
   // more.
@@ -238,13 +229,6 @@ class Coordinator {
   void TrainingStarts();
   // Call when shard 0 has just reported its progress: at other times the last report is out of date.
   void SampleProgress();
-  bool recoverable() const { return checkpoints_ != nullptr; }
-  // A checkpoint of this job is complete.
-  bool has_checkpoint() const { return recoverable() && checkpoints_->newest().has_value(); }
-  // sync: the committed steps in the newest checkpoint; 0 without one.
-  uint64_t saved_steps() const {
-    return has_checkpoint() ? checkpoints_->newest()->job().committed_steps() : 0;
-  }
   // Initial values that a worker uploads.
   bool NeedsUpload() const;
   // Whether a job with a log has yet to save what its log begins with: the log alone tells neither the config
@@ -309,7 +293,9 @@ class Coordinator {
   void TellIdle();
   void MaybeCommit();
   // Checkpoints and numbers.
-  void MakeCheckpoints(std::unique_ptr<JobStore> store);
+  Checkpoints::Options CheckpointsOptions(std::unique_ptr<JobStore> store);
+  // Takes over what the newest checkpoint says of the job.
+  void Restore();
   absl::StatusOr<Checkpoints::Snapshot> TakeSnapshot() const;
   // Whether `count` more epochs and incarnations may be used. If not, asks the store for them, and the work
   // that needs them goes on when they are there.
@@ -318,14 +304,8 @@ class Coordinator {
   // The store has no room to reserve them: tries again, for checkpoint.save_wait_seconds.
   void AskAgain(uint64_t count, const std::string& why);
   // The end.
+  JobEnding::Options EndingOptions();
   void StartDraining();
-  void SaveLast();
-  // Tries again, or says what the last checkpoint waits for.
-  void TickLastSave();
-  // Saving failed: logs that from time to time, and fails the job after checkpoint.save_wait_seconds.
-  void CannotSaveLast(const std::string& why);
-  // The work is done and saved: answers the workers that wait for that.
-  void OnSaved();
   // The answer to a Join when there is nothing left to do. The caller counts as told from then on.
   absl::Status NothingLeftFor(const v1::JoinRequest& request);
   // Answers the workers that wait to join, if there is nothing left to do.
@@ -334,27 +314,16 @@ class Coordinator {
   void MaybeFinish();
   // All examples are done, and the final evaluation has yet to come.
   bool AwaitsEvaluation() const {
-    return state_ == v1::DRAINING && evaluations_.AwaitsFinal() && !end_.ends_again();
+    return state_ == v1::DRAINING && evaluations_.AwaitsFinal() && !ending_.ends_again();
   }
-  // The workers that may still come to be told that the job is done, for messages.
-  std::vector<std::string> MayCome() const;
-  // `asked`: the end was requested. It is not logged as an error, and does not wait for the members.
-  void FailJob(const absl::Status& failure, bool asked = false);
-  // The member with this incarnation has left the job.
-  void OnMemberGone(uint64_t incarnation);
-  // Tells the servers how the job ends. A connected server has `limit` to confirm the end.
-  void TellServers(absl::Duration limit);
+  // The job is over: done if `failure` is OK. `asked`: the end was requested. It is not logged as an error,
+  // and does not wait for the members.
+  void EndJob(const absl::Status& failure, bool asked = false);
   // The link of a server has ended, and the job is over.
   void HandleServerGone(uint32_t index, const absl::Status& status);
-  // Calls SayEnd() once the servers, and the members of a job that has failed, know that the job is over, or
-  // have had the time to hear of it.
-  void EndOnceAllKnow();
-  // Calls on_end, once.
+  // Calls on_end.
   void SayEnd();
   void StepAside(const std::string& why);
-  // Fails the job, unless the store says that another coordinator has it: then that is the likely cause.
-  void FailUnlessReplaced(const absl::Status& failure);
-  void End();
   // Answers waiting Joins with `joins`; waiting NextRange, Announce, Pin and Leave calls with `others`.
   void AnswerParked(const absl::Status& joins, const absl::Status& others);
 
@@ -382,9 +351,6 @@ class Coordinator {
   absl::Duration lease() const { return absl::Seconds(options_.config.cluster().lease_seconds()); }
   absl::Duration grace() const { return absl::Seconds(options_.config.cluster().grace_seconds()); }
   absl::Time now() const { return options_.clock->Now(); }
-  uint64_t incarnation() const {
-    return recoverable() ? checkpoints_->store().opened().coordinator_incarnation : 1;
-  }
   bool over() const { return state_ == v1::DONE || state_ == v1::FAILED; }
 
   const Options options_;
@@ -397,7 +363,6 @@ class Coordinator {
   LogLimit complaints_{kComplaintInterval}, refusals_{kRefusalInterval};
   // Since when there is work, but no worker.
   std::optional<absl::Time> deserted_;
-  JobEnd end_;
 
   // The model of the checkpoint or of the first Join; every later Join must agree with it. Before the job is
   // settled() it is only what the waiting processes declare, and is forgotten when they go.
@@ -413,9 +378,11 @@ class Coordinator {
   // A shard has called a checkpoint damaged that ps:0 finds whole, and tries again.
   bool doubted_ = false;
 
+  Checkpoints checkpoints_;
+  JobNumbers numbers_;
   ShardFleet shards_;
   MemberTable members_;
-  Departures departures_;
+  JobEnding ending_;
 
   InitialUpload upload_;
   StepCommitter steps_;
@@ -425,17 +392,12 @@ class Coordinator {
   JobEvaluations evaluations_;
   // bounded, async: all shards hold exactly what the newest checkpoint holds.
   bool untouched_ = false;
-  Farewell farewell_;
   VersionPins pins_;
   // Members have left, and the next tick sends the new membership.
   bool left_untold_ = false;
   // Workers have become idle, and no membership since says so.
   bool idle_untold_ = false;
-  LastSave last_save_;
 
-  // nullptr: the job has no store.
-  std::unique_ptr<Checkpoints> checkpoints_;
-  JobNumbers numbers_;
   // The store has no room to reserve so many numbers, for which something waits: since when, and when it is
   // tried again.
   struct NumbersTrouble {

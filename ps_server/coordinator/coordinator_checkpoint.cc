@@ -28,13 +28,7 @@ std::string ResultsIn(const v1::CoordinatorState& job) {
 
 }  // namespace
 
-void Coordinator::MakeCheckpoints(std::unique_ptr<JobStore> store) {
-  const JobStore::Opened& opened = store->opened();
-  numbers_ = JobNumbers(opened, [this](const JobStore::Numbers& up_to, JobNumbers::Done done) {
-    checkpoints_->Reserve(up_to, std::move(done));
-  });
-  departures_.Fence(numbers_.incarnation(), "ps:0 was started again");
-
+Checkpoints::Options Coordinator::CheckpointsOptions(std::unique_ptr<JobStore> store) {
   Checkpoints::Options options;
   options.config = options_.config.checkpoint();
   options.store = std::move(store);
@@ -44,9 +38,11 @@ void Coordinator::MakeCheckpoints(std::unique_ptr<JobStore> store) {
   options.broadcast = [this](const v1::ControlMessage& message) { shards_.Broadcast(message); };
   options.replaced = [this](const std::string& why) { StepAside(why); };
   options.changed = [this] { MaybeInstall(); };
-  checkpoints_ = std::make_unique<Checkpoints>(std::move(options));
-  if (!checkpoints_->newest().has_value()) return;
-  const v1::CheckpointManifest& newest = *checkpoints_->newest();
+  return options;
+}
+
+void Coordinator::Restore() {
+  const v1::CheckpointManifest& newest = *checkpoints_.newest();
   // The first Join must agree with this model.
   if (absl::StatusOr<ModelSpec> model = FromProto(newest.model()); model.ok()) {
     SetModel(*std::move(model));
@@ -67,12 +63,12 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
       return absl::UnavailableError(absl::StrCat(shards_.name(shard), " is away"));
   }
   Checkpoints::Snapshot snapshot;
-  const auto& newest = checkpoints_->newest();
+  const auto& newest = checkpoints_.newest();
   snapshot.progress = steps_done();
   // What shard 0 has applied is known from its last report; complete batches are known at once.
   const uint64_t complete = progress() / std::max<uint32_t>(1, options_.workers);
   if (!mode_.commits_steps) {
-    snapshot.step = std::max({steps_done(), complete, checkpoints_->next_step()});
+    snapshot.step = std::max({steps_done(), complete, checkpoints_.next_step()});
   } else if (newest.has_value()) {
     // Above the newest one's, which may be of this very step.
     snapshot.step = std::max(steps_.committed(), newest->step() + 1);
@@ -99,14 +95,15 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   job.set_last_incarnation(numbers_.incarnation());
   const v1::Membership membership = MembershipNow();
   *job.mutable_members() = membership.members();
-  for (uint32_t rank : farewell_.gave_up()) job.add_gave_up(rank);
+  for (uint32_t rank : ending_.gave_up()) job.add_gave_up(rank);
   evaluations_.Save(snapshot.step, &job);
   *job.mutable_losses() = losses_.history();
   // A checkpoint of the same state may have been taken before an epoch's evaluation was known, or before the
   // last range was reported. A coordinator that starts from it would know nothing of the best epoch, or would
   // wait for workers, which have been told of the end and are gone.
   const bool same_state =
-      newest.has_value() && (mode_.commits_steps ? saved_steps() == steps_.committed() : untouched_);
+      newest.has_value() &&
+      (mode_.commits_steps ? checkpoints_.committed_steps() == steps_.committed() : untouched_);
   snapshot.saved = same_state && ResultsIn(newest->job()) == ResultsIn(job);
   return snapshot;
 }
@@ -126,7 +123,7 @@ void Coordinator::AskForNumbers(uint64_t count) {
           absl::StrCat("cannot reserve membership epochs, which must never be used again: ",
                        std::string(status.message()));
       if (needed && MayPass(status)) return AskAgain(count, why);
-      if (needed) return FailJob(LostPeer(why));
+      if (needed) return EndJob(LostPeer(why));
       numbers_.AskLater(now() + kComplaintInterval);
       return LogWarning(why);
     }
@@ -144,7 +141,7 @@ void Coordinator::AskAgain(uint64_t count, const std::string& why) {
                " s (checkpoint.save_wait_seconds), make room meanwhile");
   }
   if (now() - numbers_trouble_->since >= absl::Seconds(limit)) {
-    return FailJob(StorageFailure(
+    return EndJob(StorageFailure(
         absl::StrCat(why, "; there was no room within checkpoint.save_wait_seconds = ", limit)));
   }
   numbers_trouble_->next = now() + kAskAgain;

@@ -36,7 +36,7 @@ void Coordinator::HandleReport(const v1::ReportRequest& request) {
       evaluations_.OnReport(request.caller().incarnation(), evaluation, StepOf(evaluation.version()));
   if (made.has_value()) {
     LogInfo(Describe(*made));
-    if (recoverable() && evaluations_.IsBest(*made)) SaveBest(*made);
+    if (checkpoints_.enabled() && evaluations_.IsBest(*made)) SaveBest(*made);
   }
   MaybeEvaluate();
   MaybeCommit();
@@ -62,7 +62,7 @@ std::string Coordinator::EvaluatorThatHolds() const {
 }
 
 void Coordinator::MaybeEvaluate() {
-  if (state_ != v1::RUNNING || end_.drained()) return;
+  if (state_ != v1::RUNNING || ending_.drained()) return;
   evaluations_.epochs().Advance(progress());
   if (evaluations_.AskOneOf([this] { return members_.Evaluators(); }, !members_.workers().empty(), now()))
     Changed();
@@ -102,7 +102,7 @@ void Coordinator::StopEarly(const std::string& why) {
 
 void Coordinator::SaveBest(const v1::EpochEvaluation& epoch) {
   evaluations_.OnSavingBest(epoch);
-  checkpoints_->Request(/*of_now=*/true, [this](const absl::StatusOr<v1::CheckpointReply>& reply) {
+  checkpoints_.Request(/*of_now=*/true, [this](const absl::StatusOr<v1::CheckpointReply>& reply) {
     const bool kept = reply.ok() && !over();
     const v1::EpochEvaluation epoch =
         evaluations_.OnBestSaved(kept ? std::optional(reply->step()) : std::nullopt);

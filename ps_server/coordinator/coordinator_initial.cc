@@ -7,23 +7,23 @@
 namespace weir {
 
 bool Coordinator::NeedsUpload() const {
-  return model_->uploaded() && !init_from_.has_value() && !has_checkpoint();
+  return model_->uploaded() && !init_from_.has_value() && !checkpoints_.any();
 }
 
 bool Coordinator::NeedsFirstSave() const {
-  return recoverable() && !has_checkpoint() &&
+  return checkpoints_.enabled() && !checkpoints_.any() &&
          options_.config.server().durability() == v1::ServerConfig::DURABILITY_LOG;
 }
 
 void Coordinator::HandleValues(uint32_t shard, const v1::ValuesStaged& staged) {
   if (!upload_.OnStaged(shard, staged.uploader(), shards_.size())) return;
   // No worker could make the values again after the first step. So they are saved before it.
-  recoverable() ? SaveInitialValues() : OnInitialValues();
+  checkpoints_.enabled() ? SaveInitialValues() : OnInitialValues();
 }
 
 void Coordinator::SaveInitialValues() {
   upload_.OnSave();
-  checkpoints_->Request(
+  checkpoints_.Request(
       /*of_now=*/true, [this, of = upload_.uploader()](const absl::StatusOr<v1::CheckpointReply>& reply) {
         if (over() || !upload_.saving() || upload_.uploader() != of) return;
         if (reply.ok()) return OnInitialValues();

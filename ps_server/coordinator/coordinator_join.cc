@@ -33,11 +33,11 @@ absl::Status CheckTaskName(const std::string& task) {
 }  // namespace
 
 void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call) {
-  if (absl::Status same = CheckJob(request.job().id()); !same.ok()) return done(same);
-  if (state_ == v1::FAILED) return done(end_.ForJoin());
+  if (absl::Status same = members_.CheckJob(request.job().id()); !same.ok()) return done(same);
+  if (state_ == v1::FAILED) return done(ending_.ForJoin());
   const bool worker = request.role() == v1::WORKER;
   // The job waits for its readers to leave, so when it waits for nobody else no more may come.
-  const bool nothing_left = state_ == v1::DRAINING && last_save_.saved() && !AwaitsEvaluation() &&
+  const bool nothing_left = state_ == v1::DRAINING && ending_.saved() && !AwaitsEvaluation() &&
                             (worker || members_.workers().empty());
   if (over() || nothing_left) return done(NothingLeftFor(request));
   // Is this a repeat of a Join?
@@ -67,7 +67,7 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, 
   for (const auto& [id, reader] : members_.readers()) {
     if (reader.instance == request.instance()) return done(MakeJoinReply(id, reader.incarnation, 0));
   }
-  if (departures_.Refuses(request.instance())) {
+  if (members_.Refuses(request.instance())) {
     return done(absl::AbortedError("the membership that this Join began has ended"));
   }
   if (absl::Status status = CheckJoin(request); !status.ok()) {
@@ -90,17 +90,6 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, 
   if (worker) ReplaceIfGone(rank);
   MaybeInstall();
   MaybeAdmit();
-}
-
-absl::Status Coordinator::CheckJob(uint64_t job) const {
-  if (MayBeSame(job, job_.id())) return absl::OkStatus();
-  return absl::AbortedError(absl::StrCat("this ps:0 is of ", Describe(job_), "; the caller is of ",
-                                         DescribeJob(job), ", which is over, or has its ps:0 elsewhere"));
-}
-
-absl::Status Coordinator::CheckCaller(const v1::Caller& caller) const {
-  WEIR_RETURN_IF_ERROR(CheckJob(caller.job()));
-  return members_.CheckCaller(caller);
 }
 
 absl::Status Coordinator::CheckJoin(const v1::JoinRequest& request) {
@@ -142,7 +131,7 @@ absl::Status Coordinator::CheckJoin(const v1::JoinRequest& request) {
     }
   }
   // Only workers say where the initial values come from, and it matters until the job has some.
-  if (worker && size_.batches != 0 && !has_checkpoint() && model.uploaded() != model_->uploaded()) {
+  if (worker && size_.batches != 0 && !checkpoints_.any() && model.uploaded() != model_->uploaded()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the model of ", request.task(), " differs from ", DeclaredBy(/*worker=*/true),
         ": expected initial values that ", model_->uploaded() ? "a worker uploads" : "the servers make",
@@ -210,7 +199,7 @@ absl::Status Coordinator::CheckLength(const v1::JoinRequest& request) const {
 }
 
 bool Coordinator::AddressesOpen() const {
-  return options_.shard_addresses.size() <= 1 && !shards_.begun() && !end_.ends_again() &&
+  return options_.shard_addresses.size() <= 1 && !shards_.begun() && !ending_.ends_again() &&
          members_.waiting().empty();
 }
 
@@ -246,8 +235,8 @@ void Coordinator::SetModel(ModelSpec model) {
 
 JobSize Coordinator::SizeWith(uint64_t train_examples) const {
   // A step has the same parts as before, even if the number of workers has changed.
-  const bool goes_on = has_checkpoint();
-  const uint32_t parts = goes_on ? std::max(1u, checkpoints_->newest()->job().parts()) : 0;
+  const bool goes_on = checkpoints_.any();
+  const uint32_t parts = goes_on ? std::max(1u, checkpoints_.newest()->job().parts()) : 0;
   return SizeOf(options_.config, options_.workers, train_examples, parts);
 }
 

@@ -23,7 +23,7 @@ constexpr absl::Duration kLongestPark = absl::Milliseconds(500);
 // ---- admitting
 
 void Coordinator::MaybeAdmit() {
-  if (over() || !shards_.AllInstalled() || end_.drained() || upload_.precedes_members()) return;
+  if (over() || !shards_.AllInstalled() || ending_.drained() || upload_.precedes_members()) return;
   // A change of the membership that is still due goes first.
   if (broadcast_due_ || !HasNumbers(members_.waiting().size() + 1)) return;
   if (state_ == v1::RUNNING || state_ == v1::DRAINING) {
@@ -49,7 +49,7 @@ void Coordinator::MaybeAdmit() {
       ++it;
       continue;
     }
-    farewell_.OnMember(rank);
+    ending_.OnMember(rank);
     fingerprints_.Settle();
     members_.Admit(std::move(*it), numbers_.NextIncarnation(), now(), now() + lease());
     it = members_.waiting().erase(it);
@@ -149,7 +149,7 @@ v1::Membership Coordinator::MembershipNow() const {
 
 void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::HeartbeatReply> done) {
   const v1::Caller& caller = request.caller();
-  if (absl::Status same = CheckJob(caller.job()); !same.ok()) {
+  if (absl::Status same = members_.CheckJob(caller.job()); !same.ok()) {
     v1::HeartbeatReply reply;
     reply.set_fenced(true);
     reply.set_failure(std::string(same.message()));
@@ -167,7 +167,7 @@ void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::
     member->answered_since = at_once;
     member->disconnected = at_once;
     member->lease_end =
-        now() + (at_once ? std::min(lease(), std::max(grace(), Farewell::kComesBack)) : lease());
+        now() + (at_once ? std::min(lease(), std::max(grace(), JobEnding::kComesBack)) : lease());
     member->known_revision = std::max(member->known_revision, request.known_revision());
     parked = &member->heartbeat;
     if (request.report().has_compute_seconds()) {
@@ -183,7 +183,7 @@ void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::
                             request.only_news() ? request.known_revision() : 0,
                             now() + std::min(lease() / 3, kLongestPark)};
   if (parked == nullptr) {
-    return AnswerHeartbeat(heartbeat, !over(), departures_.WhyOut(caller.incarnation()));
+    return AnswerHeartbeat(heartbeat, !over(), members_.WhyOut(caller.incarnation()));
   }
   AnswerHeartbeat(*parked, false);
   if (request.known_revision() != revision_ || over() || at_once) {
@@ -194,29 +194,28 @@ void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::
 
 void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveReply> done) {
   const v1::Caller& caller = request.caller();
-  if (absl::Status same = CheckJob(caller.job()); !same.ok()) return done(same);
+  if (absl::Status same = members_.CheckJob(caller.job()); !same.ok()) return done(same);
   if (absl::Status who = members_.CheckCaller(caller); absl::IsPermissionDenied(who)) return done(who);
   if (state_ == v1::FAILED) {
     done(v1::LeaveReply());
-    return OnMemberGone(caller.incarnation());
+    return ending_.OnLeft(caller.incarnation());
   }
   if (Worker* const member = members_.FindWorker(caller); member != nullptr) {
     HandleWorkerReport(caller, request.report());
     if (state_ == v1::FAILED) {
-      request.done() ? done(end_.failure()) : done(v1::LeaveReply());
-      return OnMemberGone(caller.incarnation());
+      request.done() ? done(ending_.failure()) : done(v1::LeaveReply());
+      return ending_.OnLeft(caller.incarnation());
     }
     const std::string task = member->task;
     member->heard = true;
     // The process was asked to end, and another one may come in its place.
     const bool preempted = !request.done() && request.failure_kind() == v1::FAILURE_DRAINED;
     if (request.done()) {
-      farewell_.OnTold(caller.worker(), member->instance);
+      ending_.OnTold(caller.worker(), member->instance);
     } else if (preempted) {
-      farewell_.OnLost(caller.worker(), task, now(), /*disconnected=*/true,
-                       members_.Waiting(caller.worker()));
+      ending_.OnLost(caller.worker(), task, /*disconnected=*/true, members_.Waiting(caller.worker()));
     } else {
-      farewell_.OnGaveUp(caller.worker());
+      ending_.OnGaveUp(caller.worker());
     }
     if (request.done() && AwaitsEvaluation()) {
       evaluations_.ExpectNoFinal();
@@ -232,24 +231,24 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
                      : absl::StrCat(preempted ? "it was asked to end: " : "it gave up: ", request.reason()));
     // A lost worker may be started again; workers that have all given up would do so again.
     if (!request.done() && !preempted && (state_ == v1::RUNNING || state_ == v1::STARTING) &&
-        farewell_.gave_up().size() == options_.workers) {
-      FailJob(LostPeer(absl::StrCat("every worker gave up", DoneSoFar(), ", ", task,
-                                    " as the last one: ", request.reason())));
+        ending_.gave_up().size() == options_.workers) {
+      EndJob(LostPeer(absl::StrCat("every worker gave up", DoneSoFar(), ", ", task,
+                                   " as the last one: ", request.reason())));
     }
   } else if (const Reader* const reader = members_.FindReader(caller); reader != nullptr) {
-    departures_.Refuse(reader->instance);
+    members_.Refuse(reader->instance);
     RemoveReader(caller.worker());
-  } else if (request.done() && (recoverable() || AwaitsEvaluation()) && !over() &&
-             !departures_.Left(caller.incarnation())) {
+  } else if (request.done() && (checkpoints_.enabled() || AwaitsEvaluation()) && !over() &&
+             !members_.Left(caller.incarnation())) {
     // The worker takes work for done that a lost server has undone, or it is the last one that could evaluate
     // the weights.
-    const std::string why = departures_.WhyOut(caller.incarnation());
+    const std::string why = members_.WhyOut(caller.incarnation());
     return done(
         absl::AbortedError(absl::StrCat("this worker is out of the job", why.empty() ? "" : ": ", why)));
   }
   // No worker leaves before the work is saved: it might have to be done again.
-  if (request.done() && state_ == v1::DRAINING && !last_save_.saved()) {
-    last_save_.Wait(std::move(done));
+  if (request.done() && state_ == v1::DRAINING && !ending_.saved()) {
+    ending_.Wait(std::move(done));
   } else {
     done(v1::LeaveReply());
   }
@@ -262,10 +261,7 @@ std::string Coordinator::DoneSoFar() const {
 }
 
 void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
-  const auto it = members_.workers().find(rank);
-  Worker member = std::move(it->second);
-  members_.workers().erase(it);
-  departures_.Add(member.task, member.incarnation, /*left=*/why.empty());
+  Worker member = members_.Remove(rank, /*left=*/why.empty());
   if (why.empty()) {
     LogInfo(member.task, " left");
   } else {
@@ -273,8 +269,8 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
   }
   if (member.join.has_value()) member.join->done(absl::AbortedError("taken out before it was admitted"));
   TakeOut(rank, member);
-  if (over()) return OnMemberGone(member.incarnation);
-  if (why.empty() && state_ == v1::DRAINING && last_save_.saved()) {
+  if (over()) return ending_.OnLeft(member.incarnation);
+  if (why.empty() && state_ == v1::DRAINING && ending_.saved()) {
     // No remaining work depends on the membership, and all workers leave at once. To tell the others of each
     // departure by itself would be work that grows with the cube of the workers.
     left_untold_ = true;
@@ -289,7 +285,7 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
 }
 
 void Coordinator::TakeOut(uint32_t rank, Worker& member, const std::string& why) {
-  if (member.heard) departures_.Refuse(member.instance);
+  if (member.heard) members_.Refuse(member.instance);
   losses_.OnGone(member.incarnation);
   AnswerHeartbeat(member.heartbeat, true, why);
   if (member.next_range) {
@@ -319,7 +315,7 @@ void Coordinator::ReplaceIfGone(uint32_t rank) {
   const auto member = members_.workers().find(rank);
   if (member == members_.workers().end() || !member->second.disconnected) return;
   if (!members_.Waits(rank)) return;
-  farewell_.OnLost(rank, member->second.task, now(), /*disconnected=*/true, members_.Waiting(rank));
+  ending_.OnLost(rank, member->second.task, /*disconnected=*/true, members_.Waiting(rank));
   RemoveMember(rank, "its connection broke, and another process called in its place");
 }
 
@@ -328,23 +324,23 @@ void Coordinator::HandleWorkerReport(const v1::Caller& caller, const v1::WorkerR
   if (over()) return;
   const std::optional<std::string> diverges = losses_.OnReport(caller.incarnation(), report);
   // All workers train the same weights, so that none can do better.
-  if (diverges.has_value()) FailJob(GrownLoss(absl::StrCat("worker ", caller.worker(), ": ", *diverges)));
+  if (diverges.has_value()) EndJob(GrownLoss(absl::StrCat("worker ", caller.worker(), ": ", *diverges)));
 }
 
 void Coordinator::HandleDivergence(uint32_t rank, const absl::Status& why) {
   // With "reject" no worker leaves for a gradient. A worker of an earlier version leaves for its loss,
   // though, and so would the others.
-  if (on_nonfinite() != v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER) FailJob(why);
+  if (on_nonfinite() != v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER) EndJob(why);
   RemoveMember(rank, std::string(why.message()));
   if (state_ == v1::RUNNING && members_.workers().empty() && !members_.AnyWorkerWaits()) {
-    FailJob(Reworded(why, absl::StrCat(why.message(), "; that was the last worker")));
+    EndJob(Reworded(why, absl::StrCat(why.message(), "; that was the last worker")));
   }
 }
 
 void Coordinator::FenceAll(const std::string& why) {
-  departures_.Fence(numbers_.incarnation(), why);
+  members_.Fence(numbers_.incarnation(), why);
   for (auto& [rank, member] : std::exchange(members_.workers(), {})) {
-    farewell_.OnLost(rank, member.task, now(), member.disconnected, members_.Waiting(rank));
+    ending_.OnLost(rank, member.task, member.disconnected, members_.Waiting(rank));
     if (member.join.has_value()) members_.waiting().push_back(std::move(*member.join));
     TakeOut(rank, member, why);
   }
@@ -367,7 +363,7 @@ void Coordinator::TickMembers(absl::Time time) {
   }
   for (uint32_t rank : expired) {
     const Worker& member = members_.workers().at(rank);
-    farewell_.OnLost(rank, member.task, time, member.disconnected || !member.heard, members_.Waiting(rank));
+    ending_.OnLost(rank, member.task, member.disconnected || !member.heard, members_.Waiting(rank));
     RemoveMember(
         rank, absl::StrCat("nothing was heard of it for ", absl::FormatDuration(time - member.last_heard)));
   }
@@ -411,8 +407,8 @@ void Coordinator::RemoveReader(uint32_t id) {
 // ---- ranges
 
 void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::NextRangeReply> done) {
-  if (absl::Status same = CheckJob(request.caller().job()); !same.ok()) return done(same);
-  if (over()) return done(end_.ForCall());
+  if (absl::Status same = members_.CheckJob(request.caller().job()); !same.ok()) return done(same);
+  if (over()) return done(ending_.ForCall());
   if (mode_.works_on_parts) {
     return done(absl::FailedPreconditionError(
         "NextRange is for bounded and async; in sync the parts follow from the membership"));
@@ -480,7 +476,7 @@ bool Coordinator::ServeRange(uint32_t rank, Worker& member) {
 // ---- pins
 
 void Coordinator::HandlePin(const v1::PinRequest& request, Done<v1::PinReply> done) {
-  if (absl::Status same = CheckJob(request.caller().job()); !same.ok()) return done(same);
+  if (absl::Status same = members_.CheckJob(request.caller().job()); !same.ok()) return done(same);
   if (state_ != v1::RUNNING && state_ != v1::DRAINING) {
     return done(absl::UnavailableError(
         absl::StrCat("the job is ", v1::JobState_Name(state_), "; there is nothing to pin")));

@@ -18,11 +18,11 @@ constexpr absl::Duration kPingInterval = absl::Milliseconds(500);
 
 // ---- attached
 
-ShardFleet::Options Coordinator::FleetOptions(const JobStore* store) {
+ShardFleet::Options Coordinator::FleetOptions() {
   ShardFleet::Options fleet;
   fleet.clock = options_.clock;
   fleet.job = job_;
-  if (store != nullptr) fleet.incarnation = store->opened().coordinator_incarnation;
+  fleet.incarnation = checkpoints_.opened().coordinator_incarnation;
   // The longest interval; a short lease needs a shorter one.
   fleet.ping_interval = std::min(kPingInterval, lease() / 3);
   fleet.open_link = options_.open_link;
@@ -60,12 +60,12 @@ bool Coordinator::AllKnowAddress(const ShardFleet::Shard& shard) const {
 bool Coordinator::KeepsState(uint32_t index) const {
   const ShardFleet::Shard& shard = shards_[index];
   // In sync a shard that was away may have missed a step.
-  if (mode_.commits_steps || !recoverable() || shard.attached->incarnation() == 0) return false;
+  if (mode_.commits_steps || !checkpoints_.enabled() || shard.attached->incarnation() == 0) return false;
   if (shard.attached->model_hash() != model_->Hash()) return false;
   if (const uint32_t of = shard.attached->num_shards(); of != 0 && of != shards_.size()) return false;
   if (shard.incarnation != 0) return shard.attached->incarnation() == shard.incarnation;
   // This coordinator has never seen the shard, but an earlier one on the same store has.
-  return shard.attached->epoch() > 0 && shard.attached->epoch() <= checkpoints_->store().opened().used.epoch;
+  return shard.attached->epoch() > 0 && shard.attached->epoch() <= checkpoints_.opened().used.epoch;
 }
 
 bool Coordinator::EnoughWorkers() const {
@@ -76,14 +76,14 @@ bool Coordinator::EnoughWorkers() const {
 }
 
 bool Coordinator::GoesOn() const {
-  bool goes_on = state_ == v1::RECOVERING || has_checkpoint();
+  bool goes_on = state_ == v1::RECOVERING || checkpoints_.any();
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) goes_on |= KeepsState(shard);
   return goes_on;
 }
 
 void Coordinator::MaybeInstall() {
-  if (over() || end_.ends_again() || shards_.empty() || end_.drained()) return;
-  if (recoverable() && checkpoints_->unsettled()) return;  // the newest checkpoint may change
+  if (over() || ending_.ends_again() || shards_.empty() || ending_.drained()) return;
+  if (checkpoints_.enabled() && checkpoints_.unsettled()) return;  // the newest checkpoint may change
   if (search_ != Search::kNone) {
     return search_ == Search::kFound && !shards_.AnyInstalling() ? InstallFound() : void();
   }
@@ -122,9 +122,9 @@ void Coordinator::SendInstall(uint32_t index) {
   install.set_total_batches(size_.batches);
   install.set_total_examples(size_.examples);
   install.set_coordinator_address(shards_.addresses()[0]);
-  install.set_coordinator(incarnation());
-  if (has_checkpoint()) {
-    install.mutable_restore()->set_step(checkpoints_->newest()->step());
+  install.set_coordinator(checkpoints_.opened().coordinator_incarnation);
+  if (checkpoints_.any()) {
+    install.mutable_restore()->set_step(checkpoints_.newest()->step());
   } else if (init_from_.has_value()) {
     install.mutable_restore()->set_step(*init_from_);
     install.mutable_restore()->set_init_from(true);
@@ -135,12 +135,12 @@ void Coordinator::SendInstall(uint32_t index) {
 
 void Coordinator::HandleInstalled(uint32_t index, const v1::Installed& installed) {
   if (!shards_[index].installing) return;
-  if (installed.damaged() && (has_checkpoint() || init_from_.has_value())) {
+  if (installed.damaged() && (checkpoints_.any() || init_from_.has_value())) {
     return HandleDamaged(index, installed.error());
   }
   if (!installed.error().empty()) {
     const std::string why = absl::StrCat(shards_.name(index), " cannot take part: ", installed.error());
-    return FailUnlessReplaced(installed.permanent() ? Misfit(why) : LostPeer(why));
+    return ending_.FailUnlessReplaced(installed.permanent() ? Misfit(why) : LostPeer(why));
   }
   shards_.OnInstalled(index, installed);
   if (search_ != Search::kNone) return MaybeInstall();
@@ -152,15 +152,15 @@ void Coordinator::HandleInstalled(uint32_t index, const v1::Installed& installed
 void Coordinator::HandleDamaged(uint32_t index, const std::string& why) {
   shards_.OnRefused(index);
   if (search_ != Search::kNone) return MaybeInstall();  // it has found what another shard has found
-  const bool own = has_checkpoint();
-  const std::string what = own ? checkpoints_->newest_folder()
+  const bool own = checkpoints_.any();
+  const std::string what = own ? checkpoints_.newest_folder()
                                : absl::StrCat("checkpoint ", *init_from_, " of checkpoint.init_from");
   LogError(shards_.name(index), " cannot load ", what, ": ", why,
            "; ps:0 reads that checkpoint, and looks for a whole one before it");
   const auto found = [this, what, why = absl::StrCat(shards_.name(index), ": ", why)](
                          const absl::Status& status) { OnPassedOver(what, why, status); };
   search_ = Search::kUnderWay;
-  if (own) return checkpoints_->PassOver(why, found);
+  if (own) return checkpoints_.PassOver(why, found);
   if (!options_.init_from_before) return found(absl::DataLossError("there is no other one"));
   options_.init_from_before(*init_from_, [this, found](const absl::StatusOr<uint64_t>& step) {
     queue_.Post([this, found, step] {
@@ -178,41 +178,41 @@ void Coordinator::OnPassedOver(const std::string& what, const std::string& why, 
     return MaybeInstall();
   }
   if (absl::IsFailedPrecondition(found)) {
-    return FailUnlessReplaced(
+    return ending_.FailUnlessReplaced(
         Misfit(absl::StrCat(why, "; but ", found.message(), ": that server sees other files than ps:0, ",
                             "or its disk or memory is at fault")));
   }
-  if (absl::IsUnavailable(found)) return FailUnlessReplaced(LostPeer(found.message()));
+  if (absl::IsUnavailable(found)) return ending_.FailUnlessReplaced(LostPeer(found.message()));
   if (!found.ok()) {
-    return FailUnlessReplaced(
+    return ending_.FailUnlessReplaced(
         Misfit(absl::StrCat("no whole checkpoint is there to go on from: ", why, "; ", found.message())));
   }
   search_ = Search::kFound;
   LogWarning("passed over ", what, ", which is damaged (", why, "): the job ",
-             has_checkpoint() ? absl::StrCat("goes on from ", checkpoints_->newest_folder(),
-                                             "; what came after it is done again, or is lost")
-                              : absl::StrCat("starts with the weights of checkpoint ", *init_from_));
+             checkpoints_.any() ? absl::StrCat("goes on from ", checkpoints_.newest_folder(),
+                                               "; what came after it is done again, or is lost")
+                                : absl::StrCat("starts with the weights of checkpoint ", *init_from_));
   MaybeInstall();
 }
 
 void Coordinator::InstallFound() {
   search_ = Search::kNone;
   doubted_ = untouched_ = false;
-  if (recoverable() && mode_.commits_steps) return RollBack("the newest checkpoint is damaged");
+  if (checkpoints_.enabled() && mode_.commits_steps) return RollBack("the newest checkpoint is damaged");
   // Weights to begin with are the same on all shards. A shard of bounded and async is restored alone.
-  if (state_ == v1::STARTING && !has_checkpoint()) shards_.GoBack();
+  if (state_ == v1::STARTING && !checkpoints_.any()) shards_.GoBack();
   MaybeInstall();
 }
 
 void Coordinator::OnAllInstalled() {
-  const bool restored = has_checkpoint();
+  const bool restored = checkpoints_.any();
   for (uint32_t index = 0; index < shards_.size(); ++index) {
     const std::optional<absl::Duration> lost = shards_.OnBack(index);
     if (!lost.has_value()) continue;
     LogInfo(shards_.name(index), " is back after ",
             absl::FormatDuration(absl::Trunc(*lost, absl::Milliseconds(1))), ", ",
             KeepsState(index) ? "with what it held"
-            : restored        ? absl::StrCat("with ", checkpoints_->newest_folder())
+            : restored        ? absl::StrCat("with ", checkpoints_.newest_folder())
                               : "from the beginning");
   }
   if (state_ == v1::RUNNING || state_ == v1::DRAINING) {
@@ -221,12 +221,12 @@ void Coordinator::OnAllInstalled() {
     BroadcastMembership();
     return Changed();
   }
-  if (restored) LogInfo("the job goes on from ", checkpoints_->newest_folder());
+  if (restored) LogInfo("the job goes on from ", checkpoints_.newest_folder());
   shards_.PingSoon();
-  if (mode_.commits_steps && recoverable()) {
+  if (mode_.commits_steps && checkpoints_.enabled()) {
     // A checkpoint may have become complete after the job went back.
-    steps_.GoTo(saved_steps());
-    checkpoints_->Rewound(steps_.committed());
+    steps_.GoTo(checkpoints_.committed_steps());
+    checkpoints_.Rewound(steps_.committed());
     evaluations_.epochs().GoTo(steps_.committed());
   }
   if (!mode_.works_on_parts && !ranges_.has_value()) {
@@ -264,18 +264,18 @@ void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) 
   if (shards_.WasElsewhere(index, status)) return;
   if (state_ != v1::STARTING && shards_.stands_by(index)) return DropStandby(index, status.message());
   if (absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status)) {
-    return FailJob(Misfit(absl::StrCat(shards_.name(index), " refuses ps:0: ", status.message())));
+    return EndJob(Misfit(absl::StrCat(shards_.name(index), " refuses ps:0: ", status.message())));
   }
-  if (absl::IsUnimplemented(status)) return FailJob(Misfit(status.message()));
+  if (absl::IsUnimplemented(status)) return EndJob(Misfit(status.message()));
   // Later, a server of another job may have got the address of one that was lost.
   if (absl::IsNotFound(status) && state_ == v1::STARTING) {
-    return FailJob(Misfit(absl::StrCat(shards_.name(index), " is another server: ", status.message())));
+    return EndJob(Misfit(absl::StrCat(shards_.name(index), " is another server: ", status.message())));
   }
   // The proxy of a service mesh, say, answers for a server that is not there yet. TickShards() tries again.
   if (state_ == v1::STARTING && !shards_[index].connected && absl::IsUnavailable(status)) {
     return shards_.Drop(index);
   }
-  if (recoverable()) {
+  if (checkpoints_.enabled()) {
     if (!absl::IsFailedPrecondition(status)) return LoseShard(index, std::string(status.message()));
     return StepAside(absl::StrCat(shards_.name(index), " takes part under another ps:0: ", status.message()));
   }
@@ -283,7 +283,7 @@ void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) 
       absl::StrCat(shards_.name(index),
                    shards_[index].connected ? " was lost: " : " cannot take part: ", status.message());
   shards_.Drop(index);
-  FailJob(LostPeer(why));
+  EndJob(LostPeer(why));
 }
 
 void Coordinator::DropStandby(uint32_t index, absl::string_view why) {
@@ -295,13 +295,14 @@ void Coordinator::DropStandby(uint32_t index, absl::string_view why) {
 }
 
 void Coordinator::LoseShard(uint32_t index, const std::string& why) {
-  if (end_.ends_again()) return;  // the shard may have heard of the end from the coordinator before this one
+  if (ending_.ends_again())
+    return;  // the shard may have heard of the end from the coordinator before this one
   // All is saved, and all members have left: the shard is not needed any more, and finds the end in the last
   // checkpoint. In bounded and async it is awaited, since it has yet to say what it lost.
-  if (mode_.commits_steps && state_ == v1::DRAINING && last_save_.saved() && !end_.drained() &&
+  if (mode_.commits_steps && state_ == v1::DRAINING && ending_.saved() && !ending_.drained() &&
       members_.workers().empty() && members_.readers().empty() && !AwaitsEvaluation()) {
     shards_.Drop(index);
-    return End();
+    return EndJob(absl::OkStatus());
   }
   ShardFleet::Shard& shard = shards_[index];
   const bool was_there = shard.attached.has_value();
@@ -319,13 +320,14 @@ void Coordinator::LoseShard(uint32_t index, const std::string& why) {
   }
   const bool goes_back =
       state_ == v1::STARTING ? upload_.awaited() && !shards_.stands_by(index) : mode_.commits_steps;
-  checkpoints_->Abandon(what, index, goes_back);
+  checkpoints_.Abandon(what, index, goes_back);
   pins_.DropAll(absl::UnavailableError(what), now());
   if (goes_back && !over()) RollBack(what);
 }
 
 void Coordinator::RollBack(const std::string& why) {
-  const std::string back = absl::StrCat("the job goes back to step ", saved_steps(), ", since ", why);
+  const std::string back =
+      absl::StrCat("the job goes back to step ", checkpoints_.committed_steps(), ", since ", why);
   if (state_ != v1::RECOVERING || !members_.workers().empty()) {
     LogWarning(back);
     complaints_.Begin(now());
@@ -334,18 +336,17 @@ void Coordinator::RollBack(const std::string& why) {
   upload_ = InitialUpload();
   // A shard that is installing does so from the same checkpoint.
   shards_.GoBack();
-  steps_.GoBackTo(saved_steps());
-  checkpoints_->Rewound(steps_.committed());
+  steps_.GoBackTo(checkpoints_.committed_steps());
+  checkpoints_.Rewound(steps_.committed());
   meter_.OnMore();
-  losses_.Restore(has_checkpoint() ? checkpoints_->newest()->job().losses() : v1::LossHistory());
+  losses_.Restore(checkpoints_.any() ? checkpoints_.newest()->job().losses() : v1::LossHistory());
   if (evaluations_.GoBack(/*at_end=*/DoneBefore())) {
     size_ = SizeOf(options_.config, options_.workers, size_.train_examples, size_.parts);
   }
   FenceAll(back);
   // Workers that left when all seemed done have more to do.
-  last_save_.OnMore(absl::AbortedError(back));
-  farewell_.OnMore();
-  departures_.ForgetLeft();
+  ending_.OnMore(absl::AbortedError(back));
+  members_.ForgetLeft();
   MaybeInstall();
 }
 
@@ -364,7 +365,8 @@ void Coordinator::CheckAway(uint32_t index, absl::Time time) {
     return;
   }
   // The server may have come back to another ps:0.
-  FailUnlessReplaced(LostPeer(absl::StrCat(shards_.name(index), " was lost: ", shard.lost_why, "; ", limit)));
+  ending_.FailUnlessReplaced(
+      LostPeer(absl::StrCat(shards_.name(index), " was lost: ", shard.lost_why, "; ", limit)));
 }
 
 void Coordinator::TickShards(absl::Time time) {
@@ -382,9 +384,8 @@ void Coordinator::TickShards(absl::Time time) {
     if (shard.installing) {
       // Making version 0 of a large model, or loading it, may take longer than a lease.
       if (time - shard.install_sent > absl::Seconds(cluster.start_seconds())) {
-        FailJob(
-            LostPeer(absl::StrCat(shards_.name(index), " did not make its part of the model ready within ",
-                                  "cluster.start_seconds = ", cluster.start_seconds())));
+        EndJob(LostPeer(absl::StrCat(shards_.name(index), " did not make its part of the model ready within ",
+                                     "cluster.start_seconds = ", cluster.start_seconds())));
       }
       continue;
     }
@@ -395,7 +396,8 @@ void Coordinator::TickShards(absl::Time time) {
         DropStandby(index, why);
         continue;
       }
-      if (!recoverable()) return FailJob(LostPeer(absl::StrCat(shards_.name(index), " was lost: ", why)));
+      if (!checkpoints_.enabled())
+        return EndJob(LostPeer(absl::StrCat(shards_.name(index), " was lost: ", why)));
       LoseShard(index, why);
     }
     if (shard.lost_since.has_value() && !shard.attached.has_value()) CheckAway(index, time);

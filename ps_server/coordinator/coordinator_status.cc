@@ -64,8 +64,8 @@ uint64_t Coordinator::batches_done() const {
   uint64_t batches = 0;
   // The checkpoint says what was done before this incarnation began, until shard 0 says how much it has
   // applied.
-  if (has_checkpoint()) {
-    batches = (checkpoints_->newest()->job().examples() + batch - 1) / batch;
+  if (checkpoints_.any()) {
+    batches = (checkpoints_.newest()->job().examples() + batch - 1) / batch;
   }
   if (shards_.empty()) return batches;
   uint64_t held_at_start = 0;
@@ -90,7 +90,7 @@ uint64_t Coordinator::pushes_done() const {
 }
 
 void Coordinator::TrainingStarts() {
-  farewell_.OnStart(now());
+  ending_.OnStart();
   meter_.OnStart(now(), examples_done());
 }
 
@@ -180,16 +180,16 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     }
     KeepHottest(table.mutable_all());
   }
-  SetFailure(end_.failure(), &status);
+  SetFailure(ending_.failure(), &status);
   status.set_stopped_early(evaluations_.stopped_early());
-  if (const auto& best = evaluations_.best(); best.has_value() && checkpoints_ != nullptr) {
+  if (const auto& best = evaluations_.best(); best.has_value() && checkpoints_.enabled()) {
     *status.mutable_best() = *best;
-    status.set_best_checkpoint(checkpoints_->FolderOf(best->checkpoint()));
+    status.set_best_checkpoint(checkpoints_.FolderOf(best->checkpoint()));
   }
-  if (checkpoints_ != nullptr) {
-    status.set_checkpoint(checkpoints_->newest_folder());
-    if (checkpoints_->newest().has_value()) {
-      status.set_checkpoint_age_seconds(absl::ToDoubleSeconds(now() - checkpoints_->newest_since()));
+  if (checkpoints_.enabled()) {
+    status.set_checkpoint(checkpoints_.newest_folder());
+    if (checkpoints_.any()) {
+      status.set_checkpoint_age_seconds(absl::ToDoubleSeconds(now() - checkpoints_.newest_since()));
     }
   }
   status.set_recoveries(shards_.recoveries());
@@ -248,7 +248,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     task->set_task(join.request.task());
     task->set_phase(v1::TASK_WAITING);
   }
-  for (const v1::TaskStatus& departed : departures_.shown()) *status.add_tasks() = departed;
+  for (const v1::TaskStatus& departed : members_.departed()) *status.add_tasks() = departed;
   for (v1::TaskStatus& task : *status.mutable_tasks()) {
     task.set_state(EnumWord(*v1::TaskPhase_descriptor()->FindValueByNumber(task.phase())));
   }
@@ -306,19 +306,19 @@ std::vector<std::string> Coordinator::WaitingFor() const {
   if (upload_.saving() || (upload_.awaited() && !members_.workers().empty())) {
     names.push_back(upload_.WaitingFor(members_.TaskOf(upload_.uploader())));
   }
-  if (state_ == v1::DRAINING && last_save_.trouble().has_value()) {
-    names.push_back(absl::StrCat("its last checkpoint to be written (", last_save_.trouble()->why, ")"));
+  if (state_ == v1::DRAINING && !ending_.save_trouble().empty()) {
+    names.push_back(absl::StrCat("its last checkpoint to be written (", ending_.save_trouble(), ")"));
   }
-  if (state_ == v1::DRAINING && last_save_.saved() && members_.workers().empty()) {
-    for (const std::string& task : MayCome()) {
+  if (state_ == v1::DRAINING && ending_.saved() && members_.workers().empty()) {
+    for (const std::string& task : ending_.MayCome()) {
       names.push_back(absl::StrCat(task, " to be told that the job is done"));
     }
   }
-  if (checkpoints_ != nullptr && !over()) {
-    if (std::string waiting = checkpoints_->WaitingFor(); !waiting.empty())
+  if (checkpoints_.enabled() && !over()) {
+    if (std::string waiting = checkpoints_.WaitingFor(); !waiting.empty())
       names.push_back(std::move(waiting));
     if (search_ == Search::kUnderWay) {
-      names.push_back(absl::StrCat("ps:0 to find a whole checkpoint before ", checkpoints_->newest_folder()));
+      names.push_back(absl::StrCat("ps:0 to find a whole checkpoint before ", checkpoints_.newest_folder()));
     }
     if (numbers_.needed()) names.push_back("membership epochs to be reserved in checkpoint.directory");
   }

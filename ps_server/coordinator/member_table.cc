@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/protocol/job_identity.h"
 #include "common/protocol/limit_reached.h"
 #include "common/protocol/limits.h"
 #include "common/protocol/protocol_version.h"
@@ -14,6 +16,8 @@ namespace {
 // The most Joins of one task that wait at once (restarted processes and repeats), and the most readers.
 constexpr int kMaxWaitingOfTask = 64;
 constexpr size_t kMaxReaders = 256;
+// The most departures that are shown, and the most instances whose Joins are refused.
+constexpr size_t kMaxDeparted = 100, kMaxRefused = 4096;
 
 void Fill(const v1::JoinRequest& request, uint64_t incarnation, absl::Time now, absl::Time lease_end,
           MemberTable::Process* process) {
@@ -54,7 +58,14 @@ std::pair<uint32_t, MemberTable::Reader*> MemberTable::AdmitReader(const v1::Joi
 MemberTable::Worker* MemberTable::FindWorker(const v1::Caller& caller) { return Find(workers_, caller); }
 MemberTable::Reader* MemberTable::FindReader(const v1::Caller& caller) { return Find(readers_, caller); }
 
+absl::Status MemberTable::CheckJob(uint64_t job) const {
+  if (MayBeSame(job, job_.id())) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("this ps:0 is of ", Describe(job_), "; the caller is of ",
+                                         DescribeJob(job), ", which is over, or has its ps:0 elsewhere"));
+}
+
 absl::Status MemberTable::CheckCaller(const v1::Caller& caller) const {
+  WEIR_RETURN_IF_ERROR(CheckJob(caller.job()));
   const Process* process = nullptr;
   if (const auto worker = workers_.find(caller.worker()); worker != workers_.end()) {
     process = &worker->second;
@@ -144,6 +155,39 @@ std::set<uint64_t> MemberTable::Connected() const {
   }
   for (const auto& [id, reader] : readers_) incarnations.insert(reader.incarnation);
   return incarnations;
+}
+
+MemberTable::Worker MemberTable::Remove(uint32_t rank, bool left) {
+  const auto it = workers_.find(rank);
+  Worker worker = std::move(it->second);
+  workers_.erase(it);
+  v1::TaskStatus& status = departed_.emplace_back();
+  status.set_task(worker.task);
+  status.set_phase(left ? v1::TASK_LEFT : v1::TASK_LOST);
+  status.set_incarnation(worker.incarnation);
+  if (departed_.size() > kMaxDeparted) departed_.pop_front();
+  return worker;
+}
+
+bool MemberTable::Left(uint64_t incarnation) const {
+  return std::any_of(departed_.begin(), departed_.end(), [&](const v1::TaskStatus& task) {
+    return task.incarnation() == incarnation && task.phase() == v1::TASK_LEFT;
+  });
+}
+
+void MemberTable::ForgetLeft() {
+  departed_.erase(std::remove_if(departed_.begin(), departed_.end(),
+                                 [](const v1::TaskStatus& task) { return task.phase() == v1::TASK_LEFT; }),
+                  departed_.end());
+}
+
+void MemberTable::Refuse(uint64_t instance) {
+  refused_.push_back(instance);
+  if (refused_.size() > kMaxRefused) refused_.pop_front();
+}
+
+bool MemberTable::Refuses(uint64_t instance) const {
+  return std::find(refused_.begin(), refused_.end(), instance) != refused_.end();
 }
 
 v1::Membership MemberTable::ForShards(uint64_t epoch) const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
@@ -18,7 +19,7 @@
 
 namespace weir {
 
-// The workers and readers of a job, and the processes that wait to join.
+// The workers and readers of a job, the processes that wait to join, and the memberships that have ended.
 //
 // Belongs to the coordinator's queue.
 class MemberTable {
@@ -85,6 +86,8 @@ class MemberTable {
   };
   struct Reader : Process {};
 
+  explicit MemberTable(v1::JobIdentity job = {}) : job_(std::move(job)) {}
+
   // By rank.
   std::map<uint32_t, Worker>& workers() { return workers_; }
   const std::map<uint32_t, Worker>& workers() const { return workers_; }
@@ -104,8 +107,10 @@ class MemberTable {
   // The member that is the caller. Null: the caller is no member, or not any more.
   Worker* FindWorker(const v1::Caller& caller);
   Reader* FindReader(const v1::Caller& caller);
-  // Aborted: the caller is no member, or not any more. PermissionDenied: it is a different process from the
-  // member.
+  // Aborted: the caller is of another job, which this ps:0, or one at its address, had before.
+  absl::Status CheckJob(uint64_t job) const;
+  // As CheckJob(). Then Aborted: the caller is no member, or not any more. PermissionDenied: it is a
+  // different process from the member.
   absl::Status CheckCaller(const v1::Caller& caller) const;
   // Unavailable (LimitReached): too many processes of its task wait already, or too many readers are there.
   absl::Status CheckRoom(const v1::JoinRequest& request) const;
@@ -127,16 +132,48 @@ class MemberTable {
   // The incarnations of readers, and of workers that are admitted and connected.
   std::set<uint64_t> Connected() const;
 
+  // ---- memberships that have ended
+
+  // Takes the worker of this rank out. `left`: it left by itself, its work done; otherwise it was lost.
+  Worker Remove(uint32_t rank, bool left);
+  // Whether the worker of this incarnation left by itself.
+  bool Left(uint64_t incarnation) const;
+  // The job goes back, so the workers that left have more to do.
+  void ForgetLeft();
+  // The newest departures, for the job's status.
+  const std::deque<v1::TaskStatus>& departed() const { return departed_; }
+
+  // All members with incarnations up to this one are out of the job, for this reason, unless their own leases
+  // ended.
+  void Fence(uint64_t up_to, std::string why) {
+    fenced_up_to_ = up_to;
+    fenced_why_ = std::move(why);
+  }
+  // The reason of the last Fence() if it is why this incarnation is out. Empty: it is not.
+  std::string WhyOut(uint64_t incarnation) const { return incarnation <= fenced_up_to_ ? fenced_why_ : ""; }
+
+  // Refuses later Joins of this instance. Its process got the answer to its Join, and would join again as
+  // another instance. So a Join that still comes is a late repeat, and would make a member without a process.
+  void Refuse(uint64_t instance);
+  bool Refuses(uint64_t instance) const;
+
+  // ---- for messages
+
   // All workers, in the form for shards.
   v1::Membership ForShards(uint64_t epoch) const;
   // The admitted workers, in the form for members.
   v1::Membership ForMembers(uint64_t epoch) const;
 
  private:
+  const v1::JobIdentity job_;
   std::map<uint32_t, Worker> workers_;
   std::map<uint32_t, Reader> readers_;
   std::vector<WaitingJoin> waiting_;
   uint32_t readers_so_far_ = 0;
+  std::deque<v1::TaskStatus> departed_;
+  uint64_t fenced_up_to_ = 0;
+  std::string fenced_why_;
+  std::deque<uint64_t> refused_;
 };
 
 }  // namespace weir

@@ -134,5 +134,49 @@ TEST_CASE("A task has 64 processes that wait, the job 256 readers, waiting or no
   CHECK(absl::IsUnavailable(table.CheckRoom(reader)));
 }
 
+TEST_CASE("Who left and who was lost is shown, a hundred at most") {
+  MemberTable table;
+  const auto leave = [&](uint32_t rank, uint64_t incarnation, bool left) {
+    Admit(table, rank, incarnation, Phase::kLive);
+    CHECK(table.Remove(rank, left).incarnation == incarnation);
+    CHECK(table.workers().empty());
+  };
+  leave(0, 1, true);
+  leave(1, 2, false);
+  CHECK(table.Left(1));
+  CHECK_FALSE(table.Left(2));
+  CHECK_FALSE(table.Left(3));
+  REQUIRE(table.departed().size() == 2);
+  CHECK(table.departed()[1].task() == "worker:1");
+  CHECK(table.departed()[1].phase() == v1::TASK_LOST);
+  table.ForgetLeft();
+  REQUIRE(table.departed().size() == 1);
+  CHECK(table.departed()[0].incarnation() == 2);
+  for (uint64_t i = 0; i < 100; ++i) leave(static_cast<uint32_t>(i), 10 + i, true);
+  CHECK(table.departed().size() == 100);
+  CHECK(table.departed().front().incarnation() == 10);
+}
+
+TEST_CASE("Members up to the last fence are out for its reason") {
+  MemberTable table;
+  CHECK(table.WhyOut(0).empty());
+  table.Fence(5, "the job goes back");
+  CHECK(table.WhyOut(5) == "the job goes back");
+  CHECK(table.WhyOut(6).empty());
+  table.Fence(8, "the job is being saved");
+  CHECK(table.WhyOut(5) == "the job is being saved");
+}
+
+TEST_CASE("An instance is refused until 4,096 others were") {
+  MemberTable table;
+  CHECK_FALSE(table.Refuses(1));
+  table.Refuse(1);
+  for (uint64_t instance = 2; instance <= 4096; ++instance) table.Refuse(instance);
+  CHECK(table.Refuses(1));
+  table.Refuse(4097);
+  CHECK_FALSE(table.Refuses(1));
+  CHECK(table.Refuses(2));
+}
+
 }  // namespace
 }  // namespace weir
