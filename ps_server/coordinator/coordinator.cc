@@ -41,6 +41,13 @@ Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
       shards_(options_.shard_addresses, FleetOptions()),
       members_(job_),
       ending_(EndingOptions()),
+      declared_({&options_.config, options_.clock, &checkpoints_, &members_, &shards_, options_.workers,
+                 /*knows_servers=*/options_.shard_addresses.size() > 1, options_.memory_bytes,
+                 /*size_changed=*/
+                 [this] {
+                   meter_.SetTrainExamples(size().train_examples);
+                   evaluations_.SetLength(size());
+                 }}),
       steps_(options_.config.consistency().backup_workers()),
       losses_(options_.config.train().divergence()),
       evaluations_(options_.config),
@@ -48,13 +55,19 @@ Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
              [this](const v1::ControlMessage& message) { shards_.Broadcast(message); }}) {
   complaints_.Begin(created_);
   if (checkpoints_.enabled()) members_.Fence(numbers_.incarnation(), "ps:0 was started again");
-  if (checkpoints_.any()) Restore();
+  if (checkpoints_.any()) {
+    const v1::CoordinatorState& job = checkpoints_.newest()->job();
+    declared_.Restore();
+    steps_.GoTo(job.committed_steps());
+    evaluations_.Restore(job);
+    losses_.Restore(job.losses());
+  }
   queue_.Post([this] {
     if (checkpoints_.any()) {
       const absl::Status status = CanGoOn(options_.config, *checkpoints_.newest());
       if (!status.ok()) return EndJob(Misfit(status.message()));
     }
-    if (DoneBefore()) return EndAgain();
+    if (declared_.DoneBefore()) return EndAgain();
     if (shards_.addresses().size() > 1) shards_.Open();
   });
 }
@@ -172,7 +185,7 @@ void Coordinator::OnJoinCancelled(uint64_t instance, uint64_t call) {
       it->done(absl::CancelledError("the caller went away"));
       if (it->worker()) ending_.OnJoinBroken(it->request.rank(), it->request.task());
       members_.waiting().erase(it);
-      return ForgetUndeclared();
+      return declared_.Forget();
     }
     // The process was admitted meanwhile, and may never know.
     for (auto& [rank, member] : members_.workers()) {
@@ -260,7 +273,7 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
 void Coordinator::MaybeCommit() {
   if (state_ != v1::RUNNING || ending_.drained()) return;
   if (evaluations_.epochs().Holds()) return;  // an evaluator needs this step's weights
-  const uint32_t parts = PartsOf(steps_.committed(), size_.parts, size_.batches);
+  const uint32_t parts = PartsOf(steps_.committed(), size().parts, size().batches);
   const std::optional<StepCommitter::Commit> commit = steps_.Ready(parts, shards_.size());
   if (!commit.has_value()) return;
   if (!commit->refused.empty()) {
@@ -344,7 +357,7 @@ void Coordinator::HandleTick() {
     const std::string what = absl::StrCat("no worker was live for cluster.start_seconds = ", limit);
     if (state_ != v1::DRAINING) return ending_.FailUnlessReplaced(LostPeer(what));
     return ending_.FailUnlessReplaced(LostPeer(absl::StrCat(
-        "all ", size_.examples, " examples are done, but no worker has evaluated the weights: ", what,
+        "all ", size().examples, " examples are done, but no worker has evaluated the weights: ", what,
         checkpoints_.enabled() ? "; they are in " + checkpoints_.newest_folder() : "")));
   }
   if (complaints_.Due(time)) {
@@ -415,8 +428,8 @@ void Coordinator::StartDraining() {
   if (state_ != v1::RUNNING) return;
   state_ = v1::DRAINING;
   meter_.OnEnd(now());
-  LogInfo("all ", size_.examples, " examples are done");
-  ending_.Save(size_.examples);
+  LogInfo("all ", size().examples, " examples are done");
+  ending_.Save(size().examples);
   Changed();
   ServeRanges();
   MaybeFinish();
@@ -424,7 +437,8 @@ void Coordinator::StartDraining() {
 
 absl::Status Coordinator::NothingLeftFor(const v1::JoinRequest& request) {
   // Nobody has checked what the request says.
-  if (ending_.ends_again()) shards_.OnNamed(std::min(request.ps_addresses_size(), kMaxServers));
+  if (ending_.ends_again())
+    shards_.OnNamed(std::min(request.ps_addresses_size(), JobDeclaration::kMaxServers));
   // A refused instance's Join is a late repeat, whose process does not hear the answer.
   if (request.role() == v1::WORKER && request.rank() < options_.workers &&
       !members_.Refuses(request.instance())) {
@@ -445,17 +459,14 @@ void Coordinator::TellNothingLeft() {
   }
 }
 
-bool Coordinator::DoneBefore() const {
-  return checkpoints_.any() && IsEndOf(options_.config, *checkpoints_.newest());
-}
-
 void Coordinator::EndAgain() {
   const v1::CoordinatorState& job = checkpoints_.newest()->job();
-  if (job.total_batches() < size_.batches) {
+  if (job.total_batches() < size().batches) {
     evaluations_.StoppedBefore();
-    Shorten(job.total_examples(), job.total_batches());
+    declared_.Shorten(job.total_examples(), job.total_batches());
   }
-  LogInfo("all ", size_.examples, " examples were done before; the result is ", checkpoints_.newest_folder());
+  LogInfo("all ", size().examples, " examples were done before; the result is ",
+          checkpoints_.newest_folder());
   ending_.EndAgain();
   state_ = v1::DRAINING;
   TrainingStarts();

@@ -9,7 +9,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/model/model_spec.h"
 #include "common/protocol/mode_traits.h"
 #include "common/sync/serial_queue.h"
 #include "common/system/clock.h"
@@ -20,8 +19,8 @@
 #include "proto/shard_control.pb.h"
 #include "ps_server/coordinator/checkpoints.h"
 #include "ps_server/coordinator/divergence_watch.h"
-#include "ps_server/coordinator/fingerprints.h"
 #include "ps_server/coordinator/initial_upload.h"
+#include "ps_server/coordinator/job_declaration.h"
 #include "ps_server/coordinator/job_ending.h"
 #include "ps_server/coordinator/job_evaluations.h"
 #include "ps_server/coordinator/job_meter.h"
@@ -134,11 +133,8 @@ class Coordinator {
   void Drain(std::string reason);
 
  private:
-  static constexpr int kMaxServers = 1024;
   // Between two log lines that say what is still missing.
   static constexpr absl::Duration kComplaintInterval = absl::Seconds(10);
-  // Between two log lines about refused Joins.
-  static constexpr absl::Duration kRefusalInterval = absl::Seconds(1);
   // A worker's first heartbeat must come within the grace and kFirstHeartbeat after the answer to its Join,
   // and kFirstHeartbeatOfMany more for each worker of the job, because all may be answered together.
   static constexpr absl::Duration kFirstHeartbeat = absl::Milliseconds(1500);
@@ -152,33 +148,6 @@ class Coordinator {
 
   // All functions below run in the queue.
   void HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call);
-  // Whether the process may join. If so, and if the job's model, length or addresses are not known yet, the
-  // request's become the job's.
-  absl::Status CheckJoin(const v1::JoinRequest& request);
-  absl::Status CheckAddresses(const v1::JoinRequest& request) const;
-  // Checks the size of the training set that a worker declares.
-  absl::Status CheckLength(const v1::JoinRequest& request) const;
-  // For messages: whose declaration a Join must agree with. Before the job is settled() that is the first
-  // process that waits (the first worker if `worker`), afterwards the job's own.
-  std::string DeclaredBy(bool worker) const;
-  // The job's model and length are fixed.
-  bool settled() const { return shards_.begun() || checkpoints_.any(); }
-  // Forgets the model, the length or the fingerprints if no waiting process declares them any more, so that
-  // the next process may declare others: before the job is settled(), or (fingerprints) has had a worker.
-  void ForgetUndeclared();
-  // Whether the next process that joins says where the servers are: the cluster spec of ps:0 does not say it,
-  // and no process waits that has said it.
-  bool AddressesOpen() const;
-  // How many of the servers hold a shard of this model.
-  uint32_t ShardsOf(const ModelSpec& model, uint32_t servers) const;
-  // The model becomes the job's.
-  void SetModel(ModelSpec model);
-  // The job's length with a training set of this size.
-  JobSize SizeWith(uint64_t train_examples) const;
-  // Sets the job's length from the size of its training set.
-  void SetLength(uint64_t train_examples);
-  // Shortens the job, because it is stopped early.
-  void Shorten(uint64_t examples, uint64_t batches);
   void HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::HeartbeatReply> done);
   void HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveReply> done);
   void HandleNextRange(const v1::NextRangeRequest& request, Done<v1::NextRangeReply> done);
@@ -221,8 +190,6 @@ class Coordinator {
   // Called once the model is known and all shards are attached.
   bool GoesOn() const;
   bool EnoughWorkers() const;
-  // Whether the newest checkpoint is the end of this job.
-  bool DoneBefore() const;
   // The job was done before: only answers the processes that still ask.
   void EndAgain();
   // Training starts or goes on.
@@ -294,8 +261,6 @@ class Coordinator {
   void MaybeCommit();
   // Checkpoints and numbers.
   Checkpoints::Options CheckpointsOptions(std::unique_ptr<JobStore> store);
-  // Takes over what the newest checkpoint says of the job.
-  void Restore();
   absl::StatusOr<Checkpoints::Snapshot> TakeSnapshot() const;
   // Whether `count` more epochs and incarnations may be used. If not, asks the store for them, and the work
   // that needs them goes on when they are there.
@@ -351,6 +316,7 @@ class Coordinator {
   absl::Duration lease() const { return absl::Seconds(options_.config.cluster().lease_seconds()); }
   absl::Duration grace() const { return absl::Seconds(options_.config.cluster().grace_seconds()); }
   absl::Time now() const { return options_.clock->Now(); }
+  const JobSize& size() const { return declared_.size(); }
   bool over() const { return state_ == v1::DONE || state_ == v1::FAILED; }
 
   const Options options_;
@@ -360,15 +326,10 @@ class Coordinator {
   uint64_t revision_ = 1;
   const absl::Time created_;
   absl::Time last_tick_;
-  LogLimit complaints_{kComplaintInterval}, refusals_{kRefusalInterval};
+  LogLimit complaints_{kComplaintInterval};
   // Since when there is work, but no worker.
   std::optional<absl::Time> deserted_;
 
-  // The model of the checkpoint or of the first Join; every later Join must agree with it. Before the job is
-  // settled() it is only what the waiting processes declare, and is forgotten when they go.
-  std::optional<ModelSpec> model_;
-  JobSize size_;
-  Fingerprints fingerprints_;
   // As Options::init_from, unless that one is damaged.
   std::optional<uint64_t> init_from_;
   // For a whole checkpoint, since the one to install is damaged. No shard is told to install meanwhile; those
@@ -383,6 +344,7 @@ class Coordinator {
   ShardFleet shards_;
   MemberTable members_;
   JobEnding ending_;
+  JobDeclaration declared_;
 
   InitialUpload upload_;
   StepCommitter steps_;

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/model/wire_model.h"
 #include "common/protocol/job_failure.h"
 #include "common/system/file_system.h"
 #include "common/telemetry/logging.h"
@@ -41,18 +40,6 @@ Checkpoints::Options Coordinator::CheckpointsOptions(std::unique_ptr<JobStore> s
   return options;
 }
 
-void Coordinator::Restore() {
-  const v1::CheckpointManifest& newest = *checkpoints_.newest();
-  // The first Join must agree with this model.
-  if (absl::StatusOr<ModelSpec> model = FromProto(newest.model()); model.ok()) {
-    SetModel(*std::move(model));
-  }
-  SetLength(newest.job().train_examples());
-  steps_.GoTo(newest.job().committed_steps());
-  evaluations_.Restore(newest.job());
-  losses_.Restore(newest.job().losses());
-}
-
 absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   if (state_ != v1::RUNNING && state_ != v1::DRAINING && !upload_.saving()) {
     return absl::UnavailableError(
@@ -76,16 +63,9 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
     snapshot.step = steps_.committed();
   }
   snapshot.num_shards = shards_.size();
-  snapshot.model = ToProto(*model_);
+  declared_.Describe(&snapshot);
   v1::CoordinatorState& job = snapshot.job;
-  *job.mutable_config() = options_.config;
   *job.mutable_identity() = job_;
-  job.set_workers(options_.workers);
-  job.set_parts(size_.parts);
-  job.set_train_examples(size_.train_examples);
-  job.set_total_examples(size_.examples);
-  job.set_total_batches(size_.batches);
-  job.set_total_steps(size_.steps);
   job.set_committed_steps(steps_.committed());
   // A coordinator that starts from the checkpoint would not have the last epoch evaluated any more.
   const bool evaluated = !evaluations_.waits() || !evaluations_.epochs().open();

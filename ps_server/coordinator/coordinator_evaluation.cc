@@ -28,7 +28,7 @@ void Coordinator::HandleReport(const v1::ReportRequest& request) {
     // Who reports the final evaluation may have read the weights before the job went back to a checkpoint.
     const bool of_end = evaluation.final() || !evaluation.weights_sha256().empty();
     if (of_end && state_ != v1::DRAINING) return;
-    if (!evaluations_.OnUnasked(evaluation, size_.steps)) return;
+    if (!evaluations_.OnUnasked(evaluation, size().steps)) return;
     TellNothingLeft();
     return Changed();
   }
@@ -44,7 +44,7 @@ void Coordinator::HandleReport(const v1::ReportRequest& request) {
 
 uint64_t Coordinator::StepOf(uint64_t version) const {
   return mode_.commits_steps ? version
-                             : std::min(size_.steps, version / std::max<uint32_t>(1, options_.workers));
+                             : std::min(size().steps, version / std::max<uint32_t>(1, options_.workers));
 }
 
 std::string Coordinator::EvaluatorThatHolds() const {
@@ -93,9 +93,9 @@ std::string Coordinator::WhyItStopsHere() const { return AllDone() ? "" : evalua
 void Coordinator::StopEarly(const std::string& why) {
   evaluations_.StopEarly(why);
   LogInfo("training stops ", why);
-  const uint64_t batches = mode_.commits_steps ? BatchesIn(steps_.committed(), size_.parts, size_.batches)
+  const uint64_t batches = mode_.commits_steps ? BatchesIn(steps_.committed(), size().parts, size().batches)
                                                : ranges_->completed_batches();
-  Shorten(std::min(size_.examples, batches * options_.config.data().batch_size()), batches);
+  declared_.Shorten(std::min(size().examples, batches * options_.config.data().batch_size()), batches);
   if (ranges_.has_value()) ranges_->EndHere();
   StartDraining();
 }

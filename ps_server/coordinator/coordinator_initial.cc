@@ -7,7 +7,7 @@
 namespace weir {
 
 bool Coordinator::NeedsUpload() const {
-  return model_->uploaded() && !init_from_.has_value() && !checkpoints_.any();
+  return declared_.model()->uploaded() && !init_from_.has_value() && !checkpoints_.any();
 }
 
 bool Coordinator::NeedsFirstSave() const {

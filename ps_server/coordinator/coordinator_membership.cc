@@ -20,6 +20,76 @@ constexpr absl::Duration kLongestPark = absl::Milliseconds(500);
 
 }  // namespace
 
+// ---- joining
+
+void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call) {
+  if (absl::Status same = members_.CheckJob(request.job().id()); !same.ok()) return done(same);
+  if (state_ == v1::FAILED) return done(ending_.ForJoin());
+  const bool worker = request.role() == v1::WORKER;
+  // The job waits for its readers to leave, so when it waits for nobody else no more may come.
+  const bool nothing_left = state_ == v1::DRAINING && ending_.saved() && !AwaitsEvaluation() &&
+                            (worker || members_.workers().empty());
+  if (over() || nothing_left) return done(NothingLeftFor(request));
+  // Is this a repeat of a Join?
+  for (WaitingJoin& join : members_.waiting()) {
+    if (join.request.instance() != request.instance()) continue;
+    join.done(absl::CancelledError("the same process called again"));
+    join.done = std::move(done);
+    join.call = call;
+    return;
+  }
+  for (auto& [rank, member] : members_.workers()) {
+    if (member.instance != request.instance()) continue;
+    if (member.admitted()) {
+      return done(MakeJoinReply(rank, member.incarnation, member.start_clock));
+    }
+    if (member.join.has_value()) member.join->done(absl::CancelledError("the same process called again"));
+    // The Join as it was checked, whatever the repeat says.
+    v1::JoinRequest same;
+    same.set_role(v1::WORKER);
+    same.set_task(member.task);
+    same.set_rank(rank);
+    same.set_instance(member.instance);
+    same.set_evaluates(member.evaluates);
+    member.join = WaitingJoin{std::move(same), std::move(done), call, now()};
+    return;
+  }
+  for (const auto& [id, reader] : members_.readers()) {
+    if (reader.instance == request.instance()) return done(MakeJoinReply(id, reader.incarnation, 0));
+  }
+  if (members_.Refuses(request.instance())) {
+    return done(absl::AbortedError("the membership that this Join began has ended"));
+  }
+  if (absl::Status status = declared_.Join(request); !status.ok()) return done(status);
+  const uint32_t rank = request.rank();
+  // These fields are checked and noted.
+  request.clear_model();
+  request.clear_job_config();
+  request.clear_ps_addresses();
+  request.clear_fingerprints();
+  members_.waiting().push_back({std::move(request), std::move(done), call, now()});
+  if (worker) ReplaceIfGone(rank);
+  MaybeInstall();
+  MaybeAdmit();
+}
+
+v1::JoinReply Coordinator::MakeJoinReply(uint32_t worker, uint64_t incarnation, uint64_t start_clock) const {
+  v1::JoinReply reply;
+  reply.set_worker(worker);
+  reply.set_incarnation(incarnation);
+  *reply.mutable_membership() = MembershipNow();
+  reply.set_start_clock(start_clock);
+  reply.set_num_shards(shards_.size());
+  for (const ShardFleet::Shard& shard : shards_) reply.add_ps_addresses(shard.address);
+  *reply.mutable_moved() = shards_.Moved();
+  declared_.Describe(&reply);
+  reply.set_lease_seconds(options_.config.cluster().lease_seconds());
+  *reply.mutable_protocol() = OwnProtocol();
+  *reply.mutable_job() = job_;
+  if (evaluations_.work_end().has_value()) reply.set_work_end(*evaluations_.work_end());
+  return reply;
+}
+
 // ---- admitting
 
 void Coordinator::MaybeAdmit() {
@@ -50,7 +120,7 @@ void Coordinator::MaybeAdmit() {
       continue;
     }
     ending_.OnMember(rank);
-    fingerprints_.Settle();
+    declared_.OnAdmitted();
     members_.Admit(std::move(*it), numbers_.NextIncarnation(), now(), now() + lease());
     it = members_.waiting().erase(it);
     changed = true;
@@ -104,8 +174,8 @@ void Coordinator::OnAllAcked() {
                 ? absl::StrCat(" (of ", shards_.servers().size(), " servers, since the model is small: ",
                                "server.min_shard_kib = ", options_.config.server().min_shard_kib(), ")")
                 : "",
-            ": step ", steps_done(), " of ", size_.steps, ", ", size_.examples, " examples",
-            size_.dropped > 0 ? absl::StrCat("; data.drop_last leaves out ", size_.dropped) : "");
+            ": step ", steps_done(), " of ", size().steps, ", ", size().examples, " examples",
+            size().dropped > 0 ? absl::StrCat("; data.drop_last leaves out ", size().dropped) : "");
     state_ = v1::RUNNING;
     TrainingStarts();
   }
@@ -256,8 +326,8 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
 
 std::string Coordinator::DoneSoFar() const {
   if (state_ != v1::RUNNING) return "";
-  return mode_.commits_steps ? absl::StrCat(" after ", progress(), " of ", size_.steps, " steps")
-                             : absl::StrCat(" after ", progress(), " of ", size_.batches, " batches");
+  return mode_.commits_steps ? absl::StrCat(" after ", progress(), " of ", size().steps, " steps")
+                             : absl::StrCat(" after ", progress(), " of ", size().batches, " batches");
 }
 
 void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/model/wire_model.h"
 #include "common/protocol/job_failure.h"
 #include "common/protocol/protocol_version.h"
 #include "common/telemetry/logging.h"
@@ -61,7 +60,7 @@ bool Coordinator::KeepsState(uint32_t index) const {
   const ShardFleet::Shard& shard = shards_[index];
   // In sync a shard that was away may have missed a step.
   if (mode_.commits_steps || !checkpoints_.enabled() || shard.attached->incarnation() == 0) return false;
-  if (shard.attached->model_hash() != model_->Hash()) return false;
+  if (shard.attached->model_hash() != declared_.model()->Hash()) return false;
   if (const uint32_t of = shard.attached->num_shards(); of != 0 && of != shards_.size()) return false;
   if (shard.incarnation != 0) return shard.attached->incarnation() == shard.incarnation;
   // This coordinator has never seen the shard, but an earlier one on the same store has.
@@ -69,7 +68,7 @@ bool Coordinator::KeepsState(uint32_t index) const {
 }
 
 bool Coordinator::EnoughWorkers() const {
-  if (size_.batches == 0) return false;
+  if (size().batches == 0) return false;
   if (mode_.commits_steps && AllDone()) return true;
   // Only step 0 of a new job waits for all its workers.
   return members_.Ranks().size() >= (GoesOn() ? 1 : needed_workers());
@@ -88,7 +87,7 @@ void Coordinator::MaybeInstall() {
     return search_ == Search::kFound && !shards_.AnyInstalling() ? InstallFound() : void();
   }
   if (state_ == v1::STARTING || state_ == v1::RECOVERING) {
-    if (size_.batches == 0 || !shards_.AllAttached()) return;
+    if (size().batches == 0 || !shards_.AllAttached()) return;
     // A server that stands by is awaited as well, once: it could not hear of the end of a job that had ended
     // before. Of a job that goes on it finds the end in the last checkpoint.
     if (!shards_.AllServersAttached() && !GoesOn()) return;
@@ -114,13 +113,7 @@ void Coordinator::SendInstall(uint32_t index) {
   v1::Install& install = *message.mutable_install();
   install.set_shard(index);
   install.set_num_shards(shards_.size());
-  *install.mutable_model() = ToProto(*model_);
-  install.set_job_config(options_.config.SerializeAsString());
-  install.set_workers(options_.workers);
-  install.set_parts(size_.parts);
-  install.set_total_steps(size_.steps);
-  install.set_total_batches(size_.batches);
-  install.set_total_examples(size_.examples);
+  declared_.Describe(&install);
   install.set_coordinator_address(shards_.addresses()[0]);
   install.set_coordinator(checkpoints_.opened().coordinator_incarnation);
   if (checkpoints_.any()) {
@@ -237,7 +230,7 @@ void Coordinator::OnAllInstalled() {
       holders.push_back(shards_[index].batches);
       if (KeepsState(index)) untouched_ = false;
     }
-    ranges_.emplace(size_.batches, options_.workers, HeldByAll(holders));
+    ranges_.emplace(size().batches, options_.workers, HeldByAll(holders));
     evaluations_.epochs().GoTo(progress());
   }
   if (NeedsUpload()) {
@@ -340,9 +333,7 @@ void Coordinator::RollBack(const std::string& why) {
   checkpoints_.Rewound(steps_.committed());
   meter_.OnMore();
   losses_.Restore(checkpoints_.any() ? checkpoints_.newest()->job().losses() : v1::LossHistory());
-  if (evaluations_.GoBack(/*at_end=*/DoneBefore())) {
-    size_ = SizeOf(options_.config, options_.workers, size_.train_examples, size_.parts);
-  }
+  if (evaluations_.GoBack(/*at_end=*/declared_.DoneBefore())) declared_.Lengthen();
   FenceAll(back);
   // Workers that left when all seemed done have more to do.
   ending_.OnMore(absl::AbortedError(back));

@@ -59,7 +59,7 @@ void Describe(const IntHistogram& histogram, v1::Distribution* out) {
 }  // namespace
 
 uint64_t Coordinator::batches_done() const {
-  if (mode_.commits_steps) return BatchesIn(steps_.committed(), size_.parts, size_.batches);
+  if (mode_.commits_steps) return BatchesIn(steps_.committed(), size().parts, size().batches);
   const uint64_t batch = options_.config.data().batch_size();
   uint64_t batches = 0;
   // The checkpoint says what was done before this incarnation began, until shard 0 says how much it has
@@ -74,12 +74,12 @@ uint64_t Coordinator::batches_done() const {
 }
 
 uint64_t Coordinator::examples_done() const {
-  return std::min(size_.examples, batches_done() * options_.config.data().batch_size());
+  return std::min(size().examples, batches_done() * options_.config.data().batch_size());
 }
 
 uint64_t Coordinator::steps_done() const {
   if (mode_.commits_steps) return steps_.committed();
-  return std::min(size_.steps, batches_done() / std::max<uint32_t>(1, options_.workers));
+  return std::min(size().steps, batches_done() / std::max<uint32_t>(1, options_.workers));
 }
 
 uint64_t Coordinator::pushes_done() const {
@@ -97,7 +97,7 @@ void Coordinator::TrainingStarts() {
 void Coordinator::SampleProgress() { meter_.Sample(now(), examples_done(), state_ == v1::RUNNING); }
 
 bool Coordinator::AllDone() const {
-  return mode_.commits_steps ? size_.steps > 0 && steps_.committed() >= size_.steps
+  return mode_.commits_steps ? size().steps > 0 && steps_.committed() >= size().steps
                              : ranges_.has_value() && ranges_->done();
 }
 
@@ -127,8 +127,8 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   status.set_num_shards(shards_.known_servers());
   status.set_configured_workers(options_.workers);
   *status.mutable_membership() = MembershipNow();
-  status.set_total_steps(size_.steps);
-  status.set_total_examples(size_.examples);
+  status.set_total_steps(size().steps);
+  status.set_total_examples(size().examples);
   status.set_examples(examples_done());
   meter_.Describe(now(), /*whole=*/mode_.commits_steps && AllDone(), &status);
   *status.mutable_evaluation() = evaluations_.newest();
@@ -144,7 +144,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     uint64_t lacks = shard.stats.pushes_lost();
     // At the end nothing is under way, so this also shows losses that no worker was left to report.
     if (!mode_.commits_steps && shards_.AnsweredFinalPing(shard)) {
-      lacks = std::max(lacks, size_.batches - std::min(size_.batches, shard.stats.batches_settled()));
+      lacks = std::max(lacks, size().batches - std::min(size().batches, shard.stats.batches_settled()));
     }
     lost += lacks;
     refused = std::max(refused, shard.stats.pushes_refused());
@@ -155,7 +155,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   status.set_bytes_pulled(pulled);
   status.set_pushes(pushes_done());
   const bool finished = state_ == v1::DRAINING || state_ == v1::DONE;
-  status.set_step(!mode_.commits_steps && finished ? size_.steps : steps_done());
+  status.set_step(!mode_.commits_steps && finished ? size().steps : steps_done());
   for (const std::string& name : WaitingFor()) status.add_waiting_for(name);
   for (uint32_t i = 0; i < shards_.size() && !over(); ++i) {
     const v1::ShardStats& stats = shards_[i].stats;
