@@ -1,7 +1,7 @@
 #include "ps_server/coordinator/coordinator.h"
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -50,7 +50,11 @@ Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
                  }}),
       steps_(options_.config.consistency().backup_workers()),
       losses_(options_.config.train().divergence()),
-      evaluations_(options_.config),
+      evaluations_({&options_.config, &checkpoints_, [this] { return over(); },
+                    [this] {
+                      MaybeEvaluate();
+                      MaybeCommit();
+                    }}),
       pins_({lease(), checkpoints_.enabled() ? (checkpoints_.opened().coordinator_incarnation << 32) + 1 : 1,
              [this](const v1::ControlMessage& message) { shards_.Broadcast(message); }}) {
   complaints_.Begin(created_);
@@ -398,6 +402,100 @@ std::string Coordinator::WorkerName(uint32_t rank) const {
 uint32_t Coordinator::needed_workers() const {
   const auto& cluster = options_.config.cluster();
   return std::min(options_.workers, cluster.has_min_workers() ? cluster.min_workers() : options_.workers);
+}
+
+// ---- initial values
+
+bool Coordinator::NeedsUpload() const {
+  return declared_.model()->uploaded() && !init_from_.has_value() && !checkpoints_.any();
+}
+
+bool Coordinator::NeedsFirstSave() const {
+  return checkpoints_.enabled() && !checkpoints_.any() &&
+         options_.config.server().durability() == v1::ServerConfig::DURABILITY_LOG;
+}
+
+void Coordinator::HandleValues(uint32_t shard, const v1::ValuesStaged& staged) {
+  if (!upload_.OnStaged(shard, staged.uploader(), shards_.size())) return;
+  // No worker could make the values again after the first step. So they are saved before it.
+  checkpoints_.enabled() ? SaveInitialValues() : OnInitialValues();
+}
+
+void Coordinator::SaveInitialValues() {
+  upload_.OnSave();
+  checkpoints_.Request(
+      /*of_now=*/true, [this, of = upload_.uploader()](const absl::StatusOr<v1::CheckpointReply>& reply) {
+        if (over() || !upload_.saving() || upload_.uploader() != of) return;
+        if (reply.ok()) return OnInitialValues();
+        LogWarning("the initial values cannot be saved yet: ", reply.status().message());
+        upload_.OnSaveFailed(now(), reply.status().message());
+      });
+}
+
+void Coordinator::OnInitialValues() {
+  const bool first = upload_.precedes_members();
+  upload_.OnSaved();
+  if (first) return MaybeAdmit();
+  LogInfo("all shards have the initial values");
+  // Members are told once all shards know.
+  BroadcastMembership();
+}
+
+// ---- evaluations
+
+void Coordinator::HandleReport(const v1::ReportRequest& request) {
+  if (over()) return;
+  const v1::Evaluation& evaluation = request.evaluation();
+  if (evaluation.order() == 0) {
+    // Who reports the final evaluation may have read the weights before the job went back to a checkpoint.
+    const bool of_end = evaluation.final() || !evaluation.weights_sha256().empty();
+    if (of_end && state_ != v1::DRAINING) return;
+    if (!evaluations_.OnUnasked(evaluation, size().steps)) return;
+    TellNothingLeft();
+    return Changed();
+  }
+  evaluations_.OnReport(request.caller().incarnation(), evaluation, StepOf(evaluation.version()));
+  MaybeEvaluate();
+  MaybeCommit();
+}
+
+uint64_t Coordinator::StepOf(uint64_t version) const {
+  return mode_.commits_steps ? version
+                             : std::min(size().steps, version / std::max<uint32_t>(1, options_.workers));
+}
+
+void Coordinator::MaybeEvaluate() {
+  if (state_ != v1::RUNNING || ending_.drained()) return;
+  evaluations_.epochs().Advance(progress());
+  if (evaluations_.AskOneOf([this] { return members_.Evaluators(); }, !members_.workers().empty(), now()))
+    Changed();
+  if (!evaluations_.waits()) return;
+  if (!evaluations_.busy()) {
+    if (AllDone()) return StartDraining();
+    if (const std::string why = evaluations_.WhyItStopsHere(); !why.empty()) return StopEarly(why);
+  }
+  if (!SetWorkEnd()) return;
+  Changed();
+  ServeRanges();
+  MaybeAdmit();  // idle workers may have work again
+}
+
+bool Coordinator::SetWorkEnd() {
+  const bool changed = evaluations_.SetWorkEnd(progress());
+  if (ranges_.has_value()) {
+    ranges_->SetWorkEnd(evaluations_.work_end().value_or(std::numeric_limits<uint64_t>::max()));
+  }
+  return changed;
+}
+
+void Coordinator::StopEarly(const std::string& why) {
+  evaluations_.StopEarly(why);
+  LogInfo("training stops ", why);
+  const uint64_t batches = mode_.commits_steps ? BatchesIn(steps_.committed(), size().parts, size().batches)
+                                               : ranges_->completed_batches();
+  declared_.Shorten(std::min(size().examples, batches * options_.config.data().batch_size()), batches);
+  if (ranges_.has_value()) ranges_->EndHere();
+  StartDraining();
 }
 
 // ---- the end

@@ -229,20 +229,13 @@ class Coordinator {
   v1::JoinReply MakeJoinReply(uint32_t worker, uint64_t incarnation, uint64_t start_clock) const;
   // Evaluations at the ends of epochs.
   void HandleReport(const v1::ReportRequest& request);
-  // Tells evaluations_ how far the job is, and asks a member to evaluate an epoch that has ended.
+  // Tells evaluations_ how far the job is, and asks a member to evaluate an epoch that has ended. A job that
+  // waits for evaluations continues or ends once the last one is known and, if its weights are the best so
+  // far, they are saved.
   void MaybeEvaluate();
-  // For a job that waits for evaluations: goes on or ends once the last evaluation is known and, if its
-  // weights are the best so far, they are saved.
-  void GoOnAfterEvaluation();
   // Returns whether the end of the work that may be done now has changed.
   bool SetWorkEnd();
-  // Why the job stops early at this point. Empty: it does not.
-  std::string WhyItStopsHere() const;
   void StopEarly(const std::string& why);
-  void SaveBest(const v1::EpochEvaluation& epoch);
-  // The evaluator for which the next step has waited a second or more, and what it has to do. Empty: there is
-  // none.
-  std::string EvaluatorThatHolds() const;
   // The step that an entry names for weights of this version.
   uint64_t StepOf(uint64_t version) const;
   // sync: committed steps; bounded, async: complete batches.

@@ -240,7 +240,7 @@ void Coordinator::OnAllInstalled() {
     SaveInitialValues();
   }
   SetWorkEnd();
-  const std::string stopped = WhyItStopsHere();
+  const std::string stopped = AllDone() ? "" : evaluations_.WhyItStopsHere();
   if (!stopped.empty() || (AllDone() && !evaluations_.epochs().open())) {
     TrainingStarts();
     state_ = v1::RUNNING;

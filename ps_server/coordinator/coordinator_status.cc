@@ -289,8 +289,9 @@ std::vector<std::string> Coordinator::WaitingFor() const {
       names.push_back(absl::StrCat(shard.stats.waits(0).reason(), " (on ps:", i, ")"));
     }
   }
-  if (std::string evaluator = EvaluatorThatHolds(); !evaluator.empty()) {
-    names.push_back(std::move(evaluator));
+  if (state_ == v1::RUNNING) {
+    std::string evaluator = evaluations_.WaitingFor(members_, now());
+    if (!evaluator.empty()) names.push_back(std::move(evaluator));
   }
   if (state_ == v1::STARTING || state_ == v1::RECOVERING) {
     const std::set<uint32_t> here = members_.Ranks();

@@ -3,13 +3,27 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/protocol/mode_traits.h"
+#include "common/telemetry/logging.h"
 #include "ps_server/coordinator/best_epoch.h"
 
 namespace weir {
+namespace {
 
-JobEvaluations::JobEvaluations(const v1::JobConfig& config)
-    : config_(config), waits_(WaitsForEvaluations(config.evaluation())) {}
+std::string Describe(const v1::EpochEvaluation& entry) {
+  const std::string loss = entry.has_test_loss() ? absl::StrCat(entry.test_loss()) : "not finite";
+  return absl::StrCat("epoch ", entry.epoch(), " (weights of step ", entry.step(), "): test loss ", loss,
+                      entry.has_test_accuracy() ? absl::StrCat(", accuracy ", entry.test_accuracy()) : "",
+                      entry.has_test_auc() ? absl::StrCat(", AUC ", entry.test_auc()) : "");
+}
+
+}  // namespace
+
+JobEvaluations::JobEvaluations(Options options)
+    : options_(std::move(options)),
+      config_(*options_.config),
+      waits_(WaitsForEvaluations(config_.evaluation())) {}
 
 void JobEvaluations::SetLength(const JobSize& size) {
   epochs_ = EpochEvaluations();
@@ -68,11 +82,25 @@ bool JobEvaluations::AskOneOf(absl::FunctionRef<std::vector<uint64_t>()> members
   return false;
 }
 
-std::optional<v1::EpochEvaluation> JobEvaluations::OnReport(uint64_t incarnation,
-                                                            const v1::Evaluation& report, uint64_t step) {
-  std::optional<v1::EpochEvaluation> made = epochs_.OnReport(incarnation, report, step);
-  if (made.has_value() && !final()) newest_ = report;
-  return made;
+void JobEvaluations::OnReport(uint64_t incarnation, const v1::Evaluation& report, uint64_t step) {
+  const std::optional<v1::EpochEvaluation> made = epochs_.OnReport(incarnation, report, step);
+  if (!made.has_value()) return;
+  if (!final()) newest_ = report;
+  LogInfo(Describe(*made));
+  if (options_.checkpoints->enabled() && IsBest(*made)) SaveBest(*made);
+}
+
+std::string JobEvaluations::WaitingFor(const MemberTable& members, absl::Time now) const {
+  // Reading takes some milliseconds, once an epoch.
+  constexpr absl::Duration kWorthSaying = absl::Seconds(1);
+  const std::optional<EpochEvaluations::Holder> holder = epochs_.holder();
+  if (!holder.has_value() || now - holder->since < kWorthSaying) return "";
+  const std::string task = members.TaskOf(holder->incarnation);
+  if (waits_) {
+    return absl::StrCat(task, " to evaluate epoch ", holder->epoch, ", which decides how the job goes on");
+  }
+  return absl::StrCat(task, holder->read ? " to evaluate epoch " : " to read the weights of epoch ",
+                      holder->epoch, holder->read ? ", since the next one has ended" : ", to evaluate them");
 }
 
 // ---- how far the job goes
@@ -98,14 +126,21 @@ bool JobEvaluations::IsBest(const v1::EpochEvaluation& epoch) const {
          IsBetter(config.metric(), epoch, best_.has_value() ? best_->evaluation() : v1::EpochEvaluation());
 }
 
-v1::EpochEvaluation JobEvaluations::OnBestSaved(std::optional<uint64_t> step) {
-  v1::EpochEvaluation epoch = *std::exchange(saving_best_, std::nullopt);
-  if (step.has_value()) {
-    best_.emplace();
-    *best_->mutable_evaluation() = epoch;
-    best_->set_checkpoint(*step);
-  }
-  return epoch;
+void JobEvaluations::SaveBest(const v1::EpochEvaluation& epoch) {
+  saving_best_ = epoch;
+  options_.checkpoints->Request(/*of_now=*/true, [this](const absl::StatusOr<v1::CheckpointReply>& reply) {
+    const v1::EpochEvaluation epoch = *std::exchange(saving_best_, std::nullopt);
+    if (options_.over()) return;
+    if (reply.ok()) {
+      best_.emplace();
+      *best_->mutable_evaluation() = epoch;
+      best_->set_checkpoint(reply->step());
+    } else {
+      LogWarning("the weights of epoch ", epoch.epoch(),
+                 ", the best so far, are not kept: ", reply.status().message());
+    }
+    options_.best_saved();
+  });
 }
 
 // ---- the end

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,20 +12,30 @@
 #include "proto/checkpoint.pb.h"
 #include "proto/coordinator.pb.h"
 #include "proto/job_config.pb.h"
+#include "ps_server/coordinator/checkpoints.h"
 #include "ps_server/coordinator/epoch_evaluations.h"
 #include "ps_server/coordinator/job_size.h"
+#include "ps_server/coordinator/member_table.h"
 
 namespace weir {
 
 // The evaluations of a job and what follows from them: who evaluates, which epoch is the best, how far the
-// job may go before the next result is known, and whether it stops early.
+// job may go before the next result is known, and whether it stops early. Takes the checkpoint that keeps the
+// best epoch's weights.
 //
-// The coordinator tells the members, and takes the checkpoint that keeps the best epoch's weights. Belongs to
-// the coordinator's queue.
+// The coordinator tells the members. Belongs to the coordinator's queue.
 class JobEvaluations {
  public:
-  // `config` outlives the object.
-  explicit JobEvaluations(const v1::JobConfig& config);
+  struct Options {
+    // Both outlive the object.
+    const v1::JobConfig* config = nullptr;
+    Checkpoints* checkpoints = nullptr;
+    // Whether the job is over, so that nothing is kept any more.
+    std::function<bool()> over;
+    // The best epoch's weights are saved, or could not be: the job may continue.
+    std::function<void()> best_saved;
+  };
+  explicit JobEvaluations(Options options);
 
   // The job's length is known; all 0: not any more.
   void SetLength(const JobSize& size);
@@ -48,14 +59,15 @@ class JobEvaluations {
   // failed at it. Returns whether a member was asked. `workers`: the job has workers, so that it must not
   // wait for a member that evaluates.
   bool AskOneOf(absl::FunctionRef<std::vector<uint64_t>()> members, bool workers, absl::Time now);
-  // A member reports what it was asked for. `step`: what the entry says. Returns the new entry; nullopt: the
-  // report is of no use.
-  std::optional<v1::EpochEvaluation> OnReport(uint64_t incarnation, const v1::Evaluation& report,
-                                              uint64_t step);
+  // A member reports what it was asked for. `step`: what the new entry says. Saves the weights if the epoch
+  // is the best and evaluation.keep_best asks for that.
+  void OnReport(uint64_t incarnation, const v1::Evaluation& report, uint64_t step);
   // An evaluation is due or under way, or the weights of the last one are being saved.
   bool busy() const { return epochs_.open() || saving_best_.has_value(); }
   // The job waits while busy().
   bool awaited() const { return waits_ && busy(); }
+  // The evaluator for which the job has waited a second or more, and what it has to do. Empty: there is none.
+  std::string WaitingFor(const MemberTable& members, absl::Time now) const;
 
   // ---- how far the job goes
 
@@ -73,12 +85,6 @@ class JobEvaluations {
 
   // ---- the best epoch
 
-  // The epoch's weights are to be kept.
-  bool IsBest(const v1::EpochEvaluation& epoch) const;
-  // A checkpoint of the epoch's weights is being taken.
-  void OnSavingBest(const v1::EpochEvaluation& epoch) { saving_best_ = epoch; }
-  // That checkpoint has this step; nullopt: there is none. Returns the epoch.
-  v1::EpochEvaluation OnBestSaved(std::optional<uint64_t> step);
   // The epoch whose weights a checkpoint holds.
   const std::optional<v1::BestEpoch>& best() const { return best_; }
 
@@ -95,6 +101,11 @@ class JobEvaluations {
   bool AwaitsFinal() const { return !final() && !no_final_; }
 
  private:
+  // The epoch's weights are to be kept.
+  bool IsBest(const v1::EpochEvaluation& epoch) const;
+  void SaveBest(const v1::EpochEvaluation& epoch);
+
+  const Options options_;
   const v1::JobConfig& config_;
   const bool waits_;
   EpochEvaluations epochs_;

@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
+#include "tests/ps_server/coordinator/checkpoints_fixture.h"
+
 namespace weir {
 namespace {
 
@@ -34,15 +36,25 @@ auto Members(std::vector<uint64_t> incarnations) {
 }
 
 // Member 7 evaluates the epoch that ends with this step.
-v1::EpochEvaluation Evaluate(JobEvaluations& of, uint64_t step, double loss) {
+void Evaluate(JobEvaluations& of, uint64_t step, double loss) {
   of.epochs().Advance(step);
   REQUIRE(of.AskOneOf(Members({7}), true, absl::UnixEpoch()));
-  return of.OnReport(7, Result(of, 7, step, loss), step).value();
+  of.OnReport(7, Result(of, 7, step, loss), step);
 }
+
+struct Fixture : CheckpointsFixture {
+  explicit Fixture(const v1::JobConfig& config)
+      : of({&config, &checkpoints, [this] { return over; }, [this] { ++best_saved; }}) {}
+
+  bool over = false;
+  int best_saved = 0;
+  JobEvaluations of;
+};
 
 TEST_CASE("Before the job's length is known nothing is evaluated, held or awaited") {
   const v1::JobConfig config = Config();
-  JobEvaluations of(config);
+  Fixture f(config);
+  JobEvaluations& of = f.of;
   of.epochs().Advance(2);
   CHECK_FALSE(of.AskOneOf(Members({7}), true, absl::UnixEpoch()));
   CHECK_FALSE(of.epochs().open());
@@ -59,7 +71,8 @@ TEST_CASE("Before the job's length is known nothing is evaluated, held or awaite
 
 TEST_CASE("The first evaluator that has not failed is asked; when all have, the epoch has no result") {
   const v1::JobConfig config = Config();
-  JobEvaluations of(config);
+  Fixture f(config);
+  JobEvaluations& of = f.of;
   of.SetLength(SizeOf(config, 1, 20));
   of.epochs().GoTo(0);
   of.epochs().Advance(2);
@@ -71,7 +84,8 @@ TEST_CASE("The first evaluator that has not failed is asked; when all have, the 
   CHECK(of.epochs().holder()->incarnation == 7);
   v1::Evaluation failed = Result(of, 7, 2, 1);
   failed.set_examples(0);
-  CHECK_FALSE(of.OnReport(7, failed, 2).has_value());
+  of.OnReport(7, failed, 2);
+  CHECK(of.epochs().entries().empty());
   REQUIRE(of.AskOneOf(Members({7, 8}), true, absl::UnixEpoch()));
   CHECK(of.epochs().OrderFor(8)->epoch() == 1);
   of.epochs().OnGone(8);
@@ -84,17 +98,17 @@ TEST_CASE("The first evaluator that has not failed is asked; when all have, the 
 TEST_CASE("The best epoch is the one whose weights a checkpoint holds") {
   v1::JobConfig config = Config();
   config.mutable_evaluation()->set_keep_best(true);
-  JobEvaluations of(config);
+  Fixture f(config);
+  JobEvaluations& of = f.of;
   of.SetLength(SizeOf(config, 1, 20));
   of.epochs().GoTo(0);
   CHECK(of.waits());
   CHECK(of.SetWorkEnd(0));
   CHECK(of.work_end() == 2);
 
-  const v1::EpochEvaluation first = Evaluate(of, 2, 0.5);
+  f.step = 2;
+  Evaluate(of, 2, 0.5);
   CHECK(of.newest().test_loss() == 0.5);
-  REQUIRE(of.IsBest(first));
-  of.OnSavingBest(first);
   CHECK_FALSE(of.epochs().open());
   CHECK(of.busy());
   // No work is done until the weights are saved.
@@ -105,34 +119,52 @@ TEST_CASE("The best epoch is the one whose weights a checkpoint holds") {
   CHECK(saving.best().evaluation().epoch() == 1);
   CHECK(saving.best().checkpoint() == 2);
   SECTION("saved") {
-    CHECK(of.OnBestSaved(2).epoch() == 1);
+    f.Write();
+    CHECK(f.best_saved == 1);
+    CHECK_FALSE(of.busy());
     CHECK(of.best()->checkpoint() == 2);
     CHECK(of.SetWorkEnd(2));
     CHECK(of.work_end() == 4);
-    CHECK_FALSE(of.IsBest(Evaluate(of, 4, 0.6)));
-    CHECK(of.IsBest(Evaluate(of, 6, 0.4)));
-    // A later coordinator goes on with the same.
+    Evaluate(of, 4, 0.6);
+    CHECK_FALSE(of.busy());
+    f.step = 6;
+    Evaluate(of, 6, 0.4);
+    CHECK(of.busy());
+    f.Write();
+    CHECK(of.best()->checkpoint() == 6);
+    // A later coordinator continues with the same.
     v1::CoordinatorState state;
-    of.Save(6, &state);
-    JobEvaluations later(config);
-    later.SetLength(SizeOf(config, 1, 20));
-    later.Restore(state);
-    later.epochs().GoTo(6);
-    CHECK(later.best()->checkpoint() == 2);
-    CHECK(later.epochs().entries().size() == 3);
+    of.Save(7, &state);
+    Fixture later(config);
+    later.of.SetLength(SizeOf(config, 1, 20));
+    later.of.Restore(state);
+    later.of.epochs().GoTo(6);
+    CHECK(later.of.best()->checkpoint() == 6);
+    CHECK(later.of.epochs().entries().size() == 3);
   }
   SECTION("not saved") {
-    CHECK(of.OnBestSaved(std::nullopt).epoch() == 1);
+    f.written.set_error("no space");
+    f.Write();
+    CHECK(f.best_saved == 1);
     CHECK_FALSE(of.best().has_value());
     CHECK_FALSE(of.busy());
-    CHECK(of.IsBest(Evaluate(of, 4, 0.6)));
+    f.step = 4;
+    Evaluate(of, 4, 0.6);
+    CHECK(of.busy());
+  }
+  SECTION("the job is over meanwhile") {
+    f.over = true;
+    f.Write();
+    CHECK(f.best_saved == 0);
+    CHECK_FALSE(of.best().has_value());
   }
 }
 
 TEST_CASE("The job stops early at the end of the epoch that brings patience to its end, not later") {
   v1::JobConfig config = Config();
   config.mutable_evaluation()->set_patience(1);
-  JobEvaluations of(config);
+  Fixture f(config);
+  JobEvaluations& of = f.of;
   of.SetLength(SizeOf(config, 1, 20));
   of.epochs().GoTo(0);
   Evaluate(of, 2, 0.5);
@@ -154,7 +186,8 @@ TEST_CASE("The job stops early at the end of the epoch that brings patience to i
 
 TEST_CASE("The hash of the final weights comes without an evaluation, and is no final one") {
   const v1::JobConfig config = Config();
-  JobEvaluations of(config);
+  Fixture f(config);
+  JobEvaluations& of = f.of;
   of.SetLength(SizeOf(config, 1, 20));
   of.epochs().GoTo(0);
   v1::Evaluation evaluation, hash;
@@ -176,7 +209,8 @@ TEST_CASE("The hash of the final weights comes without an evaluation, and is no 
 
 TEST_CASE("The final evaluation stays the newest, and is valid as long as the job is at its end") {
   const v1::JobConfig config = Config();
-  JobEvaluations of(config);
+  Fixture f(config);
+  JobEvaluations& of = f.of;
   of.SetLength(SizeOf(config, 1, 20));
   of.epochs().GoTo(0);
   v1::Evaluation evaluation;
