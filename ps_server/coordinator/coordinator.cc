@@ -13,10 +13,18 @@
 namespace weir {
 namespace {
 
-// Epochs and incarnations that are kept in reserve.
-constexpr uint64_t kReserveAhead = 300;
 // Length in hex digits.
 constexpr size_t kSha256 = 64;
+
+// What a checkpoint says of the job beside the shards' state and the job's progress.
+std::string ResultsIn(const v1::CoordinatorState& job) {
+  v1::CoordinatorState results;
+  results.set_done(job.done());
+  results.set_total_batches(job.total_batches());
+  *results.mutable_evaluations() = job.evaluations();
+  if (job.has_best()) *results.mutable_best() = job.best();
+  return results.SerializeAsString();
+}
 
 absl::Status NothingLeft() {
   return absl::OutOfRangeError("the job's examples are done; there is nothing left to do");
@@ -32,12 +40,7 @@ Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
       last_tick_(created_),
       init_from_(options_.init_from),
       checkpoints_(CheckpointsOptions(std::move(store))),
-      numbers_(checkpoints_.enabled()
-                   ? JobNumbers(checkpoints_.opened(),
-                                [this](const JobStore::Numbers& up_to, JobNumbers::Done done) {
-                                  checkpoints_.Reserve(up_to, std::move(done));
-                                })
-                   : JobNumbers()),
+      numbers_(checkpoints_.opened(), NumbersOptions()),
       shards_(options_.shard_addresses, FleetOptions()),
       members_(job_),
       ending_(EndingOptions()),
@@ -227,8 +230,8 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
       if (!shard.installed) return;  // about what the shard held before
       shard.acked_epoch = report.membership().epoch();
       shard.floor = report.membership().floor();
-      if (shards_.AllAcknowledged(numbers_.epoch()) && !broadcast_due_) OnAllAcked();
-      if (idle_untold_) TellIdle();
+      if (shards_.AllAcknowledged(numbers_.epoch()) && !pending_.due) OnAllAcked();
+      if (pending_.idle) TellIdle();
       return;
     }
     case v1::ShardReport::kStaged:
@@ -297,7 +300,7 @@ void Coordinator::MaybeCommit() {
 
 void Coordinator::HandleTick() {
   if (over()) {
-    for (const uint32_t server : ending_.untold_servers()) shards_.Reopen(server);
+    for (const uint32_t server : ending_.awaited_servers()) shards_.Reopen(server);
   }
   ending_.Tick();
   if (over()) return;
@@ -343,12 +346,9 @@ void Coordinator::HandleTick() {
     if (saves && !ending_.drained() && !evaluations_.awaited()) checkpoints_.TakeIfDue(steps_done());
     ending_.TickSave();
     if (upload_.SaveDue(time) && !checkpoints_.busy()) SaveInitialValues();
-    // Numbers are reserved well ahead, so that a disk that is full or slow for a while stops nothing.
-    if (numbers_.Due(kReserveAhead, time)) AskForNumbers(kReserveAhead);
-    if (numbers_trouble_.has_value() && time >= numbers_trouble_->next)
-      AskForNumbers(numbers_trouble_->count);
+    numbers_.Tick();
   }
-  if (left_untold_) TellMembership();
+  if (pending_.left) TellMembership();
   MaybeFinish();
 
   // Workers cannot join while shards are away.
@@ -402,6 +402,88 @@ std::string Coordinator::WorkerName(uint32_t rank) const {
 uint32_t Coordinator::needed_workers() const {
   const auto& cluster = options_.config.cluster();
   return std::min(options_.workers, cluster.has_min_workers() ? cluster.min_workers() : options_.workers);
+}
+
+// ---- checkpoints
+
+Checkpoints::Options Coordinator::CheckpointsOptions(std::unique_ptr<JobStore> store) {
+  Checkpoints::Options options;
+  options.config = options_.config.checkpoint();
+  options.store = std::move(store);
+  options.clock = options_.clock;
+  options.post = [this](std::function<void()> function) { queue_.Post(std::move(function)); };
+  options.snapshot = [this] { return TakeSnapshot(); };
+  options.broadcast = [this](const v1::ControlMessage& message) { shards_.Broadcast(message); };
+  options.replaced = [this](const std::string& why) { StepAside(why); };
+  options.changed = [this] { MaybeInstall(); };
+  return options;
+}
+
+JobNumbers::Options Coordinator::NumbersOptions() {
+  JobNumbers::Options options;
+  options.clock = options_.clock;
+  options.wait_seconds = options_.config.checkpoint().save_wait_seconds();
+  if (checkpoints_.enabled()) {
+    options.reserve = [this](const JobStore::Numbers& up_to, JobNumbers::Done done) {
+      checkpoints_.Reserve(up_to, std::move(done));
+    };
+  }
+  options.over = [this] { return over(); };
+  options.reserved = [this](bool needed) {
+    if (std::exchange(pending_.due, false)) BroadcastMembership();
+    if (needed) MaybeAdmit();
+  };
+  options.fail = [this](const absl::Status& failure) { EndJob(failure); };
+  options.replaced = [this](const std::string& why) { StepAside(why); };
+  return options;
+}
+
+absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
+  if (state_ != v1::RUNNING && state_ != v1::DRAINING && !upload_.saving()) {
+    return absl::UnavailableError(
+        absl::StrCat("the job is ", v1::JobState_Name(state_), "; there is nothing to save"));
+  }
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    if (!shards_[shard].installed)
+      return absl::UnavailableError(absl::StrCat(shards_.name(shard), " is away"));
+  }
+  Checkpoints::Snapshot snapshot;
+  const auto& newest = checkpoints_.newest();
+  snapshot.progress = steps_done();
+  // What shard 0 has applied is known from its last report; complete batches are known at once.
+  const uint64_t complete = progress() / std::max<uint32_t>(1, options_.workers);
+  if (!mode_.commits_steps) {
+    snapshot.step = std::max({steps_done(), complete, checkpoints_.next_step()});
+  } else if (newest.has_value()) {
+    // Above the newest one's, which may be of this very step.
+    snapshot.step = std::max(steps_.committed(), newest->step() + 1);
+  } else {
+    snapshot.step = steps_.committed();
+  }
+  snapshot.num_shards = shards_.size();
+  declared_.Describe(&snapshot);
+  v1::CoordinatorState& job = snapshot.job;
+  *job.mutable_identity() = job_;
+  job.set_committed_steps(steps_.committed());
+  // A coordinator that starts from the checkpoint would not have the last epoch evaluated any more.
+  const bool evaluated = !evaluations_.waits() || !evaluations_.epochs().open();
+  job.set_done(state_ == v1::DRAINING || (AllDone() && evaluated));
+  job.set_examples(examples_done());
+  job.set_epoch(numbers_.epoch());
+  job.set_last_incarnation(numbers_.incarnation());
+  const v1::Membership membership = MembershipNow();
+  *job.mutable_members() = membership.members();
+  for (uint32_t rank : ending_.gave_up()) job.add_gave_up(rank);
+  evaluations_.Save(snapshot.step, &job);
+  *job.mutable_losses() = losses_.history();
+  // A checkpoint of the same state may have been taken before an epoch's evaluation was known, or before the
+  // last range was reported. A coordinator that starts from it would know nothing of the best epoch, or would
+  // wait for workers, which have been told of the end and are gone.
+  const bool same_state =
+      newest.has_value() &&
+      (mode_.commits_steps ? checkpoints_.committed_steps() == steps_.committed() : untouched_);
+  snapshot.saved = same_state && ResultsIn(newest->job()) == ResultsIn(job);
+  return snapshot;
 }
 
 // ---- initial values
@@ -617,9 +699,9 @@ void Coordinator::HandleServerGone(uint32_t index, const absl::Status& status) {
 }
 
 void Coordinator::SayEnd() {
-  if (state_ == v1::DONE && !ending_.untold_servers().empty()) {
+  if (state_ == v1::DONE && !ending_.awaited_servers().empty()) {
     std::vector<std::string> names;
-    for (const uint32_t index : ending_.untold_servers()) names.push_back(shards_.name(index));
+    for (const uint32_t index : ending_.awaited_servers()) names.push_back(shards_.name(index));
     LogWarning("the job is done, but ", absl::StrJoin(names, ", "), " may not know that: no answer within ",
                "cluster.server_wait_seconds = ", options_.config.cluster().server_wait_seconds());
   }

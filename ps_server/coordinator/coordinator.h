@@ -253,14 +253,9 @@ class Coordinator {
   void TellIdle();
   void MaybeCommit();
   // Checkpoints and numbers.
+  JobNumbers::Options NumbersOptions();
   Checkpoints::Options CheckpointsOptions(std::unique_ptr<JobStore> store);
   absl::StatusOr<Checkpoints::Snapshot> TakeSnapshot() const;
-  // Whether `count` more epochs and incarnations may be used. If not, asks the store for them, and the work
-  // that needs them goes on when they are there.
-  bool HasNumbers(uint64_t count);
-  void AskForNumbers(uint64_t count);
-  // The store has no room to reserve them: tries again, for checkpoint.save_wait_seconds.
-  void AskAgain(uint64_t count, const std::string& why);
   // The end.
   JobEnding::Options EndingOptions();
   void StartDraining();
@@ -348,20 +343,12 @@ class Coordinator {
   // bounded, async: all shards hold exactly what the newest checkpoint holds.
   bool untouched_ = false;
   VersionPins pins_;
-  // Members have left, and the next tick sends the new membership.
-  bool left_untold_ = false;
-  // Workers have become idle, and no membership since says so.
-  bool idle_untold_ = false;
-
-  // The store has no room to reserve so many numbers, for which something waits: since when, and when it is
-  // tried again.
-  struct NumbersTrouble {
-    absl::Time since, next;
-    uint64_t count;
-  };
-  std::optional<NumbersTrouble> numbers_trouble_;
-  // A change of the membership waits for numbers.
-  bool broadcast_due_ = false;
+  // Changes of the membership that shards and members have yet to hear of.
+  struct {
+    bool due = false;   // it waits for numbers
+    bool left = false;  // members have left: the next tick tells it
+    bool idle = false;  // workers have become idle: told once the membership before is confirmed
+  } pending_;
 
   // Last, so that its destructor runs first.
   SerialQueue queue_;

@@ -95,7 +95,7 @@ v1::JoinReply Coordinator::MakeJoinReply(uint32_t worker, uint64_t incarnation, 
 void Coordinator::MaybeAdmit() {
   if (over() || !shards_.AllInstalled() || ending_.drained() || upload_.precedes_members()) return;
   // A change of the membership that is still due goes first.
-  if (broadcast_due_ || !HasNumbers(members_.waiting().size() + 1)) return;
+  if (pending_.due || !numbers_.Need(members_.waiting().size() + 1)) return;
   if (state_ == v1::RUNNING || state_ == v1::DRAINING) {
     for (auto it = members_.waiting().begin(); it != members_.waiting().end();) {
       if (it->worker()) {
@@ -137,10 +137,10 @@ void Coordinator::MaybeAdmit() {
 
 void Coordinator::BroadcastMembership() {
   if (over()) return;
-  broadcast_due_ = !HasNumbers(1);
-  if (broadcast_due_) return;
+  pending_.due = !numbers_.Need(1);
+  if (pending_.due) return;
   numbers_.NextEpoch();
-  idle_untold_ = false;
+  pending_.idle = false;
   untouched_ &= members_.workers().empty();
   v1::ControlMessage message;
   v1::SetMembership& set = *message.mutable_membership();
@@ -343,7 +343,7 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
   if (why.empty() && state_ == v1::DRAINING && ending_.saved()) {
     // No remaining work depends on the membership, and all workers leave at once. To tell the others of each
     // departure by itself would be work that grows with the cube of the workers.
-    left_untold_ = true;
+    pending_.left = true;
   } else {
     TellMembership();
   }
@@ -369,7 +369,7 @@ void Coordinator::TakeOut(uint32_t rank, Worker& member, const std::string& why)
 }
 
 void Coordinator::TellMembership() {
-  left_untold_ = false;
+  pending_.left = false;
   BroadcastMembership();
   Changed();
 }
@@ -520,8 +520,8 @@ void Coordinator::ServeRanges() {
 }
 
 void Coordinator::TellIdle() {
-  idle_untold_ = true;
-  if (shards_.AllAcknowledged(numbers_.epoch()) && !broadcast_due_) BroadcastMembership();
+  pending_.idle = true;
+  if (shards_.AllAcknowledged(numbers_.epoch()) && !pending_.due) BroadcastMembership();
 }
 
 bool Coordinator::ServeRange(uint32_t rank, Worker& member) {

@@ -180,8 +180,8 @@ bool JobEnding::AwaitsWorkers() {
 // ---- processes that have yet to hear that the job is over
 
 void JobEnding::Await(std::set<uint32_t> servers, absl::Duration limit, std::set<uint64_t> members) {
-  untold_servers_ = std::move(servers);
-  untold_members_ = std::move(members);
+  awaited_servers_ = std::move(servers);
+  awaited_members_ = std::move(members);
   servers_until_ = now() + limit;
   members_until_ = now() + kTellFailure;
   awaits_ = true;
@@ -189,17 +189,17 @@ void JobEnding::Await(std::set<uint32_t> servers, absl::Duration limit, std::set
 }
 
 void JobEnding::OnLeft(uint64_t incarnation) {
-  untold_members_.erase(incarnation);
+  awaited_members_.erase(incarnation);
   Settle();
 }
 
 void JobEnding::OnServerKnows(uint32_t server) {
-  untold_servers_.erase(server);
+  awaited_servers_.erase(server);
   Settle();
 }
 
 bool JobEnding::OnServerBroke(uint32_t server) {
-  if (untold_servers_.count(server) == 0 || AllKnow()) return false;
+  if (awaited_servers_.count(server) == 0 || AllKnow()) return false;
   servers_until_ = std::min(servers_until_, now() + kTellFailure);
   return true;
 }
@@ -215,8 +215,8 @@ void JobEnding::Tick() {
 }
 
 bool JobEnding::AllKnow() const {
-  return (untold_members_.empty() || now() >= members_until_) &&
-         (untold_servers_.empty() || now() >= servers_until_);
+  return (awaited_members_.empty() || now() >= members_until_) &&
+         (awaited_servers_.empty() || now() >= servers_until_);
 }
 
 void JobEnding::Settle() {

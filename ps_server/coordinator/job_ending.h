@@ -132,7 +132,7 @@ class JobEnding {
   // The link to a server broke. A live one can be told on another link soon. False: it is not waited for.
   bool OnServerBroke(uint32_t server);
   void WaitNoLonger();
-  const std::set<uint32_t>& untold_servers() const { return untold_servers_; }
+  const std::set<uint32_t>& awaited_servers() const { return awaited_servers_; }
   // Call it from time to time.
   void Tick();
 
@@ -178,8 +178,8 @@ class JobEnding {
   absl::Time expected_until_ = absl::InfinitePast();
   bool said_waiting_ = false;
 
-  std::set<uint64_t> untold_members_;
-  std::set<uint32_t> untold_servers_;
+  std::set<uint64_t> awaited_members_;
+  std::set<uint32_t> awaited_servers_;
   absl::Time members_until_, servers_until_;
   // Await() was called; Options::over was.
   bool awaits_ = false, said_over_ = false;

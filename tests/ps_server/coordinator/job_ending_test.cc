@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/job_failure.h"
-#include "tests/ps_server/coordinator/fake_job_store.h"
+#include "tests/ps_server/coordinator/checkpoints_fixture.h"
 
 namespace weir {
 namespace {
@@ -13,10 +13,10 @@ using Catch::Contains;
 using Names = std::vector<std::string>;
 constexpr absl::Duration kLease = absl::Seconds(10);
 
-// The end of a job with a disk, whose one shard writes at once.
-struct Fixture {
-  explicit Fixture(uint32_t workers = 1) : ending(Options(workers)) {}
-  JobEnding::Options Options(uint32_t workers) {
+// The end of a job.
+struct Fixture : CheckpointsFixture {
+  explicit Fixture(uint32_t workers = 1) : ending(EndingOptions(workers)) {}
+  JobEnding::Options EndingOptions(uint32_t workers) {
     JobEnding::Options options;
     options.clock = &clock;
     options.workers = workers;
@@ -35,35 +35,10 @@ struct Fixture {
     options.over = [this] { ++overs; };
     return options;
   }
-  Checkpoints::Options CheckpointOptions() {
-    Checkpoints::Options options;
-    options.store = disk->Open();
-    options.clock = &clock;
-    options.post = [](const std::function<void()>& function) { function(); };
-    options.snapshot = [] {
-      Checkpoints::Snapshot snapshot;
-      snapshot.num_shards = 1;
-      return snapshot;
-    };
-    options.broadcast = [this](const v1::ControlMessage& message) {
-      if (message.has_checkpoint()) written.set_attempt(message.checkpoint().attempt());
-    };
-    options.changed = [] {};
-    return options;
-  }
-  // The shard answers what it was asked to write.
-  void Write() {
-    written.mutable_record()->set_num_shards(1);
-    checkpoints.OnWritten(0, written);
-  }
   JobEnding::Leave Leave() {
     return [this](const absl::StatusOr<v1::LeaveReply>& reply) { leaves.push_back(reply.status()); };
   }
 
-  ManualClock clock;
-  std::shared_ptr<FakeDisk> disk = std::make_shared<FakeDisk>();
-  v1::CheckpointWritten written;
-  Checkpoints checkpoints{CheckpointOptions()};
   bool installed = true;
   std::function<void(const absl::Status&)> confirm;
   int saves = 0, overs = 0;
@@ -320,7 +295,7 @@ TEST_CASE("Servers are waited for until they know, as long as is said, beside th
   SECTION("as long as is said") {
     f.ending.Await({0, 3}, absl::Seconds(5), {});
     f.ending.OnServerKnows(0);
-    CHECK(f.ending.untold_servers() == std::set<uint32_t>{3});
+    CHECK(f.ending.awaited_servers() == std::set<uint32_t>{3});
     f.clock.Advance(absl::Milliseconds(4999));
     f.ending.Tick();
     CHECK(f.overs == 0);
