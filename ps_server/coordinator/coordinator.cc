@@ -42,7 +42,7 @@ Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
       checkpoints_(CheckpointsOptions(std::move(store))),
       numbers_(checkpoints_.opened(), NumbersOptions()),
       shards_(options_.shard_addresses, FleetOptions()),
-      members_(job_),
+      members_(job_, options_.worker_names),
       ending_(EndingOptions()),
       declared_({&options_.config, options_.clock, &checkpoints_, &members_, &shards_, options_.workers,
                  /*knows_servers=*/options_.shard_addresses.size() > 1, options_.memory_bytes,
@@ -51,7 +51,7 @@ Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
                    meter_.SetTrainExamples(size().train_examples);
                    evaluations_.SetLength(size());
                  }}),
-      steps_(options_.config.consistency().backup_workers()),
+      progress_(options_.config, options_.workers, declared_, checkpoints_, shards_),
       losses_(options_.config.train().divergence()),
       evaluations_({&options_.config, &checkpoints_, [this] { return over(); },
                     [this] {
@@ -65,7 +65,7 @@ Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
   if (checkpoints_.any()) {
     const v1::CoordinatorState& job = checkpoints_.newest()->job();
     declared_.Restore();
-    steps_.GoTo(job.committed_steps());
+    progress_.steps().GoTo(job.committed_steps());
     evaluations_.Restore(job);
     losses_.Restore(job.losses());
   }
@@ -163,7 +163,7 @@ void Coordinator::Announce(v1::AnnounceRequest request, Done<v1::AnnounceReply> 
 
 void Coordinator::Status(Done<v1::ClusterStatus> done, bool with_loss_curve) {
   queue_.Post([this, done = std::move(done), with_loss_curve] {
-    v1::ClusterStatus status = MakeStatus();
+    v1::ClusterStatus status = StatusOf(View(), MembershipNow());
     if (with_loss_curve) {
       for (v1::LossPoint& point : meter_.LossCurve()) *status.add_loss_curve() = std::move(point);
     }
@@ -236,7 +236,7 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
     }
     case v1::ShardReport::kStaged:
       if (!shard.installed) return;
-      steps_.OnStaged(index, report.staged());
+      progress_.steps().OnStaged(index, report.staged());
       return MaybeCommit();
     case v1::ShardReport::kPinned:
       return pins_.OnPinned(index, report.pinned(), shards_.size());
@@ -244,13 +244,14 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
       shard.stats = report.stats();
       shard.stats_since = now();
       if (index == 0) {
-        steps_.OnApplied(shard.stats.version().count());
-        SampleProgress();
+        progress_.steps().OnApplied(shard.stats.version().count());
+        // At other times the shard's last report is out of date.
+        meter_.Sample(now(), progress_.examples(), state_ == v1::RUNNING);
       }
       // A committed step may still wait for memory on a shard, which publishes the step anyway.
       if (std::all_of(shards_.begin(), shards_.end(), [&](const ShardFleet::Shard& s) {
             return shards_.AnsweredFinalPing(s) &&
-                   (!mode_.commits_steps || s.stats.version().count() >= steps_.committed());
+                   (!mode_.commits_steps || s.stats.version().count() >= progress_.steps().committed());
           })) {
         EndJob(absl::OkStatus());
       }
@@ -280,19 +281,19 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
 void Coordinator::MaybeCommit() {
   if (state_ != v1::RUNNING || ending_.drained()) return;
   if (evaluations_.epochs().Holds()) return;  // an evaluator needs this step's weights
-  const uint32_t parts = PartsOf(steps_.committed(), size().parts, size().batches);
-  const std::optional<StepCommitter::Commit> commit = steps_.Ready(parts, shards_.size());
+  const uint32_t parts = PartsOf(progress_.steps().committed(), size().parts, size().batches);
+  const std::optional<StepCommitter::Commit> commit = progress_.steps().Ready(parts, shards_.size());
   if (!commit.has_value()) return;
   if (!commit->refused.empty()) {
     if (on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_STOP) return EndJob(Divergence(commit->reason));
-    LogWarning("step ", steps_.committed(), " is committed without part(s) ",
+    LogWarning("step ", progress_.steps().committed(), " is committed without part(s) ",
                absl::StrJoin(commit->refused, ", "), ": ", commit->reason);
   }
-  steps_.Committed(*commit);
+  progress_.steps().Committed(*commit);
   v1::ControlMessage message;
   *message.mutable_commit() = commit->step;
   shards_.Broadcast(message);
-  if (AllDone() && !evaluations_.waits()) return StartDraining();
+  if (progress_.all_done() && !evaluations_.waits()) return StartDraining();
   MaybeEvaluate();
 }
 
@@ -310,11 +311,11 @@ void Coordinator::HandleTick() {
     if (time - created_ > absl::Seconds(limit)) {
       return ending_.FailUnlessReplaced(
           LostPeer(absl::StrCat("the job did not start within cluster.start_seconds = ", limit,
-                                "; missing: ", absl::StrJoin(WaitingFor(), ", "))));
+                                "; missing: ", absl::StrJoin(WaitingFor(View()), ", "))));
     }
   }
   if ((state_ == v1::STARTING || state_ == v1::RECOVERING) && complaints_.Due(time)) {
-    LogWarning("still waiting for ", absl::StrJoin(WaitingFor(), ", "));
+    LogWarning("still waiting for ", absl::StrJoin(WaitingFor(View()), ", "));
   }
   if (time - last_tick_ > lease() / 2) {
     // This process stood still, and members may have called meanwhile: their leases begin anew.
@@ -343,7 +344,8 @@ void Coordinator::HandleTick() {
     const bool saves = state_ == v1::RUNNING || upload_.saving();
     // One of an epoch's end would be without the evaluation for which the job waits there, and would have to
     // be taken again.
-    if (saves && !ending_.drained() && !evaluations_.awaited()) checkpoints_.TakeIfDue(steps_done());
+    if (saves && !ending_.drained() && !evaluations_.awaited())
+      checkpoints_.TakeIfDue(progress_.steps_done());
     ending_.TickSave();
     if (upload_.SaveDue(time) && !checkpoints_.busy()) SaveInitialValues();
     numbers_.Tick();
@@ -369,6 +371,26 @@ void Coordinator::HandleTick() {
   }
 }
 
+JobView Coordinator::View() const {
+  return {state_,
+          now(),
+          options_.config,
+          job_,
+          options_.workers,
+          options_.tls,
+          search_ == Search::kUnderWay,
+          checkpoints_,
+          numbers_,
+          shards_,
+          members_,
+          ending_,
+          declared_,
+          progress_,
+          upload_,
+          meter_,
+          evaluations_};
+}
+
 void Coordinator::Changed() {
   ++revision_;
   for (auto& [rank, member] : members_.workers()) AnswerHeartbeat(member.heartbeat, false);
@@ -392,16 +414,6 @@ void Coordinator::AnswerHeartbeat(ParkedHeartbeat& heartbeat, bool fenced, const
   reply.set_failure(ending_.failure().ok() ? why : std::string(ending_.failure().message()));
   reply.set_failure_kind(KindOf(ending_.failure()));
   std::exchange(heartbeat.done, nullptr)(std::move(reply));
-}
-
-std::string Coordinator::WorkerName(uint32_t rank) const {
-  return rank < options_.worker_names.size() ? options_.worker_names[rank]
-                                             : absl::StrCat("the worker of rank ", rank);
-}
-
-uint32_t Coordinator::needed_workers() const {
-  const auto& cluster = options_.config.cluster();
-  return std::min(options_.workers, cluster.has_min_workers() ? cluster.min_workers() : options_.workers);
 }
 
 // ---- checkpoints
@@ -449,26 +461,26 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   }
   Checkpoints::Snapshot snapshot;
   const auto& newest = checkpoints_.newest();
-  snapshot.progress = steps_done();
+  snapshot.progress = progress_.steps_done();
   // What shard 0 has applied is known from its last report; complete batches are known at once.
-  const uint64_t complete = progress() / std::max<uint32_t>(1, options_.workers);
+  const uint64_t complete = progress_.done() / std::max<uint32_t>(1, options_.workers);
   if (!mode_.commits_steps) {
-    snapshot.step = std::max({steps_done(), complete, checkpoints_.next_step()});
+    snapshot.step = std::max({progress_.steps_done(), complete, checkpoints_.next_step()});
   } else if (newest.has_value()) {
     // Above the newest one's, which may be of this very step.
-    snapshot.step = std::max(steps_.committed(), newest->step() + 1);
+    snapshot.step = std::max(progress_.steps().committed(), newest->step() + 1);
   } else {
-    snapshot.step = steps_.committed();
+    snapshot.step = progress_.steps().committed();
   }
   snapshot.num_shards = shards_.size();
   declared_.Describe(&snapshot);
   v1::CoordinatorState& job = snapshot.job;
   *job.mutable_identity() = job_;
-  job.set_committed_steps(steps_.committed());
+  job.set_committed_steps(progress_.steps().committed());
   // A coordinator that starts from the checkpoint would not have the last epoch evaluated any more.
   const bool evaluated = !evaluations_.waits() || !evaluations_.epochs().open();
-  job.set_done(state_ == v1::DRAINING || (AllDone() && evaluated));
-  job.set_examples(examples_done());
+  job.set_done(state_ == v1::DRAINING || (progress_.all_done() && evaluated));
+  job.set_examples(progress_.examples());
   job.set_epoch(numbers_.epoch());
   job.set_last_incarnation(numbers_.incarnation());
   const v1::Membership membership = MembershipNow();
@@ -479,10 +491,7 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   // A checkpoint of the same state may have been taken before an epoch's evaluation was known, or before the
   // last range was reported. A coordinator that starts from it would know nothing of the best epoch, or would
   // wait for workers, which have been told of the end and are gone.
-  const bool same_state =
-      newest.has_value() &&
-      (mode_.commits_steps ? checkpoints_.committed_steps() == steps_.committed() : untouched_);
-  snapshot.saved = same_state && ResultsIn(newest->job()) == ResultsIn(job);
+  snapshot.saved = progress_.saved() && ResultsIn(newest->job()) == ResultsIn(job);
   return snapshot;
 }
 
@@ -536,47 +545,35 @@ void Coordinator::HandleReport(const v1::ReportRequest& request) {
     TellNothingLeft();
     return Changed();
   }
-  evaluations_.OnReport(request.caller().incarnation(), evaluation, StepOf(evaluation.version()));
+  evaluations_.OnReport(request.caller().incarnation(), evaluation, progress_.StepOf(evaluation.version()));
   MaybeEvaluate();
   MaybeCommit();
 }
 
-uint64_t Coordinator::StepOf(uint64_t version) const {
-  return mode_.commits_steps ? version
-                             : std::min(size().steps, version / std::max<uint32_t>(1, options_.workers));
-}
-
 void Coordinator::MaybeEvaluate() {
   if (state_ != v1::RUNNING || ending_.drained()) return;
-  evaluations_.epochs().Advance(progress());
+  evaluations_.epochs().Advance(progress_.done());
   if (evaluations_.AskOneOf([this] { return members_.Evaluators(); }, !members_.workers().empty(), now()))
     Changed();
   if (!evaluations_.waits()) return;
   if (!evaluations_.busy()) {
-    if (AllDone()) return StartDraining();
+    if (progress_.all_done()) return StartDraining();
     if (const std::string why = evaluations_.WhyItStopsHere(); !why.empty()) return StopEarly(why);
   }
-  if (!SetWorkEnd()) return;
+  const bool changed = evaluations_.SetWorkEnd(progress_.done());
+  progress_.SetWorkEnd(evaluations_.work_end());
+  if (!changed) return;
   Changed();
   ServeRanges();
   MaybeAdmit();  // idle workers may have work again
 }
 
-bool Coordinator::SetWorkEnd() {
-  const bool changed = evaluations_.SetWorkEnd(progress());
-  if (ranges_.has_value()) {
-    ranges_->SetWorkEnd(evaluations_.work_end().value_or(std::numeric_limits<uint64_t>::max()));
-  }
-  return changed;
-}
-
 void Coordinator::StopEarly(const std::string& why) {
   evaluations_.StopEarly(why);
   LogInfo("training stops ", why);
-  const uint64_t batches = mode_.commits_steps ? BatchesIn(steps_.committed(), size().parts, size().batches)
-                                               : ranges_->completed_batches();
+  const uint64_t batches = mode_.commits_steps ? progress_.batches() : progress_.done();
   declared_.Shorten(std::min(size().examples, batches * options_.config.data().batch_size()), batches);
-  if (ranges_.has_value()) ranges_->EndHere();
+  if (progress_.ranges().has_value()) progress_.ranges()->EndHere();
   StartDraining();
 }
 
@@ -586,7 +583,7 @@ JobEnding::Options Coordinator::EndingOptions() {
   JobEnding::Options ending;
   ending.clock = options_.clock;
   ending.workers = options_.workers;
-  ending.worker_name = [this](uint32_t rank) { return WorkerName(rank); };
+  ending.worker_name = [this](uint32_t rank) { return members_.NameOf(rank); };
   ending.lease = lease();
   ending.save_wait_seconds = options_.config.checkpoint().save_wait_seconds();
   ending.checkpoints = &checkpoints_;
@@ -602,6 +599,11 @@ JobEnding::Options Coordinator::EndingOptions() {
   ending.replaced = [this](const std::string& why) { StepAside(why); };
   ending.over = [this] { SayEnd(); };
   return ending;
+}
+
+void Coordinator::TrainingStarts() {
+  ending_.OnStart();
+  meter_.OnStart(now(), progress_.examples());
 }
 
 void Coordinator::StartDraining() {
@@ -705,7 +707,7 @@ void Coordinator::SayEnd() {
     LogWarning("the job is done, but ", absl::StrJoin(names, ", "), " may not know that: no answer within ",
                "cluster.server_wait_seconds = ", options_.config.cluster().server_wait_seconds());
   }
-  options_.on_end(MakeStatus(), ending_.failure());
+  options_.on_end(StatusOf(View(), MembershipNow()), ending_.failure());
 }
 
 void Coordinator::StepAside(const std::string& why) {

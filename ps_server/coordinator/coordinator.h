@@ -12,26 +12,23 @@
 #include "common/protocol/mode_traits.h"
 #include "common/sync/serial_queue.h"
 #include "common/system/clock.h"
-#include "common/telemetry/int_histogram.h"
 #include "common/telemetry/log_limit.h"
 #include "proto/coordinator.pb.h"
 #include "proto/job_config.pb.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/coordinator/checkpoints.h"
 #include "ps_server/coordinator/divergence_watch.h"
-#include "ps_server/coordinator/initial_upload.h"
 #include "ps_server/coordinator/job_declaration.h"
 #include "ps_server/coordinator/job_ending.h"
 #include "ps_server/coordinator/job_evaluations.h"
 #include "ps_server/coordinator/job_meter.h"
 #include "ps_server/coordinator/job_numbers.h"
-#include "ps_server/coordinator/job_size.h"
+#include "ps_server/coordinator/job_progress.h"
+#include "ps_server/coordinator/job_status.h"
 #include "ps_server/coordinator/job_store.h"
 #include "ps_server/coordinator/member_table.h"
-#include "ps_server/coordinator/range_table.h"
 #include "ps_server/coordinator/shard_fleet.h"
 #include "ps_server/coordinator/shard_link.h"
-#include "ps_server/coordinator/step_committer.h"
 #include "ps_server/coordinator/version_pins.h"
 
 namespace weir {
@@ -194,8 +191,6 @@ class Coordinator {
   void EndAgain();
   // Training starts or goes on.
   void TrainingStarts();
-  // Call when shard 0 has just reported its progress: at other times the last report is out of date.
-  void SampleProgress();
   // Initial values that a worker uploads.
   bool NeedsUpload() const;
   // Whether a job with a log has yet to save what its log begins with: the log alone tells neither the config
@@ -233,17 +228,7 @@ class Coordinator {
   // waits for evaluations continues or ends once the last one is known and, if its weights are the best so
   // far, they are saved.
   void MaybeEvaluate();
-  // Returns whether the end of the work that may be done now has changed.
-  bool SetWorkEnd();
   void StopEarly(const std::string& why);
-  // The step that an entry names for weights of this version.
-  uint64_t StepOf(uint64_t version) const;
-  // sync: committed steps; bounded, async: complete batches.
-  uint64_t progress() const {
-    return mode_.commits_steps ? steps_.committed() : ranges_.has_value() ? ranges_->completed_batches() : 0;
-  }
-  // " after 12 of 48 steps", in messages; "": the job does not run.
-  std::string DoneSoFar() const;
   // Data.
   void ServeRanges();
   // Answers the worker's call for a range if it can be answered. True: the worker has become idle.
@@ -283,21 +268,7 @@ class Coordinator {
   void Changed();  // increases the revision and answers parked heartbeats
   // No effect if `heartbeat` is empty.
   void AnswerHeartbeat(ParkedHeartbeat& heartbeat, bool fenced, const std::string& why = "");
-  v1::ClusterStatus MakeStatus() const;
-  // The server is connected, but has said nothing for kSilentSeconds.
-  bool IsSilent(const ShardFleet::Shard& server) const;
-  // ClusterStatus.tables_sha256.
-  std::string TablesHash() const;
-  std::vector<std::string> WaitingFor() const;
-  std::string WorkerName(uint32_t rank) const;
-  uint32_t needed_workers() const;
-  // bounded, async: from shard 0's last report or the newest checkpoint, whichever says more.
-  uint64_t batches_done() const;
-  uint64_t examples_done() const;
-  // Pushes that shard 0 has applied; in sync the pushes of all committed steps.
-  uint64_t pushes_done() const;
-  uint64_t steps_done() const;
-  bool AllDone() const;
+  JobView View() const;
   v1::ConsistencyConfig::OnNonfinite on_nonfinite() const {
     return options_.config.consistency().on_nonfinite();
   }
@@ -335,13 +306,10 @@ class Coordinator {
   JobDeclaration declared_;
 
   InitialUpload upload_;
-  StepCommitter steps_;
-  std::optional<RangeTable> ranges_;
+  JobProgress progress_;
   JobMeter meter_;
   DivergenceWatch losses_;
   JobEvaluations evaluations_;
-  // bounded, async: all shards hold exactly what the newest checkpoint holds.
-  bool untouched_ = false;
   VersionPins pins_;
   // Changes of the membership that shards and members have yet to hear of.
   struct {

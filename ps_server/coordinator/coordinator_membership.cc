@@ -125,7 +125,7 @@ void Coordinator::MaybeAdmit() {
     it = members_.waiting().erase(it);
     changed = true;
   }
-  if (ranges_.has_value() && ranges_->Available()) {
+  if (progress_.ranges().has_value() && progress_.ranges()->Available()) {
     for (auto& [rank, member] : members_.workers()) {
       if (member.phase != Phase::kIdle || !member.next_range) continue;
       member.phase = Phase::kJoining;
@@ -141,7 +141,7 @@ void Coordinator::BroadcastMembership() {
   if (pending_.due) return;
   numbers_.NextEpoch();
   pending_.idle = false;
-  untouched_ &= members_.workers().empty();
+  if (!members_.workers().empty()) progress_.Touch();
   v1::ControlMessage message;
   v1::SetMembership& set = *message.mutable_membership();
   *set.mutable_membership() = members_.ForShards(numbers_.epoch());
@@ -174,7 +174,7 @@ void Coordinator::OnAllAcked() {
                 ? absl::StrCat(" (of ", shards_.servers().size(), " servers, since the model is small: ",
                                "server.min_shard_kib = ", options_.config.server().min_shard_kib(), ")")
                 : "",
-            ": step ", steps_done(), " of ", size().steps, ", ", size().examples, " examples",
+            ": step ", progress_.steps_done(), " of ", size().steps, ", ", size().examples, " examples",
             size().dropped > 0 ? absl::StrCat("; data.drop_last leaves out ", size().dropped) : "");
     state_ = v1::RUNNING;
     TrainingStarts();
@@ -302,7 +302,8 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
     // A lost worker may be started again; workers that have all given up would do so again.
     if (!request.done() && !preempted && (state_ == v1::RUNNING || state_ == v1::STARTING) &&
         ending_.gave_up().size() == options_.workers) {
-      EndJob(LostPeer(absl::StrCat("every worker gave up", DoneSoFar(), ", ", task,
+      EndJob(LostPeer(absl::StrCat("every worker gave up",
+                                   state_ == v1::RUNNING ? " after " + progress_.Text() : "", ", ", task,
                                    " as the last one: ", request.reason())));
     }
   } else if (const Reader* const reader = members_.FindReader(caller); reader != nullptr) {
@@ -322,12 +323,6 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
   } else {
     done(v1::LeaveReply());
   }
-}
-
-std::string Coordinator::DoneSoFar() const {
-  if (state_ != v1::RUNNING) return "";
-  return mode_.commits_steps ? absl::StrCat(" after ", progress(), " of ", size().steps, " steps")
-                             : absl::StrCat(" after ", progress(), " of ", size().batches, " batches");
 }
 
 void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
@@ -363,7 +358,7 @@ void Coordinator::TakeOut(uint32_t rank, Worker& member, const std::string& why)
     reply.set_fenced(true);
     member.next_range(std::move(reply));
   }
-  if (ranges_.has_value()) ranges_->Release(rank);
+  if (progress_.ranges().has_value()) progress_.ranges()->Release(rank);
   if (!over()) evaluations_.epochs().OnGone(member.incarnation);
   pins_.DropCaller(rank, now());
 }
@@ -488,7 +483,7 @@ void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::
   Worker* const member = members_.FindWorker(request.caller());
   // Without ranges this incarnation of the coordinator has begun no worker's work yet, so the caller is a
   // member of an earlier one.
-  if (!ranges_.has_value() || member == nullptr) {
+  if (!progress_.ranges().has_value() || member == nullptr) {
     v1::NextRangeReply reply;
     reply.set_fenced(true);
     return done(std::move(reply));
@@ -500,20 +495,21 @@ void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::
   }
   // This call renews no lease: it may have been on its way when the caller's connections broke.
   member->last_heard = now();
-  for (uint64_t id : request.completed_ranges()) ranges_->Complete(id, request.caller().worker());
+  for (uint64_t id : request.completed_ranges()) progress_.ranges()->Complete(id, request.caller().worker());
   if (member->next_range) std::exchange(member->next_range, nullptr)(v1::NextRangeReply());
   member->next_range = std::move(done);
   member->next_range_until = now() + std::min(lease() / 3, kLongestPark);
   // With many workers this call comes often: whoever was asked in vain to evaluate is not asked each time.
-  if (evaluations_.waits() || (!ranges_->done() && evaluations_.epochs().Ends(progress()))) MaybeEvaluate();
-  if (ranges_->done() && !evaluations_.waits()) StartDraining();
+  if (evaluations_.waits() || (!progress_.ranges()->done() && evaluations_.epochs().Ends(progress_.done())))
+    MaybeEvaluate();
+  if (progress_.ranges()->done() && !evaluations_.waits()) StartDraining();
   // Only this worker: the call gives no other worker anything.
   if (ServeRange(request.caller().worker(), *member)) TellIdle();
   if (member->phase == Phase::kIdle) MaybeAdmit();  // it may have work again
 }
 
 void Coordinator::ServeRanges() {
-  if (!ranges_.has_value()) return;
+  if (!progress_.ranges().has_value()) return;
   bool idle = false;
   for (auto& [rank, member] : members_.workers()) idle |= ServeRange(rank, member);
   if (idle) TellIdle();
@@ -527,11 +523,11 @@ void Coordinator::TellIdle() {
 bool Coordinator::ServeRange(uint32_t rank, Worker& member) {
   if (!member.next_range) return false;
   v1::NextRangeReply reply;
-  if (ranges_->done() && state_ == v1::DRAINING) {
+  if (progress_.ranges()->done() && state_ == v1::DRAINING) {
     reply.set_done(true);
   } else if (member.phase != Phase::kLive) {
     return false;
-  } else if (std::optional<v1::Range> range = ranges_->Take(rank)) {
+  } else if (std::optional<v1::Range> range = progress_.ranges()->Take(rank)) {
     *reply.mutable_range() = *range;
     reply.set_clock(member.start_clock);
   } else {

@@ -69,9 +69,9 @@ bool Coordinator::KeepsState(uint32_t index) const {
 
 bool Coordinator::EnoughWorkers() const {
   if (size().batches == 0) return false;
-  if (mode_.commits_steps && AllDone()) return true;
+  if (mode_.commits_steps && progress_.all_done()) return true;
   // Only step 0 of a new job waits for all its workers.
-  return members_.Ranks().size() >= (GoesOn() ? 1 : needed_workers());
+  return members_.Ranks().size() >= (GoesOn() ? 1 : declared_.needed_workers());
 }
 
 bool Coordinator::GoesOn() const {
@@ -190,7 +190,8 @@ void Coordinator::OnPassedOver(const std::string& what, const std::string& why, 
 
 void Coordinator::InstallFound() {
   search_ = Search::kNone;
-  doubted_ = untouched_ = false;
+  doubted_ = false;
+  progress_.Touch();
   if (checkpoints_.enabled() && mode_.commits_steps) return RollBack("the newest checkpoint is damaged");
   // Weights to begin with are the same on all shards. A shard of bounded and async is restored alone.
   if (state_ == v1::STARTING && !checkpoints_.any()) shards_.GoBack();
@@ -218,20 +219,16 @@ void Coordinator::OnAllInstalled() {
   shards_.PingSoon();
   if (mode_.commits_steps && checkpoints_.enabled()) {
     // A checkpoint may have become complete after the job went back.
-    steps_.GoTo(checkpoints_.committed_steps());
-    checkpoints_.Rewound(steps_.committed());
-    evaluations_.epochs().GoTo(steps_.committed());
+    progress_.steps().GoTo(checkpoints_.committed_steps());
+    checkpoints_.Rewound(progress_.steps().committed());
+    evaluations_.epochs().GoTo(progress_.steps().committed());
   }
-  if (!mode_.works_on_parts && !ranges_.has_value()) {
-    std::vector<Intervals> holders;
+  if (!mode_.works_on_parts && !progress_.ranges().has_value()) {
     // With a log the shards may hold more than the checkpoint.
-    untouched_ = restored && options_.config.server().durability() != v1::ServerConfig::DURABILITY_LOG;
-    for (uint32_t index = 0; index < shards_.size(); ++index) {
-      holders.push_back(shards_[index].batches);
-      if (KeepsState(index)) untouched_ = false;
-    }
-    ranges_.emplace(size().batches, options_.workers, HeldByAll(holders));
-    evaluations_.epochs().GoTo(progress());
+    bool untouched = restored && options_.config.server().durability() != v1::ServerConfig::DURABILITY_LOG;
+    for (uint32_t index = 0; index < shards_.size(); ++index) untouched &= !KeepsState(index);
+    progress_.BeginRanges(untouched);
+    evaluations_.epochs().GoTo(progress_.done());
   }
   if (NeedsUpload()) {
     upload_.Begin();
@@ -239,9 +236,10 @@ void Coordinator::OnAllInstalled() {
     upload_.BeginSaving();
     SaveInitialValues();
   }
-  SetWorkEnd();
-  const std::string stopped = AllDone() ? "" : evaluations_.WhyItStopsHere();
-  if (!stopped.empty() || (AllDone() && !evaluations_.epochs().open())) {
+  evaluations_.SetWorkEnd(progress_.done());
+  progress_.SetWorkEnd(evaluations_.work_end());
+  const std::string stopped = progress_.all_done() ? "" : evaluations_.WhyItStopsHere();
+  if (!stopped.empty() || (progress_.all_done() && !evaluations_.epochs().open())) {
     TrainingStarts();
     state_ = v1::RUNNING;
     stopped.empty() ? StartDraining() : StopEarly(stopped);
@@ -288,8 +286,8 @@ void Coordinator::DropStandby(uint32_t index, absl::string_view why) {
 }
 
 void Coordinator::LoseShard(uint32_t index, const std::string& why) {
-  if (ending_.ends_again())
-    return;  // the shard may have heard of the end from the coordinator before this one
+  // The shard may have heard of the end from the coordinator before this one.
+  if (ending_.ends_again()) return;
   // All is saved, and all members have left: the shard is not needed any more, and finds the end in the last
   // checkpoint. In bounded and async it is awaited, since it has yet to say what it lost.
   if (mode_.commits_steps && state_ == v1::DRAINING && ending_.saved() && !ending_.drained() &&
@@ -300,7 +298,7 @@ void Coordinator::LoseShard(uint32_t index, const std::string& why) {
   ShardFleet::Shard& shard = shards_[index];
   const bool was_there = shard.attached.has_value();
   shards_.Drop(index);
-  steps_.OnLost(index);
+  progress_.steps().OnLost(index);
   const std::string what = absl::StrCat(shards_.name(index), " was lost: ", why);
   if (was_there || !shard.lost_since.has_value()) {
     shard.lost_why = why;
@@ -329,8 +327,8 @@ void Coordinator::RollBack(const std::string& why) {
   upload_ = InitialUpload();
   // A shard that is installing does so from the same checkpoint.
   shards_.GoBack();
-  steps_.GoBackTo(checkpoints_.committed_steps());
-  checkpoints_.Rewound(steps_.committed());
+  progress_.steps().GoBackTo(checkpoints_.committed_steps());
+  checkpoints_.Rewound(progress_.steps().committed());
   meter_.OnMore();
   losses_.Restore(checkpoints_.any() ? checkpoints_.newest()->job().losses() : v1::LossHistory());
   if (evaluations_.GoBack(/*at_end=*/declared_.DoneBefore())) declared_.Lengthen();

@@ -214,6 +214,11 @@ void JobDeclaration::Lengthen() {
   size_ = SizeOf(*options_.config, options_.workers, size_.train_examples, size_.parts);
 }
 
+uint32_t JobDeclaration::needed_workers() const {
+  const v1::ClusterConfig& cluster = options_.config->cluster();
+  return cluster.has_min_workers() ? std::min(options_.workers, cluster.min_workers()) : options_.workers;
+}
+
 bool JobDeclaration::DoneBefore() const {
   return options_.checkpoints->any() && IsEndOf(*options_.config, *options_.checkpoints->newest());
 }

@@ -66,6 +66,8 @@ class JobDeclaration {
   // The job is stopped early, after this many examples and batches; is not stopped early after all.
   void Shorten(uint64_t examples, uint64_t batches);
   void Lengthen();
+  // How many workers a new job waits for.
+  uint32_t needed_workers() const;
   // Whether the newest checkpoint is the end of this job.
   bool DoneBefore() const;
 

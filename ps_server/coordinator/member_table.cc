@@ -127,6 +127,10 @@ std::set<uint32_t> MemberTable::Ranks() const {
   return ranks;
 }
 
+std::string MemberTable::NameOf(uint32_t rank) const {
+  return rank < names_.size() ? names_[rank] : absl::StrCat("the worker of rank ", rank);
+}
+
 std::string MemberTable::TaskOf(uint64_t incarnation) const {
   for (const auto& [rank, worker] : workers_) {
     if (worker.incarnation == incarnation) return worker.task;

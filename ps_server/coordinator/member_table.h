@@ -86,7 +86,9 @@ class MemberTable {
   };
   struct Reader : Process {};
 
-  explicit MemberTable(v1::JobIdentity job = {}) : job_(std::move(job)) {}
+  // `names`: how messages name the workers, by rank; may be short or empty.
+  explicit MemberTable(v1::JobIdentity job = {}, std::vector<std::string> names = {})
+      : job_(std::move(job)), names_(std::move(names)) {}
 
   // By rank.
   std::map<uint32_t, Worker>& workers() { return workers_; }
@@ -124,6 +126,8 @@ class MemberTable {
   bool AnyWorkerWaits() const;
   // The ranks that have a process, which is a member or waits.
   std::set<uint32_t> Ranks() const;
+  // How messages name the worker of this rank, whether it is there or not.
+  std::string NameOf(uint32_t rank) const;
   // The task of the process with this incarnation. Empty: there is none.
   std::string TaskOf(uint64_t incarnation) const;
   // The incarnations of the members that evaluate, by preference: readers, then workers from the highest rank
@@ -166,6 +170,7 @@ class MemberTable {
 
  private:
   const v1::JobIdentity job_;
+  const std::vector<std::string> names_;
   std::map<uint32_t, Worker> workers_;
   std::map<uint32_t, Reader> readers_;
   std::vector<WaitingJoin> waiting_;
