@@ -38,11 +38,10 @@ Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
       mode_(TraitsOf(options_.config)),
       created_(options_.clock->Now()),
       last_tick_(created_),
-      init_from_(options_.init_from),
       checkpoints_(CheckpointsOptions(std::move(store))),
       numbers_(checkpoints_.opened(), NumbersOptions()),
       shards_(options_.shard_addresses, FleetOptions()),
-      members_(job_, options_.worker_names),
+      members_(MembersOptions()),
       ending_(EndingOptions()),
       declared_({&options_.config, options_.clock, &checkpoints_, &members_, &shards_, options_.workers,
                  /*knows_servers=*/options_.shard_addresses.size() > 1, options_.memory_bytes,
@@ -51,6 +50,17 @@ Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
                    meter_.SetTrainExamples(size().train_examples);
                    evaluations_.SetLength(size());
                  }}),
+      source_({options_.init_from, options_.init_from_before, &checkpoints_,
+               [this](std::function<void()> function) { queue_.Post(std::move(function)); },
+               [this] { return over(); }, [this] { MaybeInstall(); },
+               [this](const absl::Status& failure) { ending_.FailUnlessReplaced(failure); }}),
+      upload_({options_.clock, &checkpoints_, [this] { return over(); },
+               [this](bool uploaded) {
+                 if (!uploaded) return MaybeAdmit();
+                 LogInfo("all shards have the initial values");
+                 // Members are told once all shards know.
+                 BroadcastMembership();
+               }}),
       progress_(options_.config, options_.workers, declared_, checkpoints_, shards_),
       losses_(options_.config.train().divergence()),
       evaluations_({&options_.config, &checkpoints_, [this] { return over(); },
@@ -175,12 +185,11 @@ void Coordinator::OnDisconnect(v1::Caller caller) {
   queue_.Post([this, caller = std::move(caller)] {
     if (!members_.CheckCaller(caller).ok()) return;
     if (const auto member = members_.workers().find(caller.worker()); member != members_.workers().end()) {
-      Disconnected(member->second);
+      members_.Disconnect(member->second);
       ReplaceIfGone(caller.worker());
     } else if (const auto reader = members_.readers().find(caller.worker());
                reader != members_.readers().end()) {
-      reader->second.lease_end = std::min(reader->second.lease_end, now() + grace());
-      AnswerHeartbeat(reader->second.heartbeat, false);
+      members_.Disconnect(reader->second);
     }
   });
 }
@@ -197,7 +206,7 @@ void Coordinator::OnJoinCancelled(uint64_t instance, uint64_t call) {
     // The process was admitted meanwhile, and may never know.
     for (auto& [rank, member] : members_.workers()) {
       if (member.instance != instance || (member.join.has_value() && member.join->call != call)) continue;
-      Disconnected(member);
+      members_.Disconnect(member);
       return ReplaceIfGone(rank);
     }
   });
@@ -222,8 +231,15 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
   shard.last_heard = now();
   if (over()) return;
   switch (report.report_case()) {
-    case v1::ShardReport::kAttached:
-      return HandleAttached(index, report.attached());
+    case v1::ShardReport::kAttached: {
+      const ShardFleet::Place place = shards_.Attach(index, report.attached());
+      if (place == ShardFleet::Place::kOther) return;
+      if (place == ShardFleet::Place::kMoved) {
+        members_.Changed();
+        shard.moved_revision = members_.revision();
+      }
+      return MaybeInstall();
+    }
     case v1::ShardReport::kInstalled:
       return HandleInstalled(index, report.installed());
     case v1::ShardReport::kMembership: {
@@ -260,7 +276,7 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
       if (checkpoints_.enabled() && shard.installed) checkpoints_.OnWritten(index, report.checkpoint());
       return;
     case v1::ShardReport::kValues:
-      if (shard.installed) HandleValues(index, report.values());
+      if (shard.installed) upload_.OnStaged(index, report.values().uploader(), shards_.size());
       return;
     case v1::ShardReport::kFailed: {
       const std::string why = absl::StrCat(shards_.name(index), ": ", report.failed().error());
@@ -317,16 +333,21 @@ void Coordinator::HandleTick() {
   if ((state_ == v1::STARTING || state_ == v1::RECOVERING) && complaints_.Due(time)) {
     LogWarning("still waiting for ", absl::StrJoin(WaitingFor(View()), ", "));
   }
-  if (time - last_tick_ > lease() / 2) {
-    // This process stood still, and members may have called meanwhile: their leases begin anew.
-    for (auto& [rank, member] : members_.workers())
-      member.lease_end = std::max(member.lease_end, time + lease());
-    for (auto& [id, reader] : members_.readers())
-      reader.lease_end = std::max(reader.lease_end, time + lease());
+  // This process stood still, and others may have called meanwhile.
+  const bool stood_still = time - last_tick_ > lease() / 2;
+  last_tick_ = time;
+  if (stood_still) {
     for (ShardFleet::Shard& server : shards_.servers()) server.last_heard = time;
   }
-  last_tick_ = time;
-  TickMembers(time);
+  members_.Tick(shards_.AllInstalled(), stood_still);
+  for (const uint32_t rank : members_.ExpiredWorkers()) {
+    const Worker& member = members_.workers().at(rank);
+    ending_.OnLost(rank, member.task, member.disconnected || !member.heard, members_.Waiting(rank));
+    RemoveMember(
+        rank, absl::StrCat("nothing was heard of it for ", absl::FormatDuration(time - member.last_heard)));
+  }
+  for (const uint32_t id : members_.ExpiredReaders()) RemoveReader(id);
+  members_.RefuseSecond();
   if (evaluations_.epochs().OnTick(time)) {
     LogWarning("the evaluation of an epoch took longer than cluster.wait_seconds = ",
                options_.config.cluster().wait_seconds(), ", and is left out");
@@ -347,7 +368,7 @@ void Coordinator::HandleTick() {
     if (saves && !ending_.drained() && !evaluations_.awaited())
       checkpoints_.TakeIfDue(progress_.steps_done());
     ending_.TickSave();
-    if (upload_.SaveDue(time) && !checkpoints_.busy()) SaveInitialValues();
+    upload_.Tick();
     numbers_.Tick();
   }
   if (pending_.left) TellMembership();
@@ -378,7 +399,7 @@ JobView Coordinator::View() const {
           job_,
           options_.workers,
           options_.tls,
-          search_ == Search::kUnderWay,
+          source_.searching() && !source_.found(),
           checkpoints_,
           numbers_,
           shards_,
@@ -391,29 +412,29 @@ JobView Coordinator::View() const {
           evaluations_};
 }
 
-void Coordinator::Changed() {
-  ++revision_;
-  for (auto& [rank, member] : members_.workers()) AnswerHeartbeat(member.heartbeat, false);
-  for (auto& [id, reader] : members_.readers()) AnswerHeartbeat(reader.heartbeat, false);
-}
-
-void Coordinator::AnswerHeartbeat(ParkedHeartbeat& heartbeat, bool fenced, const std::string& why) {
-  if (!heartbeat.done) return;
-  v1::HeartbeatReply reply;
-  reply.set_revision(revision_);
-  reply.set_state(state_);
-  if (heartbeat.known_revision != revision_) {
-    *reply.mutable_membership() = MembershipNow();
-    *reply.mutable_moved() = shards_.Moved();
-  }
-  reply.set_fenced(fenced);
-  reply.set_evaluated(evaluations_.final());
-  if (auto order = evaluations_.epochs().OrderFor(heartbeat.incarnation)) *reply.mutable_evaluate() = *order;
-  reply.set_awaits_evaluation(evaluations_.awaited());
-  if (evaluations_.work_end().has_value()) reply.set_work_end(*evaluations_.work_end());
-  reply.set_failure(ending_.failure().ok() ? why : std::string(ending_.failure().message()));
-  reply.set_failure_kind(KindOf(ending_.failure()));
-  std::exchange(heartbeat.done, nullptr)(std::move(reply));
+MemberTable::Options Coordinator::MembersOptions() {
+  MemberTable::Options members;
+  members.clock = options_.clock;
+  members.job = job_;
+  members.names = options_.worker_names;
+  members.lease = lease();
+  members.grace = absl::Seconds(options_.config.cluster().grace_seconds());
+  members.describe = [this](const ParkedHeartbeat& heartbeat, bool news, v1::HeartbeatReply* reply) {
+    reply->set_state(state_);
+    if (news) {
+      *reply->mutable_membership() = MembershipNow();
+      *reply->mutable_moved() = shards_.Moved();
+    }
+    reply->set_evaluated(evaluations_.final());
+    if (auto order = evaluations_.epochs().OrderFor(heartbeat.incarnation)) {
+      *reply->mutable_evaluate() = *order;
+    }
+    reply->set_awaits_evaluation(evaluations_.awaited());
+    if (evaluations_.work_end().has_value()) reply->set_work_end(*evaluations_.work_end());
+    if (!ending_.failure().ok()) SetFailure(ending_.failure(), reply);
+  };
+  members.over = [this] { return over(); };
+  return members;
 }
 
 // ---- checkpoints
@@ -495,43 +516,6 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   return snapshot;
 }
 
-// ---- initial values
-
-bool Coordinator::NeedsUpload() const {
-  return declared_.model()->uploaded() && !init_from_.has_value() && !checkpoints_.any();
-}
-
-bool Coordinator::NeedsFirstSave() const {
-  return checkpoints_.enabled() && !checkpoints_.any() &&
-         options_.config.server().durability() == v1::ServerConfig::DURABILITY_LOG;
-}
-
-void Coordinator::HandleValues(uint32_t shard, const v1::ValuesStaged& staged) {
-  if (!upload_.OnStaged(shard, staged.uploader(), shards_.size())) return;
-  // No worker could make the values again after the first step. So they are saved before it.
-  checkpoints_.enabled() ? SaveInitialValues() : OnInitialValues();
-}
-
-void Coordinator::SaveInitialValues() {
-  upload_.OnSave();
-  checkpoints_.Request(
-      /*of_now=*/true, [this, of = upload_.uploader()](const absl::StatusOr<v1::CheckpointReply>& reply) {
-        if (over() || !upload_.saving() || upload_.uploader() != of) return;
-        if (reply.ok()) return OnInitialValues();
-        LogWarning("the initial values cannot be saved yet: ", reply.status().message());
-        upload_.OnSaveFailed(now(), reply.status().message());
-      });
-}
-
-void Coordinator::OnInitialValues() {
-  const bool first = upload_.precedes_members();
-  upload_.OnSaved();
-  if (first) return MaybeAdmit();
-  LogInfo("all shards have the initial values");
-  // Members are told once all shards know.
-  BroadcastMembership();
-}
-
 // ---- evaluations
 
 void Coordinator::HandleReport(const v1::ReportRequest& request) {
@@ -543,7 +527,7 @@ void Coordinator::HandleReport(const v1::ReportRequest& request) {
     if (of_end && state_ != v1::DRAINING) return;
     if (!evaluations_.OnUnasked(evaluation, size().steps)) return;
     TellNothingLeft();
-    return Changed();
+    return members_.Changed();
   }
   evaluations_.OnReport(request.caller().incarnation(), evaluation, progress_.StepOf(evaluation.version()));
   MaybeEvaluate();
@@ -554,7 +538,7 @@ void Coordinator::MaybeEvaluate() {
   if (state_ != v1::RUNNING || ending_.drained()) return;
   evaluations_.epochs().Advance(progress_.done());
   if (evaluations_.AskOneOf([this] { return members_.Evaluators(); }, !members_.workers().empty(), now()))
-    Changed();
+    members_.Changed();
   if (!evaluations_.waits()) return;
   if (!evaluations_.busy()) {
     if (progress_.all_done()) return StartDraining();
@@ -563,7 +547,7 @@ void Coordinator::MaybeEvaluate() {
   const bool changed = evaluations_.SetWorkEnd(progress_.done());
   progress_.SetWorkEnd(evaluations_.work_end());
   if (!changed) return;
-  Changed();
+  members_.Changed();
   ServeRanges();
   MaybeAdmit();  // idle workers may have work again
 }
@@ -612,7 +596,7 @@ void Coordinator::StartDraining() {
   meter_.OnEnd(now());
   LogInfo("all ", size().examples, " examples are done");
   ending_.Save(size().examples);
-  Changed();
+  members_.Changed();
   ServeRanges();
   MaybeFinish();
 }
@@ -631,14 +615,7 @@ absl::Status Coordinator::NothingLeftFor(const v1::JoinRequest& request) {
 
 void Coordinator::TellNothingLeft() {
   if (state_ != v1::DRAINING || !ending_.saved() || AwaitsEvaluation()) return;
-  for (auto it = members_.waiting().begin(); it != members_.waiting().end();) {
-    if (!it->worker()) {
-      ++it;
-      continue;
-    }
-    it->done(NothingLeftFor(it->request));
-    it = members_.waiting().erase(it);
-  }
+  for (WaitingJoin& join : members_.TakeWaiting(v1::WORKER)) join.done(NothingLeftFor(join.request));
 }
 
 void Coordinator::EndAgain() {
@@ -679,7 +656,7 @@ void Coordinator::EndJob(const absl::Status& failure, bool asked) {
   v1::ControlMessage message;
   SetFailure(failure, message.mutable_shutdown());
   std::set<uint32_t> told = shards_.TellEnd(std::move(message));
-  Changed();
+  members_.Changed();
   AnswerParked(done ? NothingLeft() : ending_.ForJoin(),
                done ? absl::FailedPreconditionError("the job is done") : failure);
   // A requested end waits for nobody. A server that is cut off waits as long for ps:0.
@@ -722,12 +699,7 @@ void Coordinator::StepAside(const std::string& why) {
 }
 
 void Coordinator::AnswerParked(const absl::Status& joins, const absl::Status& others) {
-  for (WaitingJoin& join : members_.waiting()) join.done(joins);
-  members_.waiting().clear();
-  for (auto& [rank, member] : members_.workers()) {
-    if (member.join.has_value()) std::exchange(member.join, std::nullopt)->done(joins);
-    if (member.next_range) std::exchange(member.next_range, nullptr)(others);
-  }
+  members_.AnswerAll(joins, others);
   shards_.RefuseAnnounces(absl::UnavailableError(others.message()));
   pins_.DropAll(others, now());
   ending_.Refuse(others);

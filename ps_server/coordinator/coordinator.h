@@ -18,6 +18,8 @@
 #include "proto/shard_control.pb.h"
 #include "ps_server/coordinator/checkpoints.h"
 #include "ps_server/coordinator/divergence_watch.h"
+#include "ps_server/coordinator/initial_upload.h"
+#include "ps_server/coordinator/install_source.h"
 #include "ps_server/coordinator/job_declaration.h"
 #include "ps_server/coordinator/job_ending.h"
 #include "ps_server/coordinator/job_evaluations.h"
@@ -141,7 +143,6 @@ class Coordinator {
   using ParkedHeartbeat = MemberTable::ParkedHeartbeat;
   using Phase = MemberTable::Phase;
   using Worker = MemberTable::Worker;
-  using Reader = MemberTable::Reader;
 
   // All functions below run in the queue.
   void HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call);
@@ -151,26 +152,12 @@ class Coordinator {
   void HandlePin(const v1::PinRequest& request, Done<v1::PinReply> done);
   void HandleUnpin(const v1::UnpinRequest& request);
   void HandleTick();
-  void TickMembers(absl::Time time);
   void HandleShardReport(uint32_t shard, const v1::ShardReport& report);
 
   // Shards: how they are attached, installed, lost and recovered.
   ShardFleet::Options FleetOptions();
-  void HandleAttached(uint32_t shard, const v1::Attached& attached);
-  // Whether every member knows the shard's newest address, so that the old address answers no member any
-  // more.
-  bool AllKnowAddress(const ShardFleet::Shard& shard) const;
   void HandleShardBroken(uint32_t shard, const absl::Status& status);
   void HandleInstalled(uint32_t shard, const v1::Installed& installed);
-  // The files of the checkpoint that the shard was told to install are damaged or missing: ps:0 looks for the
-  // one before it that is whole.
-  void HandleDamaged(uint32_t shard, const std::string& why);
-  // `what`: the checkpoint that was passed over, for messages. OK: another one has taken its place.
-  void OnPassedOver(const std::string& what, const std::string& why, const absl::Status& found);
-  // Installs the shards from the checkpoint that was found.
-  void InstallFound();
-  // A server that holds no shard is gone.
-  void DropStandby(uint32_t index, absl::string_view why);
   void LoseShard(uint32_t shard, const std::string& why);
   // The whole job goes back to the newest checkpoint, in sync; or to its beginning, while its initial values
   // are awaited.
@@ -179,9 +166,6 @@ class Coordinator {
   void SendInstall(uint32_t shard);
   void OnAllInstalled();
   void TickShards(absl::Time time);
-  // For a shard that is lost and not attached: fails the job if that lasts too long, unless the coordinator
-  // was replaced.
-  void CheckAway(uint32_t shard, absl::Time time);
   bool KeepsState(uint32_t shard) const;
   // Whether the job was under way before: then it waits only for workers that it cannot continue without.
   // Called once the model is known and all shards are attached.
@@ -191,16 +175,8 @@ class Coordinator {
   void EndAgain();
   // Training starts or goes on.
   void TrainingStarts();
-  // Initial values that a worker uploads.
-  bool NeedsUpload() const;
-  // Whether a job with a log has yet to save what its log begins with: the log alone tells neither the config
-  // nor the model, without which nobody could go on from it.
-  bool NeedsFirstSave() const;
-  void HandleValues(uint32_t shard, const v1::ValuesStaged& staged);
-  void SaveInitialValues();
-  // All shards have them, and they are saved if the job has checkpoints.
-  void OnInitialValues();
   // Membership.
+  MemberTable::Options MembersOptions();
   void MaybeAdmit();
   void BroadcastMembership();
   // Sends the membership to the shards and to the members.
@@ -210,7 +186,6 @@ class Coordinator {
   // Answers the parked calls of a worker that is no member any more, and takes back what it holds. `why`: for
   // its heartbeat.
   void TakeOut(uint32_t rank, Worker& member, const std::string& why = "");
-  void Disconnected(Worker& member);
   // Removes the member of this rank if its connection broke and a new process of the rank waits.
   void ReplaceIfGone(uint32_t rank);
   // A worker gave up because its gradient is not finite.
@@ -265,15 +240,11 @@ class Coordinator {
   // Answers waiting Joins with `joins`; waiting NextRange, Announce, Pin and Leave calls with `others`.
   void AnswerParked(const absl::Status& joins, const absl::Status& others);
 
-  void Changed();  // increases the revision and answers parked heartbeats
-  // No effect if `heartbeat` is empty.
-  void AnswerHeartbeat(ParkedHeartbeat& heartbeat, bool fenced, const std::string& why = "");
   JobView View() const;
   v1::ConsistencyConfig::OnNonfinite on_nonfinite() const {
     return options_.config.consistency().on_nonfinite();
   }
   absl::Duration lease() const { return absl::Seconds(options_.config.cluster().lease_seconds()); }
-  absl::Duration grace() const { return absl::Seconds(options_.config.cluster().grace_seconds()); }
   absl::Time now() const { return options_.clock->Now(); }
   const JobSize& size() const { return declared_.size(); }
   bool over() const { return state_ == v1::DONE || state_ == v1::FAILED; }
@@ -282,21 +253,11 @@ class Coordinator {
   const v1::JobIdentity job_;
   const ModeTraits& mode_;
   v1::JobState state_ = v1::STARTING;
-  uint64_t revision_ = 1;
   const absl::Time created_;
   absl::Time last_tick_;
   LogLimit complaints_{kComplaintInterval};
   // Since when there is work, but no worker.
   std::optional<absl::Time> deserted_;
-
-  // As Options::init_from, unless that one is damaged.
-  std::optional<uint64_t> init_from_;
-  // For a whole checkpoint, since the one to install is damaged. No shard is told to install meanwhile; those
-  // that were told before answer first.
-  enum class Search { kNone, kUnderWay, kFound };
-  Search search_ = Search::kNone;
-  // A shard has called a checkpoint damaged that ps:0 finds whole, and tries again.
-  bool doubted_ = false;
 
   Checkpoints checkpoints_;
   JobNumbers numbers_;
@@ -305,6 +266,7 @@ class Coordinator {
   JobEnding ending_;
   JobDeclaration declared_;
 
+  InstallSource source_;
   InitialUpload upload_;
   JobProgress progress_;
   JobMeter meter_;

@@ -14,9 +14,6 @@ namespace {
 
 // The most ranges that one NextRange may report.
 constexpr int kMaxCompleted = 1024;
-// A parked heartbeat or range call is answered after this time even if nothing happened, so that reports stay
-// fresh.
-constexpr absl::Duration kLongestPark = absl::Milliseconds(500);
 
 }  // namespace
 
@@ -97,16 +94,10 @@ void Coordinator::MaybeAdmit() {
   // A change of the membership that is still due goes first.
   if (pending_.due || !numbers_.Need(members_.waiting().size() + 1)) return;
   if (state_ == v1::RUNNING || state_ == v1::DRAINING) {
-    for (auto it = members_.waiting().begin(); it != members_.waiting().end();) {
-      if (it->worker()) {
-        ++it;
-        continue;
-      }
-      const auto [id, reader] =
-          members_.AdmitReader(it->request, numbers_.NextIncarnation(), now(), now() + lease());
+    for (WaitingJoin& join : members_.TakeWaiting(v1::READER)) {
+      const auto [id, reader] = members_.AdmitReader(join.request, numbers_.NextIncarnation());
       LogInfo(reader->task, " joined as a reader");
-      it->done(MakeJoinReply(id, reader->incarnation, 0));
-      it = members_.waiting().erase(it);
+      join.done(MakeJoinReply(id, reader->incarnation, 0));
     }
   }
   // One change of the membership at a time.
@@ -121,7 +112,7 @@ void Coordinator::MaybeAdmit() {
     }
     ending_.OnMember(rank);
     declared_.OnAdmitted();
-    members_.Admit(std::move(*it), numbers_.NextIncarnation(), now(), now() + lease());
+    members_.Admit(std::move(*it), numbers_.NextIncarnation());
     it = members_.waiting().erase(it);
     changed = true;
   }
@@ -185,7 +176,7 @@ void Coordinator::OnAllAcked() {
     live = true;
   }
   if (!live) {
-    if (starts) Changed();  // members wait for the initial values
+    if (starts) members_.Changed();  // members wait for the initial values
     return MaybeAdmit();
   }
   if (!members_.Evaluators().empty()) evaluations_.epochs().SetKnown();
@@ -194,7 +185,8 @@ void Coordinator::OnAllAcked() {
     if (!member.disconnected) {
       // Until its first heartbeat the worker has no call here whose end would show that its process is gone.
       member.lease_end =
-          now() + std::min(lease(), grace() + kFirstHeartbeat + kFirstHeartbeatOfMany * options_.workers);
+          now() + std::min(lease(), absl::Seconds(options_.config.cluster().grace_seconds()) +
+                                        kFirstHeartbeat + kFirstHeartbeatOfMany * options_.workers);
     }
     member.live_since = now();
     LogInfo(member.task, " joined as rank ", rank, ", incarnation ", member.incarnation, ", at clock ",
@@ -202,7 +194,7 @@ void Coordinator::OnAllAcked() {
     std::exchange(member.join, std::nullopt)
         ->done(MakeJoinReply(rank, member.incarnation, member.start_clock));
   }
-  Changed();
+  members_.Changed();
   ServeRanges();
   MaybeAdmit();
 }
@@ -226,40 +218,9 @@ void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::
     return done(std::move(reply));
   }
   if (absl::Status who = members_.CheckCaller(caller); absl::IsPermissionDenied(who)) return done(who);
-  ParkedHeartbeat* parked = nullptr;
-  bool at_once = false;
-  if (Worker* const member = members_.FindWorker(caller); member != nullptr) {
-    member->last_heard = now();
-    member->heard = true;
-    // This heartbeat may have been on its way when the process was killed. The next one, which follows our
-    // answer, was not.
-    at_once = member->disconnected && !member->answered_since;
-    member->answered_since = at_once;
-    member->disconnected = at_once;
-    member->lease_end =
-        now() + (at_once ? std::min(lease(), std::max(grace(), JobEnding::kComesBack)) : lease());
-    member->known_revision = std::max(member->known_revision, request.known_revision());
-    parked = &member->heartbeat;
-    if (request.report().has_compute_seconds()) {
-      member->compute_share.OnReport(now(), request.report().compute_seconds());
-    }
-    HandleWorkerReport(caller, request.report());
-  } else if (Reader* const reader = members_.FindReader(caller); reader != nullptr) {
-    reader->last_heard = now();
-    reader->lease_end = now() + lease();
-    parked = &reader->heartbeat;
-  }
-  ParkedHeartbeat heartbeat{std::move(done), caller.incarnation(),
-                            request.only_news() ? request.known_revision() : 0,
-                            now() + std::min(lease() / 3, kLongestPark)};
-  if (parked == nullptr) {
-    return AnswerHeartbeat(heartbeat, !over(), members_.WhyOut(caller.incarnation()));
-  }
-  AnswerHeartbeat(*parked, false);
-  if (request.known_revision() != revision_ || over() || at_once) {
-    return AnswerHeartbeat(heartbeat, false);
-  }
-  *parked = std::move(heartbeat);
+  const bool at_once = members_.Renew(request);
+  if (members_.FindWorker(caller) != nullptr) HandleWorkerReport(caller, request.report());
+  members_.Park(request, at_once, std::move(done));
 }
 
 void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveReply> done) {
@@ -306,7 +267,7 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
                                    state_ == v1::RUNNING ? " after " + progress_.Text() : "", ", ", task,
                                    " as the last one: ", request.reason())));
     }
-  } else if (const Reader* const reader = members_.FindReader(caller); reader != nullptr) {
+  } else if (const MemberTable::Reader* const reader = members_.FindReader(caller); reader != nullptr) {
     members_.Refuse(reader->instance);
     RemoveReader(caller.worker());
   } else if (request.done() && (checkpoints_.enabled() || AwaitsEvaluation()) && !over() &&
@@ -352,7 +313,7 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
 void Coordinator::TakeOut(uint32_t rank, Worker& member, const std::string& why) {
   if (member.heard) members_.Refuse(member.instance);
   losses_.OnGone(member.incarnation);
-  AnswerHeartbeat(member.heartbeat, true, why);
+  members_.AnswerFenced(member, why);
   if (member.next_range) {
     v1::NextRangeReply reply;
     reply.set_fenced(true);
@@ -366,14 +327,7 @@ void Coordinator::TakeOut(uint32_t rank, Worker& member, const std::string& why)
 void Coordinator::TellMembership() {
   pending_.left = false;
   BroadcastMembership();
-  Changed();
-}
-
-void Coordinator::Disconnected(Worker& member) {
-  member.lease_end = std::min(member.lease_end, now() + grace());
-  member.disconnected = true;
-  member.answered_since = false;
-  AnswerHeartbeat(member.heartbeat, false);
+  members_.Changed();
 }
 
 void Coordinator::ReplaceIfGone(uint32_t rank) {
@@ -410,57 +364,13 @@ void Coordinator::FenceAll(const std::string& why) {
     TakeOut(rank, member, why);
   }
   BroadcastMembership();
-  Changed();
-}
-
-void Coordinator::TickMembers(absl::Time time) {
-  std::vector<uint32_t> expired;
-  for (auto& [rank, member] : members_.workers()) {
-    // A worker that is being admitted cannot send heartbeats, and a shard that is away keeps it waiting.
-    if (member.join.has_value() && !shards_.AllInstalled())
-      member.lease_end = std::max(member.lease_end, time + lease());
-    if (member.lease_end <= time) expired.push_back(rank);
-    if (member.heartbeat.until <= time) AnswerHeartbeat(member.heartbeat, false);
-    if (member.next_range && member.next_range_until <= time) {
-      const auto done = std::exchange(member.next_range, nullptr);
-      done(v1::NextRangeReply());
-    }
-  }
-  for (uint32_t rank : expired) {
-    const Worker& member = members_.workers().at(rank);
-    ending_.OnLost(rank, member.task, member.disconnected || !member.heard, members_.Waiting(rank));
-    RemoveMember(
-        rank, absl::StrCat("nothing was heard of it for ", absl::FormatDuration(time - member.last_heard)));
-  }
-  std::vector<uint32_t> expired_readers;
-  for (auto& [id, reader] : members_.readers()) {
-    if (reader.lease_end <= time) expired_readers.push_back(id);
-    if (reader.heartbeat.until <= time) AnswerHeartbeat(reader.heartbeat, false);
-  }
-  for (uint32_t id : expired_readers) RemoveReader(id);
-
-  for (auto it = members_.waiting().begin(); it != members_.waiting().end();) {
-    const auto holder = it->worker() ? members_.workers().find(it->request.rank()) : members_.workers().end();
-    // Two processes of one task may wait for the same start, and one of them may be dead. So an admission
-    // does not show that the process is alive.
-    if (holder != members_.workers().end() &&
-        holder->second.last_heard - std::max(it->since, holder->second.live_since) > 2 * lease()) {
-      it->done(absl::AlreadyExistsError(absl::StrCat(
-          "another live process is ", holder->second.task,
-          "; is the same task index used twice? It was heard ",
-          absl::FormatDuration(absl::Trunc(time - holder->second.last_heard, absl::Milliseconds(100))),
-          " ago: end one of the two, or give this one another index")));
-      it = members_.waiting().erase(it);
-    } else {
-      ++it;
-    }
-  }
+  members_.Changed();
 }
 
 void Coordinator::RemoveReader(uint32_t id) {
   const auto it = members_.readers().find(id);
   LogInfo(it->second.task, " (reader) left");
-  AnswerHeartbeat(it->second.heartbeat, true);
+  members_.AnswerFenced(it->second);
   evaluations_.epochs().OnGone(it->second.incarnation);
   members_.readers().erase(it);
   pins_.DropCaller(id, now());
@@ -498,7 +408,7 @@ void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::
   for (uint64_t id : request.completed_ranges()) progress_.ranges()->Complete(id, request.caller().worker());
   if (member->next_range) std::exchange(member->next_range, nullptr)(v1::NextRangeReply());
   member->next_range = std::move(done);
-  member->next_range_until = now() + std::min(lease() / 3, kLongestPark);
+  member->next_range_until = members_.ParkUntil();
   // With many workers this call comes often: whoever was asked in vain to evaluate is not asked each time.
   if (evaluations_.waits() || (!progress_.ranges()->done() && evaluations_.epochs().Ends(progress_.done())))
     MaybeEvaluate();

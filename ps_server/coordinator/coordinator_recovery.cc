@@ -36,24 +36,6 @@ ShardFleet::Options Coordinator::FleetOptions() {
   return fleet;
 }
 
-void Coordinator::HandleAttached(uint32_t index, const v1::Attached& attached) {
-  const ShardFleet::Place place = shards_.Attach(index, attached);
-  if (place == ShardFleet::Place::kOther) return;
-  if (place == ShardFleet::Place::kMoved) {
-    Changed();
-    shards_[index].moved_revision = revision_;
-  }
-  MaybeInstall();
-}
-
-bool Coordinator::AllKnowAddress(const ShardFleet::Shard& shard) const {
-  return std::all_of(members_.workers().begin(), members_.workers().end(), [&](const auto& entry) {
-    const Worker& member = entry.second;
-    // A member that is still joining has not called any shard yet.
-    return member.join.has_value() || member.known_revision >= shard.moved_revision;
-  });
-}
-
 // ---- installing
 
 bool Coordinator::KeepsState(uint32_t index) const {
@@ -83,8 +65,13 @@ bool Coordinator::GoesOn() const {
 void Coordinator::MaybeInstall() {
   if (over() || ending_.ends_again() || shards_.empty() || ending_.drained()) return;
   if (checkpoints_.enabled() && checkpoints_.unsettled()) return;  // the newest checkpoint may change
-  if (search_ != Search::kNone) {
-    return search_ == Search::kFound && !shards_.AnyInstalling() ? InstallFound() : void();
+  if (source_.searching()) {
+    if (!source_.found() || shards_.AnyInstalling()) return;
+    source_.Take();
+    progress_.Touch();
+    if (checkpoints_.enabled() && mode_.commits_steps) return RollBack("the newest checkpoint is damaged");
+    // Weights to begin with are the same on all shards. A shard of bounded and async is restored alone.
+    if (state_ == v1::STARTING && !checkpoints_.any()) shards_.GoBack();
   }
   if (state_ == v1::STARTING || state_ == v1::RECOVERING) {
     if (size().batches == 0 || !shards_.AllAttached()) return;
@@ -97,7 +84,7 @@ void Coordinator::MaybeInstall() {
   for (uint32_t index = 0; index < shards_.size(); ++index) {
     ShardFleet::Shard& shard = shards_[index];
     if (shard.installed || shard.installing || !shard.attached.has_value()) continue;
-    if (!AllKnowAddress(shard)) continue;
+    if (!members_.AllKnow(shard.moved_revision)) continue;
     if (KeepsState(index)) {
       shards_.Keep(index);
       changed = true;
@@ -116,86 +103,23 @@ void Coordinator::SendInstall(uint32_t index) {
   declared_.Describe(&install);
   install.set_coordinator_address(shards_.addresses()[0]);
   install.set_coordinator(checkpoints_.opened().coordinator_incarnation);
-  if (checkpoints_.any()) {
-    install.mutable_restore()->set_step(checkpoints_.newest()->step());
-  } else if (init_from_.has_value()) {
-    install.mutable_restore()->set_step(*init_from_);
-    install.mutable_restore()->set_init_from(true);
-    install.mutable_restore()->set_weights_only(true);
-  }
+  source_.Describe(&install);
   shards_.Install(index, std::move(message));
 }
 
 void Coordinator::HandleInstalled(uint32_t index, const v1::Installed& installed) {
   if (!shards_[index].installing) return;
-  if (installed.damaged() && (checkpoints_.any() || init_from_.has_value())) {
-    return HandleDamaged(index, installed.error());
+  if (installed.damaged() && source_.exists()) {
+    shards_.OnRefused(index);
+    return source_.OnDamaged(shards_.name(index), installed.error());
   }
   if (!installed.error().empty()) {
     const std::string why = absl::StrCat(shards_.name(index), " cannot take part: ", installed.error());
     return ending_.FailUnlessReplaced(installed.permanent() ? Misfit(why) : LostPeer(why));
   }
   shards_.OnInstalled(index, installed);
-  if (search_ != Search::kNone) return MaybeInstall();
+  if (source_.searching()) return MaybeInstall();
   if (shards_.AllInstalled()) OnAllInstalled();
-}
-
-// ---- installing from a damaged checkpoint
-
-void Coordinator::HandleDamaged(uint32_t index, const std::string& why) {
-  shards_.OnRefused(index);
-  if (search_ != Search::kNone) return MaybeInstall();  // it has found what another shard has found
-  const bool own = checkpoints_.any();
-  const std::string what = own ? checkpoints_.newest_folder()
-                               : absl::StrCat("checkpoint ", *init_from_, " of checkpoint.init_from");
-  LogError(shards_.name(index), " cannot load ", what, ": ", why,
-           "; ps:0 reads that checkpoint, and looks for a whole one before it");
-  const auto found = [this, what, why = absl::StrCat(shards_.name(index), ": ", why)](
-                         const absl::Status& status) { OnPassedOver(what, why, status); };
-  search_ = Search::kUnderWay;
-  if (own) return checkpoints_.PassOver(why, found);
-  if (!options_.init_from_before) return found(absl::DataLossError("there is no other one"));
-  options_.init_from_before(*init_from_, [this, found](const absl::StatusOr<uint64_t>& step) {
-    queue_.Post([this, found, step] {
-      if (step.ok()) init_from_ = *step;
-      found(step.status());
-    });
-  });
-}
-
-void Coordinator::OnPassedOver(const std::string& what, const std::string& why, const absl::Status& found) {
-  if (over()) return;
-  search_ = Search::kNone;
-  if (absl::IsFailedPrecondition(found) && !std::exchange(doubted_, true)) {
-    LogWarning(found.message(), "; it is loaded again");
-    return MaybeInstall();
-  }
-  if (absl::IsFailedPrecondition(found)) {
-    return ending_.FailUnlessReplaced(
-        Misfit(absl::StrCat(why, "; but ", found.message(), ": that server sees other files than ps:0, ",
-                            "or its disk or memory is at fault")));
-  }
-  if (absl::IsUnavailable(found)) return ending_.FailUnlessReplaced(LostPeer(found.message()));
-  if (!found.ok()) {
-    return ending_.FailUnlessReplaced(
-        Misfit(absl::StrCat("no whole checkpoint is there to go on from: ", why, "; ", found.message())));
-  }
-  search_ = Search::kFound;
-  LogWarning("passed over ", what, ", which is damaged (", why, "): the job ",
-             checkpoints_.any() ? absl::StrCat("goes on from ", checkpoints_.newest_folder(),
-                                               "; what came after it is done again, or is lost")
-                                : absl::StrCat("starts with the weights of checkpoint ", *init_from_));
-  MaybeInstall();
-}
-
-void Coordinator::InstallFound() {
-  search_ = Search::kNone;
-  doubted_ = false;
-  progress_.Touch();
-  if (checkpoints_.enabled() && mode_.commits_steps) return RollBack("the newest checkpoint is damaged");
-  // Weights to begin with are the same on all shards. A shard of bounded and async is restored alone.
-  if (state_ == v1::STARTING && !checkpoints_.any()) shards_.GoBack();
-  MaybeInstall();
 }
 
 void Coordinator::OnAllInstalled() {
@@ -213,7 +137,7 @@ void Coordinator::OnAllInstalled() {
     // The shard may have missed any number of changes. Workers must hear of it, too, to tell the shard which
     // of their pushes were answered.
     BroadcastMembership();
-    return Changed();
+    return members_.Changed();
   }
   if (restored) LogInfo("the job goes on from ", checkpoints_.newest_folder());
   shards_.PingSoon();
@@ -230,11 +154,12 @@ void Coordinator::OnAllInstalled() {
     progress_.BeginRanges(untouched);
     evaluations_.epochs().GoTo(progress_.done());
   }
-  if (NeedsUpload()) {
+  if (declared_.model()->uploaded() && !source_.exists()) {
     upload_.Begin();
-  } else if (NeedsFirstSave()) {
+  } else if (checkpoints_.enabled() && !checkpoints_.any() &&
+             options_.config.server().durability() == v1::ServerConfig::DURABILITY_LOG) {
+    // The log alone tells neither the config nor the model, without which nobody could go on from it.
     upload_.BeginSaving();
-    SaveInitialValues();
   }
   evaluations_.SetWorkEnd(progress_.done());
   progress_.SetWorkEnd(evaluations_.work_end());
@@ -253,7 +178,7 @@ void Coordinator::OnAllInstalled() {
 
 void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) {
   if (shards_.WasElsewhere(index, status)) return;
-  if (state_ != v1::STARTING && shards_.stands_by(index)) return DropStandby(index, status.message());
+  if (state_ != v1::STARTING && shards_.stands_by(index)) return shards_.DropStandby(index, status.message());
   if (absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status)) {
     return EndJob(Misfit(absl::StrCat(shards_.name(index), " refuses ps:0: ", status.message())));
   }
@@ -277,14 +202,6 @@ void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) 
   EndJob(LostPeer(why));
 }
 
-void Coordinator::DropStandby(uint32_t index, absl::string_view why) {
-  // Its link is tried again at each tick.
-  if (shards_[index].connected) {
-    LogWarning(shards_.name(index), ", which stands by, was lost: ", why, "; the job does not need it");
-  }
-  shards_.Drop(index);
-}
-
 void Coordinator::LoseShard(uint32_t index, const std::string& why) {
   // The shard may have heard of the end from the coordinator before this one.
   if (ending_.ends_again()) return;
@@ -295,22 +212,11 @@ void Coordinator::LoseShard(uint32_t index, const std::string& why) {
     shards_.Drop(index);
     return EndJob(absl::OkStatus());
   }
-  ShardFleet::Shard& shard = shards_[index];
-  const bool was_there = shard.attached.has_value();
-  shards_.Drop(index);
   progress_.steps().OnLost(index);
-  const std::string what = absl::StrCat(shards_.name(index), " was lost: ", why);
-  if (was_there || !shard.lost_since.has_value()) {
-    shard.lost_why = why;
-    shard.away_since = now();
-    // Before the start nothing is lost yet, and another deadline applies.
-    if (state_ != v1::STARTING) {
-      if (!shard.lost_since.has_value()) shard.lost_since = now();
-      LogWarning(what);
-    }
-  }
+  shards_.Lose(index, why, /*started=*/state_ != v1::STARTING);
   const bool goes_back =
       state_ == v1::STARTING ? upload_.awaited() && !shards_.stands_by(index) : mode_.commits_steps;
+  const std::string what = absl::StrCat(shards_.name(index), " was lost: ", why);
   checkpoints_.Abandon(what, index, goes_back);
   pins_.DropAll(absl::UnavailableError(what), now());
   if (goes_back && !over()) RollBack(what);
@@ -324,7 +230,7 @@ void Coordinator::RollBack(const std::string& why) {
     complaints_.Begin(now());
   }
   if (state_ != v1::STARTING) state_ = v1::RECOVERING;
-  upload_ = InitialUpload();
+  upload_.Forget();
   // A shard that is installing does so from the same checkpoint.
   shards_.GoBack();
   progress_.steps().GoBackTo(checkpoints_.committed_steps());
@@ -337,25 +243,6 @@ void Coordinator::RollBack(const std::string& why) {
   ending_.OnMore(absl::AbortedError(back));
   members_.ForgetLeft();
   MaybeInstall();
-}
-
-void Coordinator::CheckAway(uint32_t index, absl::Time time) {
-  const auto& cluster = options_.config.cluster();
-  const ShardFleet::Shard& shard = shards_[index];
-  std::string limit;
-  if (time - shard.away_since > absl::Seconds(cluster.server_wait_seconds())) {
-    limit = absl::StrCat("it did not come back within cluster.server_wait_seconds = ",
-                         cluster.server_wait_seconds());
-  } else if (shard.away_since > *shard.lost_since &&
-             time - *shard.lost_since > absl::Seconds(cluster.start_seconds())) {
-    limit = absl::StrCat("it came back and was lost again for longer than cluster.start_seconds = ",
-                         cluster.start_seconds());
-  } else {
-    return;
-  }
-  // The server may have come back to another ps:0.
-  ending_.FailUnlessReplaced(
-      LostPeer(absl::StrCat(shards_.name(index), " was lost: ", shard.lost_why, "; ", limit)));
 }
 
 void Coordinator::TickShards(absl::Time time) {
@@ -382,14 +269,17 @@ void Coordinator::TickShards(absl::Time time) {
       const std::string why =
           absl::StrCat("nothing was heard of it for ", absl::FormatDuration(time - shard.last_heard));
       if (state_ != v1::STARTING && shards_.stands_by(index)) {
-        DropStandby(index, why);
+        shards_.DropStandby(index, why);
         continue;
       }
       if (!checkpoints_.enabled())
         return EndJob(LostPeer(absl::StrCat(shards_.name(index), " was lost: ", why)));
       LoseShard(index, why);
     }
-    if (shard.lost_since.has_value() && !shard.attached.has_value()) CheckAway(index, time);
+    // The server may have come back to another ps:0.
+    if (const std::string why = shards_.GivenUp(index, time, cluster); !why.empty()) {
+      ending_.FailUnlessReplaced(LostPeer(why));
+    }
   }
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "common/protocol/job_failure.h"
 #include "common/telemetry/logging.h"
+#include "ps_server/coordinator/member_table.h"
 
 namespace weir {
 namespace {
@@ -164,7 +165,8 @@ std::vector<std::string> JobEnding::MayCome() const {
 }
 
 absl::Time JobEnding::ComesUntil(const Lost& lost) const {
-  return lost.disconnected ? lost.since + kComesBack : std::max(lost.since, saved_at_) + options_.lease;
+  return lost.disconnected ? lost.since + MemberTable::kComesBack
+                           : std::max(lost.since, saved_at_) + options_.lease;
 }
 
 bool JobEnding::AwaitsWorkers() {

@@ -26,8 +26,6 @@ namespace weir {
 class JobEnding {
  public:
   using Leave = std::function<void(absl::StatusOr<v1::LeaveReply>)>;
-  // A process that is alive although its connection broke calls again within this time.
-  static constexpr absl::Duration kComesBack = absl::Seconds(1);
   // The time to hear of a failure, or on another link of the end.
   static constexpr absl::Duration kTellFailure = absl::Seconds(2);
 
