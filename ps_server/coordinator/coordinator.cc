@@ -130,14 +130,23 @@ void Coordinator::NextRange(v1::NextRangeRequest request, Done<v1::NextRangeRepl
 
 void Coordinator::Pin(v1::PinRequest request, Done<v1::PinReply> done) {
   queue_.Post([this, request = std::move(request), done = std::move(done)]() mutable {
-    HandlePin(request, std::move(done));
+    if (absl::Status same = members_.CheckJob(request.caller().job()); !same.ok()) return done(same);
+    if (state_ != v1::RUNNING && state_ != v1::DRAINING) {
+      return done(absl::UnavailableError(
+          absl::StrCat("the job is ", v1::JobState_Name(state_), "; there is nothing to pin")));
+    }
+    if (absl::Status caller = members_.CheckCaller(request.caller()); !caller.ok()) return done(caller);
+    pins_.Ask(request, members_.TaskOf(request.caller().incarnation()), now(), std::move(done));
   });
 }
 
 void Coordinator::Unpin(v1::UnpinRequest request, Done<v1::UnpinReply> done) {
   queue_.Post([this, request = std::move(request), done = std::move(done)] {
     if (absl::Status caller = members_.CheckCaller(request.caller()); !caller.ok()) return done(caller);
-    HandleUnpin(request);
+    if (const std::optional<std::vector<uint64_t>> read = pins_.Release(request, now()); read.has_value()) {
+      evaluations_.OnRead(request.caller().incarnation(), *read);
+      MaybeCommit();
+    }
     done(v1::UnpinReply());
   });
 }
@@ -296,12 +305,13 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
 
 void Coordinator::MaybeCommit() {
   if (state_ != v1::RUNNING || ending_.drained()) return;
-  if (evaluations_.epochs().Holds()) return;  // an evaluator needs this step's weights
+  if (evaluations_.Holds()) return;  // an evaluator needs this step's weights
   const uint32_t parts = PartsOf(progress_.steps().committed(), size().parts, size().batches);
   const std::optional<StepCommitter::Commit> commit = progress_.steps().Ready(parts, shards_.size());
   if (!commit.has_value()) return;
   if (!commit->refused.empty()) {
-    if (on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_STOP) return EndJob(Divergence(commit->reason));
+    if (options_.config.consistency().on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_STOP)
+      return EndJob(Divergence(commit->reason));
     LogWarning("step ", progress_.steps().committed(), " is committed without part(s) ",
                absl::StrJoin(commit->refused, ", "), ": ", commit->reason);
   }
@@ -348,7 +358,7 @@ void Coordinator::HandleTick() {
   }
   for (const uint32_t id : members_.ExpiredReaders()) RemoveReader(id);
   members_.RefuseSecond();
-  if (evaluations_.epochs().OnTick(time)) {
+  if (evaluations_.OnTick(time)) {
     LogWarning("the evaluation of an epoch took longer than cluster.wait_seconds = ",
                options_.config.cluster().wait_seconds(), ", and is left out");
     MaybeCommit();
@@ -426,7 +436,7 @@ MemberTable::Options Coordinator::MembersOptions() {
       *reply->mutable_moved() = shards_.Moved();
     }
     reply->set_evaluated(evaluations_.final());
-    if (auto order = evaluations_.epochs().OrderFor(heartbeat.incarnation)) {
+    if (auto order = evaluations_.OrderFor(heartbeat.incarnation)) {
       *reply->mutable_evaluate() = *order;
     }
     reply->set_awaits_evaluation(evaluations_.awaited());
@@ -499,7 +509,7 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   *job.mutable_identity() = job_;
   job.set_committed_steps(progress_.steps().committed());
   // A coordinator that starts from the checkpoint would not have the last epoch evaluated any more.
-  const bool evaluated = !evaluations_.waits() || !evaluations_.epochs().open();
+  const bool evaluated = !evaluations_.waits() || !evaluations_.open();
   job.set_done(state_ == v1::DRAINING || (progress_.all_done() && evaluated));
   job.set_examples(progress_.examples());
   job.set_epoch(numbers_.epoch());
@@ -536,7 +546,7 @@ void Coordinator::HandleReport(const v1::ReportRequest& request) {
 
 void Coordinator::MaybeEvaluate() {
   if (state_ != v1::RUNNING || ending_.drained()) return;
-  evaluations_.epochs().Advance(progress_.done());
+  evaluations_.Advance(progress_.done());
   if (evaluations_.AskOneOf([this] { return members_.Evaluators(); }, !members_.workers().empty(), now()))
     members_.Changed();
   if (!evaluations_.waits()) return;
@@ -581,7 +591,15 @@ JobEnding::Options Coordinator::EndingOptions() {
   };
   ending.fail = [this](const absl::Status& failure) { EndJob(failure); };
   ending.replaced = [this](const std::string& why) { StepAside(why); };
-  ending.over = [this] { SayEnd(); };
+  ending.over = [this] {
+    if (state_ == v1::DONE && !ending_.awaited_servers().empty()) {
+      std::vector<std::string> names;
+      for (const uint32_t index : ending_.awaited_servers()) names.push_back(shards_.name(index));
+      LogWarning("the job is done, but ", absl::StrJoin(names, ", "), " may not know that: no answer within ",
+                 "cluster.server_wait_seconds = ", options_.config.cluster().server_wait_seconds());
+    }
+    options_.on_end(StatusOf(View(), MembershipNow()), ending_.failure());
+  };
   return ending;
 }
 
@@ -675,16 +693,6 @@ void Coordinator::HandleServerGone(uint32_t index, const absl::Status& status) {
   // The next tick calls it again.
   if (!ending_.OnServerBroke(index)) return;
   LogInfo("the link to ", shards_.name(index), " broke as the job ended: ", status.message());
-}
-
-void Coordinator::SayEnd() {
-  if (state_ == v1::DONE && !ending_.awaited_servers().empty()) {
-    std::vector<std::string> names;
-    for (const uint32_t index : ending_.awaited_servers()) names.push_back(shards_.name(index));
-    LogWarning("the job is done, but ", absl::StrJoin(names, ", "), " may not know that: no answer within ",
-               "cluster.server_wait_seconds = ", options_.config.cluster().server_wait_seconds());
-  }
-  options_.on_end(StatusOf(View(), MembershipNow()), ending_.failure());
 }
 
 void Coordinator::StepAside(const std::string& why) {

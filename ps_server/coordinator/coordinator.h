@@ -149,8 +149,6 @@ class Coordinator {
   void HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::HeartbeatReply> done);
   void HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveReply> done);
   void HandleNextRange(const v1::NextRangeRequest& request, Done<v1::NextRangeReply> done);
-  void HandlePin(const v1::PinRequest& request, Done<v1::PinReply> done);
-  void HandleUnpin(const v1::UnpinRequest& request);
   void HandleTick();
   void HandleShardReport(uint32_t shard, const v1::ShardReport& report);
 
@@ -163,7 +161,6 @@ class Coordinator {
   // are awaited.
   void RollBack(const std::string& why);
   void MaybeInstall();
-  void SendInstall(uint32_t shard);
   void OnAllInstalled();
   void TickShards(absl::Time time);
   bool KeepsState(uint32_t shard) const;
@@ -234,16 +231,11 @@ class Coordinator {
   void EndJob(const absl::Status& failure, bool asked = false);
   // The link of a server has ended, and the job is over.
   void HandleServerGone(uint32_t index, const absl::Status& status);
-  // Calls on_end.
-  void SayEnd();
   void StepAside(const std::string& why);
   // Answers waiting Joins with `joins`; waiting NextRange, Announce, Pin and Leave calls with `others`.
   void AnswerParked(const absl::Status& joins, const absl::Status& others);
 
   JobView View() const;
-  v1::ConsistencyConfig::OnNonfinite on_nonfinite() const {
-    return options_.config.consistency().on_nonfinite();
-  }
   absl::Duration lease() const { return absl::Seconds(options_.config.cluster().lease_seconds()); }
   absl::Time now() const { return options_.clock->Now(); }
   const JobSize& size() const { return declared_.size(); }

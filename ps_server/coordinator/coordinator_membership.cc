@@ -179,7 +179,7 @@ void Coordinator::OnAllAcked() {
     if (starts) members_.Changed();  // members wait for the initial values
     return MaybeAdmit();
   }
-  if (!members_.Evaluators().empty()) evaluations_.epochs().SetKnown();
+  if (!members_.Evaluators().empty()) evaluations_.SetKnown();
   for (auto& [rank, member] : members_.workers()) {
     if (!member.join.has_value()) continue;
     if (!member.disconnected) {
@@ -320,7 +320,7 @@ void Coordinator::TakeOut(uint32_t rank, Worker& member, const std::string& why)
     member.next_range(std::move(reply));
   }
   if (progress_.ranges().has_value()) progress_.ranges()->Release(rank);
-  if (!over()) evaluations_.epochs().OnGone(member.incarnation);
+  if (!over()) evaluations_.OnGone(member.incarnation);
   pins_.DropCaller(rank, now());
 }
 
@@ -349,7 +349,8 @@ void Coordinator::HandleWorkerReport(const v1::Caller& caller, const v1::WorkerR
 void Coordinator::HandleDivergence(uint32_t rank, const absl::Status& why) {
   // With "reject" no worker leaves for a gradient. A worker of an earlier version leaves for its loss,
   // though, and so would the others.
-  if (on_nonfinite() != v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER) EndJob(why);
+  if (options_.config.consistency().on_nonfinite() != v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER)
+    EndJob(why);
   RemoveMember(rank, std::string(why.message()));
   if (state_ == v1::RUNNING && members_.workers().empty() && !members_.AnyWorkerWaits()) {
     EndJob(Reworded(why, absl::StrCat(why.message(), "; that was the last worker")));
@@ -371,7 +372,7 @@ void Coordinator::RemoveReader(uint32_t id) {
   const auto it = members_.readers().find(id);
   LogInfo(it->second.task, " (reader) left");
   members_.AnswerFenced(it->second);
-  evaluations_.epochs().OnGone(it->second.incarnation);
+  evaluations_.OnGone(it->second.incarnation);
   members_.readers().erase(it);
   pins_.DropCaller(id, now());
   MaybeEvaluate();
@@ -410,7 +411,7 @@ void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::
   member->next_range = std::move(done);
   member->next_range_until = members_.ParkUntil();
   // With many workers this call comes often: whoever was asked in vain to evaluate is not asked each time.
-  if (evaluations_.waits() || (!progress_.ranges()->done() && evaluations_.epochs().Ends(progress_.done())))
+  if (evaluations_.waits() || (!progress_.ranges()->done() && evaluations_.Ends(progress_.done())))
     MaybeEvaluate();
   if (progress_.ranges()->done() && !evaluations_.waits()) StartDraining();
   // Only this worker: the call gives no other worker anything.
@@ -447,25 +448,6 @@ bool Coordinator::ServeRange(uint32_t rank, Worker& member) {
   }
   std::exchange(member.next_range, nullptr)(std::move(reply));
   return false;
-}
-
-// ---- pins
-
-void Coordinator::HandlePin(const v1::PinRequest& request, Done<v1::PinReply> done) {
-  if (absl::Status same = members_.CheckJob(request.caller().job()); !same.ok()) return done(same);
-  if (state_ != v1::RUNNING && state_ != v1::DRAINING) {
-    return done(absl::UnavailableError(
-        absl::StrCat("the job is ", v1::JobState_Name(state_), "; there is nothing to pin")));
-  }
-  if (absl::Status caller = members_.CheckCaller(request.caller()); !caller.ok()) return done(caller);
-  pins_.Ask(request, members_.TaskOf(request.caller().incarnation()), now(), std::move(done));
-}
-
-void Coordinator::HandleUnpin(const v1::UnpinRequest& request) {
-  const std::optional<std::vector<uint64_t>> read = pins_.Release(request, now());
-  if (!read.has_value()) return;
-  evaluations_.epochs().OnRead(request.caller().incarnation(), *read);
-  MaybeCommit();
 }
 
 }  // namespace weir

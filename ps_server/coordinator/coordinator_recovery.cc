@@ -88,23 +88,19 @@ void Coordinator::MaybeInstall() {
     if (KeepsState(index)) {
       shards_.Keep(index);
       changed = true;
-    } else {
-      SendInstall(index);
+      continue;
     }
+    v1::ControlMessage message;
+    v1::Install& install = *message.mutable_install();
+    install.set_shard(index);
+    install.set_num_shards(shards_.size());
+    declared_.Describe(&install);
+    install.set_coordinator_address(shards_.addresses()[0]);
+    install.set_coordinator(checkpoints_.opened().coordinator_incarnation);
+    source_.Describe(&install);
+    shards_.Install(index, std::move(message));
   }
   if (changed && shards_.AllInstalled()) OnAllInstalled();
-}
-
-void Coordinator::SendInstall(uint32_t index) {
-  v1::ControlMessage message;
-  v1::Install& install = *message.mutable_install();
-  install.set_shard(index);
-  install.set_num_shards(shards_.size());
-  declared_.Describe(&install);
-  install.set_coordinator_address(shards_.addresses()[0]);
-  install.set_coordinator(checkpoints_.opened().coordinator_incarnation);
-  source_.Describe(&install);
-  shards_.Install(index, std::move(message));
 }
 
 void Coordinator::HandleInstalled(uint32_t index, const v1::Installed& installed) {
@@ -145,14 +141,14 @@ void Coordinator::OnAllInstalled() {
     // A checkpoint may have become complete after the job went back.
     progress_.steps().GoTo(checkpoints_.committed_steps());
     checkpoints_.Rewound(progress_.steps().committed());
-    evaluations_.epochs().GoTo(progress_.steps().committed());
+    evaluations_.GoTo(progress_.steps().committed());
   }
   if (!mode_.works_on_parts && !progress_.ranges().has_value()) {
     // With a log the shards may hold more than the checkpoint.
     bool untouched = restored && options_.config.server().durability() != v1::ServerConfig::DURABILITY_LOG;
     for (uint32_t index = 0; index < shards_.size(); ++index) untouched &= !KeepsState(index);
     progress_.BeginRanges(untouched);
-    evaluations_.epochs().GoTo(progress_.done());
+    evaluations_.GoTo(progress_.done());
   }
   if (declared_.model()->uploaded() && !source_.exists()) {
     upload_.Begin();
@@ -164,7 +160,7 @@ void Coordinator::OnAllInstalled() {
   evaluations_.SetWorkEnd(progress_.done());
   progress_.SetWorkEnd(evaluations_.work_end());
   const std::string stopped = progress_.all_done() ? "" : evaluations_.WhyItStopsHere();
-  if (!stopped.empty() || (progress_.all_done() && !evaluations_.epochs().open())) {
+  if (!stopped.empty() || (progress_.all_done() && !evaluations_.open())) {
     TrainingStarts();
     state_ = v1::RUNNING;
     stopped.empty() ? StartDraining() : StopEarly(stopped);

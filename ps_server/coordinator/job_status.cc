@@ -101,8 +101,7 @@ v1::ClusterStatus StatusOf(const JobView& of, v1::Membership membership) {
   status.set_examples(of.progress.examples());
   of.meter.Describe(of.now, /*whole=*/mode.commits_steps && of.progress.all_done(), &status);
   *status.mutable_evaluation() = of.evaluations.newest();
-  for (const v1::EpochEvaluation& entry : of.evaluations.epochs().entries())
-    *status.add_evaluations() = entry;
+  for (const v1::EpochEvaluation& entry : of.evaluations.entries()) *status.add_evaluations() = entry;
 
   IntHistogram staleness, lead;
   uint64_t pushed = 0, pulled = 0, lost = 0, refused = 0;

@@ -24,7 +24,7 @@ v1::JobConfig Config() {
 
 v1::Evaluation Result(const JobEvaluations& of, uint64_t member, uint64_t step, double loss) {
   v1::Evaluation result;
-  result.set_order(of.epochs().OrderFor(member).value().id());
+  result.set_order(of.OrderFor(member).value().id());
   result.set_version(step);
   result.set_examples(100);
   result.set_test_loss(loss);
@@ -37,7 +37,7 @@ auto Members(std::vector<uint64_t> incarnations) {
 
 // Member 7 evaluates the epoch that ends with this step.
 void Evaluate(JobEvaluations& of, uint64_t step, double loss) {
-  of.epochs().Advance(step);
+  of.Advance(step);
   REQUIRE(of.AskOneOf(Members({7}), true, absl::UnixEpoch()));
   of.OnReport(7, Result(of, 7, step, loss), step);
 }
@@ -55,18 +55,18 @@ TEST_CASE("Before the job's length is known nothing is evaluated, held or awaite
   const v1::JobConfig config = Config();
   Fixture f(config);
   JobEvaluations& of = f.of;
-  of.epochs().Advance(2);
+  of.Advance(2);
   CHECK_FALSE(of.AskOneOf(Members({7}), true, absl::UnixEpoch()));
-  CHECK_FALSE(of.epochs().open());
-  CHECK_FALSE(of.epochs().Holds());
-  CHECK(of.epochs().entries().empty());
+  CHECK_FALSE(of.open());
+  CHECK_FALSE(of.Holds());
+  CHECK(of.entries().empty());
   CHECK_FALSE(of.SetWorkEnd(0));
   of.SetLength(SizeOf(config, 1, 20));
-  of.epochs().GoTo(0);
-  of.epochs().Advance(2);
-  CHECK(of.epochs().open());
+  of.GoTo(0);
+  of.Advance(2);
+  CHECK(of.open());
   of.SetLength(JobSize());
-  CHECK_FALSE(of.epochs().open());
+  CHECK_FALSE(of.open());
 }
 
 TEST_CASE("The first evaluator that has not failed is asked; when all have, the epoch has no result") {
@@ -74,25 +74,24 @@ TEST_CASE("The first evaluator that has not failed is asked; when all have, the 
   Fixture f(config);
   JobEvaluations& of = f.of;
   of.SetLength(SizeOf(config, 1, 20));
-  of.epochs().GoTo(0);
-  of.epochs().Advance(2);
+  of.GoTo(0);
+  of.Advance(2);
   // Nobody can evaluate yet, but may come.
   CHECK_FALSE(of.AskOneOf(Members({}), true, absl::UnixEpoch()));
-  CHECK(of.epochs().open());
+  CHECK(of.open());
   REQUIRE(of.AskOneOf(Members({7, 8}), true, absl::UnixEpoch()));
-  CHECK(of.epochs().OrderFor(7)->epoch() == 1);
-  CHECK(of.epochs().holder()->incarnation == 7);
+  CHECK(of.OrderFor(7)->epoch() == 1);
   v1::Evaluation failed = Result(of, 7, 2, 1);
   failed.set_examples(0);
   of.OnReport(7, failed, 2);
-  CHECK(of.epochs().entries().empty());
+  CHECK(of.entries().empty());
   REQUIRE(of.AskOneOf(Members({7, 8}), true, absl::UnixEpoch()));
-  CHECK(of.epochs().OrderFor(8)->epoch() == 1);
-  of.epochs().OnGone(8);
+  CHECK(of.OrderFor(8)->epoch() == 1);
+  of.OnGone(8);
   CHECK_FALSE(of.AskOneOf(Members({7}), true, absl::UnixEpoch()));
-  CHECK_FALSE(of.epochs().open());
-  REQUIRE(of.epochs().entries().size() == 1);
-  CHECK_FALSE(of.epochs().entries()[0].has_step());
+  CHECK_FALSE(of.open());
+  REQUIRE(of.entries().size() == 1);
+  CHECK_FALSE(of.entries()[0].has_step());
 }
 
 TEST_CASE("The best epoch is the one whose weights a checkpoint holds") {
@@ -101,7 +100,7 @@ TEST_CASE("The best epoch is the one whose weights a checkpoint holds") {
   Fixture f(config);
   JobEvaluations& of = f.of;
   of.SetLength(SizeOf(config, 1, 20));
-  of.epochs().GoTo(0);
+  of.GoTo(0);
   CHECK(of.waits());
   CHECK(of.SetWorkEnd(0));
   CHECK(of.work_end() == 2);
@@ -109,7 +108,7 @@ TEST_CASE("The best epoch is the one whose weights a checkpoint holds") {
   f.step = 2;
   Evaluate(of, 2, 0.5);
   CHECK(of.newest().test_loss() == 0.5);
-  CHECK_FALSE(of.epochs().open());
+  CHECK_FALSE(of.open());
   CHECK(of.busy());
   // No work is done until the weights are saved.
   CHECK_FALSE(of.SetWorkEnd(2));
@@ -138,9 +137,9 @@ TEST_CASE("The best epoch is the one whose weights a checkpoint holds") {
     Fixture later(config);
     later.of.SetLength(SizeOf(config, 1, 20));
     later.of.Restore(state);
-    later.of.epochs().GoTo(6);
+    later.of.GoTo(6);
     CHECK(later.of.best()->checkpoint() == 6);
-    CHECK(later.of.epochs().entries().size() == 3);
+    CHECK(later.of.entries().size() == 3);
   }
   SECTION("not saved") {
     f.written.set_error("no space");
@@ -166,7 +165,7 @@ TEST_CASE("The job stops early at the end of the epoch that brings patience to i
   Fixture f(config);
   JobEvaluations& of = f.of;
   of.SetLength(SizeOf(config, 1, 20));
-  of.epochs().GoTo(0);
+  of.GoTo(0);
   Evaluate(of, 2, 0.5);
   CHECK(of.WhyItStopsHere().empty());
   Evaluate(of, 4, 0.5);
@@ -177,7 +176,7 @@ TEST_CASE("The job stops early at the end of the epoch that brings patience to i
   CHECK(of.GoBack(/*at_end=*/false));
   CHECK(of.stopped_early().empty());
   CHECK_FALSE(of.GoBack(/*at_end=*/false));
-  of.epochs().Advance(5);
+  of.Advance(5);
   CHECK(of.WhyItStopsHere().empty());
   // For a coordinator that finds the job ended, where it is does not matter.
   of.StoppedBefore();
@@ -189,7 +188,7 @@ TEST_CASE("The hash of the final weights comes without an evaluation, and is no 
   Fixture f(config);
   JobEvaluations& of = f.of;
   of.SetLength(SizeOf(config, 1, 20));
-  of.epochs().GoTo(0);
+  of.GoTo(0);
   v1::Evaluation evaluation, hash;
   evaluation.set_examples(100);
   evaluation.set_test_loss(0.5);
@@ -212,7 +211,7 @@ TEST_CASE("The final evaluation stays the newest, and is valid as long as the jo
   Fixture f(config);
   JobEvaluations& of = f.of;
   of.SetLength(SizeOf(config, 1, 20));
-  of.epochs().GoTo(0);
+  of.GoTo(0);
   v1::Evaluation evaluation;
   evaluation.set_examples(100);
   CHECK_FALSE(of.OnUnasked(evaluation, kSteps));
