@@ -311,13 +311,16 @@ int RunTableGet(const TableOptions& options) {
   absl::StatusOr<v1::ReadRowsReply> rows;
   if (!options.checkpoint.empty()) {
     rows = RowsOfCheckpoint(*source.checkpoint, options);
-    if (!rows.ok()) return RefuseFor({CheckpointExitCode(rows.status()), std::string(rows.status().message())});
+    if (!rows.ok())
+      return RefuseFor({CheckpointExitCode(rows.status()), std::string(rows.status().message())});
   } else {
     const int shards = source.tables[0].shards_size();
-    if (shards == 0) return RefuseFor({kExitPeerLost, "the job has not begun: no server holds its tables yet"});
+    if (shards == 0)
+      return RefuseFor({kExitPeerLost, "the job has not begun: no server holds its tables yet"});
     rows = RowsOfJob(source.job, options, static_cast<uint32_t>(shards));
     const bool lost = absl::IsUnavailable(rows.status()) || absl::IsDeadlineExceeded(rows.status());
-    if (!rows.ok()) return RefuseFor({lost ? kExitPeerLost : kExitConfig, std::string(rows.status().message())});
+    if (!rows.ok())
+      return RefuseFor({lost ? kExitPeerLost : kExitConfig, std::string(rows.status().message())});
   }
   return Print(options.json ? MessageJson(*rows) : RowsReport(*rows));
 }

@@ -22,8 +22,10 @@ void AppendName(std::string* out, uint32_t shard) { absl::StrAppend(out, "ps:", 
 
 Checkpoints::Checkpoints(Options options)
     : options_(std::move(options)),
+      enabled_(options_.store != nullptr),
+      opened_(enabled_ ? options_.store->opened() : JobStore::Opened()),
       schedule_(options_.config, options_.clock->Now()),
-      newest_(options_.store->opened().newest),
+      newest_(opened_.newest),
       chain_(newest_.has_value() ? static_cast<uint32_t>(newest_->chain_size()) : 0),
       newest_since_(options_.clock->Now()),
       next_step_(newest_.has_value() ? newest_->step() + 1 : 0) {}
@@ -183,7 +185,7 @@ void Checkpoints::OnWritten(uint32_t shard, const v1::CheckpointWritten& written
   // The store names the rest of the chain.
   if (deltas) manifest.add_chain()->set_step(newest_->step());
   manifest.set_num_shards(current_->of.num_shards);
-  manifest.set_incarnation(options_.store->opened().coordinator_incarnation);
+  manifest.set_incarnation(opened_.coordinator_incarnation);
   options_.store->Commit(
       manifest, InOrder([this, manifest](const absl::Status& status) { OnCommitted(manifest, status); }));
 }

@@ -42,6 +42,7 @@ class Checkpoints {
   };
   struct Options {
     v1::CheckpointConfig config;
+    // nullptr: the job has no checkpoints.
     std::unique_ptr<JobStore> store;
     const Clock* clock = nullptr;
     // Runs a function in the coordinator's order.
@@ -58,6 +59,11 @@ class Checkpoints {
   using Done = std::function<void(absl::StatusOr<v1::CheckpointReply>)>;
 
   explicit Checkpoints(Options options);
+
+  // Whether the job has a store. If not, there is no checkpoint, and none may be asked for.
+  bool enabled() const { return enabled_; }
+  // The store's state when this coordinator began.
+  const JobStore::Opened& opened() const { return opened_; }
 
   // Answers once the state of this moment is saved; without `of_now`, a checkpoint that is being taken is
   // enough. Unavailable: the checkpoint failed, or none can be taken at present. With `of_now` the caller
@@ -82,7 +88,10 @@ class Checkpoints {
   bool busy() const { return current_.has_value() || remains_.has_value(); }
   // A checkpoint is under way that may become the newest.
   bool unsettled() const { return current_.has_value() && current_->abandoned.empty(); }
+  bool any() const { return newest_.has_value(); }
   const std::optional<v1::CheckpointManifest>& newest() const { return newest_; }
+  // sync: the committed steps in the newest checkpoint; 0 without one.
+  uint64_t committed_steps() const { return newest_.has_value() ? newest_->job().committed_steps() : 0; }
   // When the newest checkpoint was completed, or found in the store.
   absl::Time newest_since() const { return newest_since_; }
   // Above the steps of all checkpoints that were begun or exist.
@@ -95,7 +104,6 @@ class Checkpoints {
   // Why the store seems to hang, which cannot be given up on: what it does may take effect later. Empty: it
   // does not.
   std::string StoreHangs() const;
-  const JobStore& store() const { return *options_.store; }
   // JobStore::Reserve(); `done` runs in the coordinator's order.
   void Reserve(const JobStore::Numbers& up_to, std::function<void(const absl::Status&)> done) {
     options_.store->Reserve(up_to, InOrder(std::move(done)));
@@ -152,6 +160,8 @@ class Checkpoints {
   JobStore::Done InOrder(std::function<void(const absl::Status&)> then);
 
   Options options_;
+  const bool enabled_;
+  const JobStore::Opened opened_;
   CheckpointSchedule schedule_;
   std::optional<Current> current_;
   // A shard writes one part at a time, and would refuse the next one: it begins when they are done.

@@ -1,7 +1,7 @@
 #include "ps_server/coordinator/coordinator.h"
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,10 +13,22 @@
 namespace weir {
 namespace {
 
-// Epochs and incarnations that are kept in reserve.
-constexpr uint64_t kReserveAhead = 300;
 // Length in hex digits.
 constexpr size_t kSha256 = 64;
+
+// What a checkpoint says of the job beside the shards' state and the job's progress.
+std::string ResultsIn(const v1::CoordinatorState& job) {
+  v1::CoordinatorState results;
+  results.set_done(job.done());
+  results.set_total_batches(job.total_batches());
+  *results.mutable_evaluations() = job.evaluations();
+  if (job.has_best()) *results.mutable_best() = job.best();
+  return results.SerializeAsString();
+}
+
+absl::Status NothingLeft() {
+  return absl::OutOfRangeError("the job's examples are done; there is nothing left to do");
+}
 
 }  // namespace
 
@@ -26,22 +38,53 @@ Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
       mode_(TraitsOf(options_.config)),
       created_(options_.clock->Now()),
       last_tick_(created_),
-      init_from_(options_.init_from),
-      shards_(options_.shard_addresses, FleetOptions(store.get())),
-      steps_(options_.config.consistency().backup_workers()),
+      checkpoints_(CheckpointsOptions(std::move(store))),
+      numbers_(checkpoints_.opened(), NumbersOptions()),
+      shards_(options_.shard_addresses, FleetOptions()),
+      members_(MembersOptions()),
+      ending_(EndingOptions()),
+      declared_({&options_.config, options_.clock, &checkpoints_, &members_, &shards_, options_.workers,
+                 /*knows_servers=*/options_.shard_addresses.size() > 1, options_.memory_bytes,
+                 /*size_changed=*/
+                 [this] {
+                   meter_.SetTrainExamples(size().train_examples);
+                   evaluations_.SetLength(size());
+                 }}),
+      source_({options_.init_from, options_.init_from_before, &checkpoints_,
+               [this](std::function<void()> function) { queue_.Post(std::move(function)); },
+               [this] { return over(); }, [this] { MaybeInstall(); },
+               [this](const absl::Status& failure) { ending_.FailUnlessReplaced(failure); }}),
+      upload_({options_.clock, &checkpoints_, [this] { return over(); },
+               [this](bool uploaded) {
+                 if (!uploaded) return MaybeAdmit();
+                 LogInfo("all shards have the initial values");
+                 // Members are told once all shards know.
+                 BroadcastMembership();
+               }}),
+      progress_(options_.config, options_.workers, declared_, checkpoints_, shards_),
       losses_(options_.config.train().divergence()),
-      evaluations_(options_.config),
-      farewell_(options_.workers, lease()),
-      pins_({lease(), store == nullptr ? 1 : (store->opened().coordinator_incarnation << 32) + 1,
+      evaluations_({&options_.config, &checkpoints_, [this] { return over(); },
+                    [this] {
+                      MaybeEvaluate();
+                      MaybeCommit();
+                    }}),
+      pins_({lease(), checkpoints_.enabled() ? (checkpoints_.opened().coordinator_incarnation << 32) + 1 : 1,
              [this](const v1::ControlMessage& message) { shards_.Broadcast(message); }}) {
   complaints_.Begin(created_);
-  if (store != nullptr) MakeCheckpoints(std::move(store));
+  if (checkpoints_.enabled()) members_.Fence(numbers_.incarnation(), "ps:0 was started again");
+  if (checkpoints_.any()) {
+    const v1::CoordinatorState& job = checkpoints_.newest()->job();
+    declared_.Restore();
+    progress_.steps().GoTo(job.committed_steps());
+    evaluations_.Restore(job);
+    losses_.Restore(job.losses());
+  }
   queue_.Post([this] {
-    if (has_checkpoint()) {
-      const absl::Status status = CanGoOn(options_.config, *checkpoints_->newest());
-      if (!status.ok()) return FailJob(Misfit(status.message()));
+    if (checkpoints_.any()) {
+      const absl::Status status = CanGoOn(options_.config, *checkpoints_.newest());
+      if (!status.ok()) return EndJob(Misfit(status.message()));
     }
-    if (DoneBefore()) return EndAgain();
+    if (declared_.DoneBefore()) return EndAgain();
     if (shards_.addresses().size() > 1) shards_.Open();
   });
 }
@@ -50,9 +93,9 @@ Coordinator::~Coordinator() {
   std::vector<std::unique_ptr<ShardLink>> links;
   std::unique_ptr<JobStore> store;
   queue_.Run([&] {
-    FailJob(LostPeer("the coordinator stops"), /*asked=*/true);
+    EndJob(LostPeer("the coordinator stops"), /*asked=*/true);
     links = shards_.Close();
-    if (checkpoints_ != nullptr) store = checkpoints_->Close(absl::UnavailableError("the coordinator stops"));
+    store = checkpoints_.Close(absl::UnavailableError("the coordinator stops"));
   });
   // Outside of the queue: the destructors wait for events under way, which may post to the queue.
   links.clear();
@@ -87,21 +130,30 @@ void Coordinator::NextRange(v1::NextRangeRequest request, Done<v1::NextRangeRepl
 
 void Coordinator::Pin(v1::PinRequest request, Done<v1::PinReply> done) {
   queue_.Post([this, request = std::move(request), done = std::move(done)]() mutable {
-    HandlePin(request, std::move(done));
+    if (absl::Status same = members_.CheckJob(request.caller().job()); !same.ok()) return done(same);
+    if (state_ != v1::RUNNING && state_ != v1::DRAINING) {
+      return done(absl::UnavailableError(
+          absl::StrCat("the job is ", v1::JobState_Name(state_), "; there is nothing to pin")));
+    }
+    if (absl::Status caller = members_.CheckCaller(request.caller()); !caller.ok()) return done(caller);
+    pins_.Ask(request, members_.TaskOf(request.caller().incarnation()), now(), std::move(done));
   });
 }
 
 void Coordinator::Unpin(v1::UnpinRequest request, Done<v1::UnpinReply> done) {
   queue_.Post([this, request = std::move(request), done = std::move(done)] {
-    if (absl::Status caller = CheckCaller(request.caller()); !caller.ok()) return done(caller);
-    HandleUnpin(request);
+    if (absl::Status caller = members_.CheckCaller(request.caller()); !caller.ok()) return done(caller);
+    if (const std::optional<std::vector<uint64_t>> read = pins_.Release(request, now()); read.has_value()) {
+      evaluations_.OnRead(request.caller().incarnation(), *read);
+      MaybeCommit();
+    }
     done(v1::UnpinReply());
   });
 }
 
 void Coordinator::Report(v1::ReportRequest request, Done<v1::ReportReply> done) {
   queue_.Post([this, request = std::move(request), done = std::move(done)] {
-    if (absl::Status caller = CheckCaller(request.caller()); !caller.ok()) return done(caller);
+    if (absl::Status caller = members_.CheckCaller(request.caller()); !caller.ok()) return done(caller);
     if (request.evaluation().weights_sha256().size() > kSha256) {
       return done(absl::InvalidArgumentError(
           absl::StrCat("evaluation.weights_sha256: must be ", kSha256, " digits in hex, or empty")));
@@ -113,24 +165,24 @@ void Coordinator::Report(v1::ReportRequest request, Done<v1::ReportReply> done) 
 
 void Coordinator::Checkpoint(v1::CheckpointRequest, Done<v1::CheckpointReply> done) {
   queue_.Post([this, done = std::move(done)]() mutable {
-    if (checkpoints_ == nullptr) {
+    if (!checkpoints_.enabled()) {
       return done(absl::FailedPreconditionError("the job's config has no checkpoint.directory"));
     }
-    if (over()) return done(end_.ForCall());
-    checkpoints_->Request(/*of_now=*/false, std::move(done));
+    if (over()) return done(ending_.ForCall());
+    checkpoints_.Request(/*of_now=*/false, std::move(done));
   });
 }
 
 void Coordinator::Announce(v1::AnnounceRequest request, Done<v1::AnnounceReply> done) {
   queue_.Post([this, request = std::move(request), done = std::move(done)]() mutable {
-    if (over()) return done(end_.ForCall());
+    if (over()) return done(ending_.ForCall());
     shards_.Announce(std::move(request), std::move(done));
   });
 }
 
 void Coordinator::Status(Done<v1::ClusterStatus> done, bool with_loss_curve) {
   queue_.Post([this, done = std::move(done), with_loss_curve] {
-    v1::ClusterStatus status = MakeStatus();
+    v1::ClusterStatus status = StatusOf(View(), MembershipNow());
     if (with_loss_curve) {
       for (v1::LossPoint& point : meter_.LossCurve()) *status.add_loss_curve() = std::move(point);
     }
@@ -140,14 +192,13 @@ void Coordinator::Status(Done<v1::ClusterStatus> done, bool with_loss_curve) {
 
 void Coordinator::OnDisconnect(v1::Caller caller) {
   queue_.Post([this, caller = std::move(caller)] {
-    if (!CheckCaller(caller).ok()) return;
+    if (!members_.CheckCaller(caller).ok()) return;
     if (const auto member = members_.workers().find(caller.worker()); member != members_.workers().end()) {
-      Disconnected(member->second);
+      members_.Disconnect(member->second);
       ReplaceIfGone(caller.worker());
     } else if (const auto reader = members_.readers().find(caller.worker());
                reader != members_.readers().end()) {
-      reader->second.lease_end = std::min(reader->second.lease_end, now() + grace());
-      AnswerHeartbeat(reader->second.heartbeat, false);
+      members_.Disconnect(reader->second);
     }
   });
 }
@@ -157,14 +208,14 @@ void Coordinator::OnJoinCancelled(uint64_t instance, uint64_t call) {
     for (auto it = members_.waiting().begin(); it != members_.waiting().end(); ++it) {
       if (it->request.instance() != instance || it->call != call) continue;
       it->done(absl::CancelledError("the caller went away"));
-      if (it->worker()) farewell_.OnJoinBroken(it->request.rank(), it->request.task(), now());
+      if (it->worker()) ending_.OnJoinBroken(it->request.rank(), it->request.task());
       members_.waiting().erase(it);
-      return ForgetUndeclared();
+      return declared_.Forget();
     }
     // The process was admitted meanwhile, and may never know.
     for (auto& [rank, member] : members_.workers()) {
       if (member.instance != instance || (member.join.has_value() && member.join->call != call)) continue;
-      Disconnected(member);
+      members_.Disconnect(member);
       return ReplaceIfGone(rank);
     }
   });
@@ -175,7 +226,7 @@ void Coordinator::Tick() {
 }
 
 void Coordinator::Fail(std::string reason) {
-  queue_.Post([this, reason = std::move(reason)] { FailJob(LostPeer(reason), /*asked=*/true); });
+  queue_.Post([this, reason = std::move(reason)] { EndJob(LostPeer(reason), /*asked=*/true); });
 }
 
 void Coordinator::Drain(std::string reason) {
@@ -189,21 +240,28 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
   shard.last_heard = now();
   if (over()) return;
   switch (report.report_case()) {
-    case v1::ShardReport::kAttached:
-      return HandleAttached(index, report.attached());
+    case v1::ShardReport::kAttached: {
+      const ShardFleet::Place place = shards_.Attach(index, report.attached());
+      if (place == ShardFleet::Place::kOther) return;
+      if (place == ShardFleet::Place::kMoved) {
+        members_.Changed();
+        shard.moved_revision = members_.revision();
+      }
+      return MaybeInstall();
+    }
     case v1::ShardReport::kInstalled:
       return HandleInstalled(index, report.installed());
     case v1::ShardReport::kMembership: {
       if (!shard.installed) return;  // about what the shard held before
       shard.acked_epoch = report.membership().epoch();
       shard.floor = report.membership().floor();
-      if (shards_.AllAcknowledged(numbers_.epoch()) && !broadcast_due_) OnAllAcked();
-      if (idle_untold_) TellIdle();
+      if (shards_.AllAcknowledged(numbers_.epoch()) && !pending_.due) OnAllAcked();
+      if (pending_.idle) TellIdle();
       return;
     }
     case v1::ShardReport::kStaged:
       if (!shard.installed) return;
-      steps_.OnStaged(index, report.staged());
+      progress_.steps().OnStaged(index, report.staged());
       return MaybeCommit();
     case v1::ShardReport::kPinned:
       return pins_.OnPinned(index, report.pinned(), shards_.size());
@@ -211,33 +269,34 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
       shard.stats = report.stats();
       shard.stats_since = now();
       if (index == 0) {
-        steps_.OnApplied(shard.stats.version().count());
-        SampleProgress();
+        progress_.steps().OnApplied(shard.stats.version().count());
+        // At other times the shard's last report is out of date.
+        meter_.Sample(now(), progress_.examples(), state_ == v1::RUNNING);
       }
       // A committed step may still wait for memory on a shard, which publishes the step anyway.
       if (std::all_of(shards_.begin(), shards_.end(), [&](const ShardFleet::Shard& s) {
             return shards_.AnsweredFinalPing(s) &&
-                   (!mode_.commits_steps || s.stats.version().count() >= steps_.committed());
+                   (!mode_.commits_steps || s.stats.version().count() >= progress_.steps().committed());
           })) {
-        End();
+        EndJob(absl::OkStatus());
       }
       return;
     case v1::ShardReport::kCheckpoint:
-      if (checkpoints_ != nullptr && shard.installed) checkpoints_->OnWritten(index, report.checkpoint());
+      if (checkpoints_.enabled() && shard.installed) checkpoints_.OnWritten(index, report.checkpoint());
       return;
     case v1::ShardReport::kValues:
-      if (shard.installed) HandleValues(index, report.values());
+      if (shard.installed) upload_.OnStaged(index, report.values().uploader(), shards_.size());
       return;
     case v1::ShardReport::kFailed: {
       const std::string why = absl::StrCat(shards_.name(index), ": ", report.failed().error());
       if (!report.failed().replaced()) {
         const v1::FailureKind kind = report.failed().kind();
         const bool storage = kind == v1::FAILURE_UNSPECIFIED || kind == v1::FAILURE_RESOURCE;
-        return FailJob(storage ? StorageFailure(why) : JobFailure(kind, why));
+        return EndJob(storage ? StorageFailure(why) : JobFailure(kind, why));
       }
       // No other coordinator installs the shard of this process, so one that has taken the shard's log has
       // the job, too.
-      return index == 0 ? StepAside(why) : FailJob(LostPeer(why));
+      return index == 0 ? StepAside(why) : EndJob(LostPeer(why));
     }
     case v1::ShardReport::REPORT_NOT_SET:
       return;
@@ -245,22 +304,22 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
 }
 
 void Coordinator::MaybeCommit() {
-  if (state_ != v1::RUNNING || end_.drained()) return;
-  if (evaluations_.epochs().Holds()) return;  // an evaluator needs this step's weights
-  const uint32_t parts = PartsOf(steps_.committed(), size_.parts, size_.batches);
-  const std::optional<StepCommitter::Commit> commit = steps_.Ready(parts, shards_.size());
+  if (state_ != v1::RUNNING || ending_.drained()) return;
+  if (evaluations_.Holds()) return;  // an evaluator needs this step's weights
+  const uint32_t parts = PartsOf(progress_.steps().committed(), size().parts, size().batches);
+  const std::optional<StepCommitter::Commit> commit = progress_.steps().Ready(parts, shards_.size());
   if (!commit.has_value()) return;
   if (!commit->refused.empty()) {
-    if (on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_STOP)
-      return FailJob(Divergence(commit->reason));
-    LogWarning("step ", steps_.committed(), " is committed without part(s) ",
+    if (options_.config.consistency().on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_STOP)
+      return EndJob(Divergence(commit->reason));
+    LogWarning("step ", progress_.steps().committed(), " is committed without part(s) ",
                absl::StrJoin(commit->refused, ", "), ": ", commit->reason);
   }
-  steps_.Committed(*commit);
+  progress_.steps().Committed(*commit);
   v1::ControlMessage message;
   *message.mutable_commit() = commit->step;
   shards_.Broadcast(message);
-  if (AllDone() && !evaluations_.waits()) return StartDraining();
+  if (progress_.all_done() && !evaluations_.waits()) return StartDraining();
   MaybeEvaluate();
 }
 
@@ -268,33 +327,38 @@ void Coordinator::MaybeCommit() {
 
 void Coordinator::HandleTick() {
   if (over()) {
-    for (const uint32_t server : farewell_.untold_servers()) shards_.Reopen(server);
-    return EndOnceAllKnow();
+    for (const uint32_t server : ending_.awaited_servers()) shards_.Reopen(server);
   }
+  ending_.Tick();
+  if (over()) return;
   const absl::Time time = now();
-  if (end_.Overdue(time)) return FailJob(end_.suspected());
   if (state_ == v1::STARTING) {
     const double limit = options_.config.cluster().start_seconds();
     if (time - created_ > absl::Seconds(limit)) {
-      return FailUnlessReplaced(
+      return ending_.FailUnlessReplaced(
           LostPeer(absl::StrCat("the job did not start within cluster.start_seconds = ", limit,
-                                "; missing: ", absl::StrJoin(WaitingFor(), ", "))));
+                                "; missing: ", absl::StrJoin(WaitingFor(View()), ", "))));
     }
   }
   if ((state_ == v1::STARTING || state_ == v1::RECOVERING) && complaints_.Due(time)) {
-    LogWarning("still waiting for ", absl::StrJoin(WaitingFor(), ", "));
+    LogWarning("still waiting for ", absl::StrJoin(WaitingFor(View()), ", "));
   }
-  if (time - last_tick_ > lease() / 2) {
-    // This process stood still, and members may have called meanwhile: their leases begin anew.
-    for (auto& [rank, member] : members_.workers())
-      member.lease_end = std::max(member.lease_end, time + lease());
-    for (auto& [id, reader] : members_.readers())
-      reader.lease_end = std::max(reader.lease_end, time + lease());
+  // This process stood still, and others may have called meanwhile.
+  const bool stood_still = time - last_tick_ > lease() / 2;
+  last_tick_ = time;
+  if (stood_still) {
     for (ShardFleet::Shard& server : shards_.servers()) server.last_heard = time;
   }
-  last_tick_ = time;
-  TickMembers(time);
-  if (evaluations_.epochs().OnTick(time)) {
+  members_.Tick(shards_.AllInstalled(), stood_still);
+  for (const uint32_t rank : members_.ExpiredWorkers()) {
+    const Worker& member = members_.workers().at(rank);
+    ending_.OnLost(rank, member.task, member.disconnected || !member.heard, members_.Waiting(rank));
+    RemoveMember(
+        rank, absl::StrCat("nothing was heard of it for ", absl::FormatDuration(time - member.last_heard)));
+  }
+  for (const uint32_t id : members_.ExpiredReaders()) RemoveReader(id);
+  members_.RefuseSecond();
+  if (evaluations_.OnTick(time)) {
     LogWarning("the evaluation of an epoch took longer than cluster.wait_seconds = ",
                options_.config.cluster().wait_seconds(), ", and is left out");
     MaybeCommit();
@@ -306,73 +370,370 @@ void Coordinator::HandleTick() {
 
   // Pings begin at once: a shard, too, takes silence for loss, and workers may take long to come.
   shards_.PingIfDue(time);
-  if (checkpoints_ != nullptr) {
-    checkpoints_->Tick();
+  if (checkpoints_.enabled()) {
+    checkpoints_.Tick();
     const bool saves = state_ == v1::RUNNING || upload_.saving();
     // One of an epoch's end would be without the evaluation for which the job waits there, and would have to
     // be taken again.
-    if (saves && !end_.drained() && !evaluations_.awaited()) checkpoints_->TakeIfDue(steps_done());
-    if (state_ == v1::DRAINING) TickLastSave();
-    if (upload_.SaveDue(time) && !checkpoints_->busy()) SaveInitialValues();
-    // Numbers are reserved well ahead, so that a disk that is full or slow for a while stops nothing.
-    if (numbers_.Due(kReserveAhead, time)) AskForNumbers(kReserveAhead);
-    if (numbers_trouble_.has_value() && time >= numbers_trouble_->next)
-      AskForNumbers(numbers_trouble_->count);
+    if (saves && !ending_.drained() && !evaluations_.awaited())
+      checkpoints_.TakeIfDue(progress_.steps_done());
+    ending_.TickSave();
+    upload_.Tick();
+    numbers_.Tick();
   }
-  if (left_untold_) TellMembership();
+  if (pending_.left) TellMembership();
   MaybeFinish();
 
   // Workers cannot join while shards are away.
-  const bool ready = state_ == v1::RUNNING || (AwaitsEvaluation() && last_save_.saved()) ||
+  const bool ready = state_ == v1::RUNNING || (AwaitsEvaluation() && ending_.saved()) ||
                      (state_ == v1::RECOVERING && shards_.AllAttached());
   if (!ready || !members_.workers().empty()) return deserted_.reset();
   if (!deserted_.has_value()) deserted_ = time;
   const double limit = options_.config.cluster().start_seconds();
   if (time - *deserted_ > absl::Seconds(limit)) {
     const std::string what = absl::StrCat("no worker was live for cluster.start_seconds = ", limit);
-    if (state_ != v1::DRAINING) return FailUnlessReplaced(LostPeer(what));
-    return FailUnlessReplaced(LostPeer(absl::StrCat(
-        "all ", size_.examples, " examples are done, but no worker has evaluated the weights: ", what,
-        recoverable() ? "; they are in " + checkpoints_->newest_folder() : "")));
+    if (state_ != v1::DRAINING) return ending_.FailUnlessReplaced(LostPeer(what));
+    return ending_.FailUnlessReplaced(LostPeer(absl::StrCat(
+        "all ", size().examples, " examples are done, but no worker has evaluated the weights: ", what,
+        checkpoints_.enabled() ? "; they are in " + checkpoints_.newest_folder() : "")));
   }
   if (complaints_.Due(time)) {
     LogWarning("no worker is live; waiting for one to join");
   }
 }
 
-void Coordinator::Changed() {
-  ++revision_;
-  for (auto& [rank, member] : members_.workers()) AnswerHeartbeat(member.heartbeat, false);
-  for (auto& [id, reader] : members_.readers()) AnswerHeartbeat(reader.heartbeat, false);
+JobView Coordinator::View() const {
+  return {state_,
+          now(),
+          options_.config,
+          job_,
+          options_.workers,
+          options_.tls,
+          source_.searching() && !source_.found(),
+          checkpoints_,
+          numbers_,
+          shards_,
+          members_,
+          ending_,
+          declared_,
+          progress_,
+          upload_,
+          meter_,
+          evaluations_};
 }
 
-void Coordinator::AnswerHeartbeat(ParkedHeartbeat& heartbeat, bool fenced, const std::string& why) {
-  if (!heartbeat.done) return;
-  v1::HeartbeatReply reply;
-  reply.set_revision(revision_);
-  reply.set_state(state_);
-  if (heartbeat.known_revision != revision_) {
-    *reply.mutable_membership() = MembershipNow();
-    *reply.mutable_moved() = shards_.Moved();
+MemberTable::Options Coordinator::MembersOptions() {
+  MemberTable::Options members;
+  members.clock = options_.clock;
+  members.job = job_;
+  members.names = options_.worker_names;
+  members.lease = lease();
+  members.grace = absl::Seconds(options_.config.cluster().grace_seconds());
+  members.describe = [this](const ParkedHeartbeat& heartbeat, bool news, v1::HeartbeatReply* reply) {
+    reply->set_state(state_);
+    if (news) {
+      *reply->mutable_membership() = MembershipNow();
+      *reply->mutable_moved() = shards_.Moved();
+    }
+    reply->set_evaluated(evaluations_.final());
+    if (auto order = evaluations_.OrderFor(heartbeat.incarnation)) {
+      *reply->mutable_evaluate() = *order;
+    }
+    reply->set_awaits_evaluation(evaluations_.awaited());
+    if (evaluations_.work_end().has_value()) reply->set_work_end(*evaluations_.work_end());
+    if (!ending_.failure().ok()) SetFailure(ending_.failure(), reply);
+  };
+  members.over = [this] { return over(); };
+  return members;
+}
+
+// ---- checkpoints
+
+Checkpoints::Options Coordinator::CheckpointsOptions(std::unique_ptr<JobStore> store) {
+  Checkpoints::Options options;
+  options.config = options_.config.checkpoint();
+  options.store = std::move(store);
+  options.clock = options_.clock;
+  options.post = [this](std::function<void()> function) { queue_.Post(std::move(function)); };
+  options.snapshot = [this] { return TakeSnapshot(); };
+  options.broadcast = [this](const v1::ControlMessage& message) { shards_.Broadcast(message); };
+  options.replaced = [this](const std::string& why) { StepAside(why); };
+  options.changed = [this] { MaybeInstall(); };
+  return options;
+}
+
+JobNumbers::Options Coordinator::NumbersOptions() {
+  JobNumbers::Options options;
+  options.clock = options_.clock;
+  options.wait_seconds = options_.config.checkpoint().save_wait_seconds();
+  if (checkpoints_.enabled()) {
+    options.reserve = [this](const JobStore::Numbers& up_to, JobNumbers::Done done) {
+      checkpoints_.Reserve(up_to, std::move(done));
+    };
   }
-  reply.set_fenced(fenced);
-  reply.set_evaluated(evaluations_.final());
-  if (auto order = evaluations_.epochs().OrderFor(heartbeat.incarnation)) *reply.mutable_evaluate() = *order;
-  reply.set_awaits_evaluation(evaluations_.awaited());
-  if (evaluations_.work_end().has_value()) reply.set_work_end(*evaluations_.work_end());
-  reply.set_failure(end_.failure().ok() ? why : std::string(end_.failure().message()));
-  reply.set_failure_kind(KindOf(end_.failure()));
-  std::exchange(heartbeat.done, nullptr)(std::move(reply));
+  options.over = [this] { return over(); };
+  options.reserved = [this](bool needed) {
+    if (std::exchange(pending_.due, false)) BroadcastMembership();
+    if (needed) MaybeAdmit();
+  };
+  options.fail = [this](const absl::Status& failure) { EndJob(failure); };
+  options.replaced = [this](const std::string& why) { StepAside(why); };
+  return options;
 }
 
-std::string Coordinator::WorkerName(uint32_t rank) const {
-  return rank < options_.worker_names.size() ? options_.worker_names[rank]
-                                             : absl::StrCat("the worker of rank ", rank);
+absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
+  if (state_ != v1::RUNNING && state_ != v1::DRAINING && !upload_.saving()) {
+    return absl::UnavailableError(
+        absl::StrCat("the job is ", v1::JobState_Name(state_), "; there is nothing to save"));
+  }
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    if (!shards_[shard].installed)
+      return absl::UnavailableError(absl::StrCat(shards_.name(shard), " is away"));
+  }
+  Checkpoints::Snapshot snapshot;
+  const auto& newest = checkpoints_.newest();
+  snapshot.progress = progress_.steps_done();
+  // What shard 0 has applied is known from its last report; complete batches are known at once.
+  const uint64_t complete = progress_.done() / std::max<uint32_t>(1, options_.workers);
+  if (!mode_.commits_steps) {
+    snapshot.step = std::max({progress_.steps_done(), complete, checkpoints_.next_step()});
+  } else if (newest.has_value()) {
+    // Above the newest one's, which may be of this very step.
+    snapshot.step = std::max(progress_.steps().committed(), newest->step() + 1);
+  } else {
+    snapshot.step = progress_.steps().committed();
+  }
+  snapshot.num_shards = shards_.size();
+  declared_.Describe(&snapshot);
+  v1::CoordinatorState& job = snapshot.job;
+  *job.mutable_identity() = job_;
+  job.set_committed_steps(progress_.steps().committed());
+  // A coordinator that starts from the checkpoint would not have the last epoch evaluated any more.
+  const bool evaluated = !evaluations_.waits() || !evaluations_.open();
+  job.set_done(state_ == v1::DRAINING || (progress_.all_done() && evaluated));
+  job.set_examples(progress_.examples());
+  job.set_epoch(numbers_.epoch());
+  job.set_last_incarnation(numbers_.incarnation());
+  const v1::Membership membership = MembershipNow();
+  *job.mutable_members() = membership.members();
+  for (uint32_t rank : ending_.gave_up()) job.add_gave_up(rank);
+  evaluations_.Save(snapshot.step, &job);
+  *job.mutable_losses() = losses_.history();
+  // A checkpoint of the same state may have been taken before an epoch's evaluation was known, or before the
+  // last range was reported. A coordinator that starts from it would know nothing of the best epoch, or would
+  // wait for workers, which have been told of the end and are gone.
+  snapshot.saved = progress_.saved() && ResultsIn(newest->job()) == ResultsIn(job);
+  return snapshot;
 }
 
-uint32_t Coordinator::needed_workers() const {
-  const auto& cluster = options_.config.cluster();
-  return std::min(options_.workers, cluster.has_min_workers() ? cluster.min_workers() : options_.workers);
+// ---- evaluations
+
+void Coordinator::HandleReport(const v1::ReportRequest& request) {
+  if (over()) return;
+  const v1::Evaluation& evaluation = request.evaluation();
+  if (evaluation.order() == 0) {
+    // Who reports the final evaluation may have read the weights before the job went back to a checkpoint.
+    const bool of_end = evaluation.final() || !evaluation.weights_sha256().empty();
+    if (of_end && state_ != v1::DRAINING) return;
+    if (!evaluations_.OnUnasked(evaluation, size().steps)) return;
+    TellNothingLeft();
+    return members_.Changed();
+  }
+  evaluations_.OnReport(request.caller().incarnation(), evaluation, progress_.StepOf(evaluation.version()));
+  MaybeEvaluate();
+  MaybeCommit();
+}
+
+void Coordinator::MaybeEvaluate() {
+  if (state_ != v1::RUNNING || ending_.drained()) return;
+  evaluations_.Advance(progress_.done());
+  if (evaluations_.AskOneOf([this] { return members_.Evaluators(); }, !members_.workers().empty(), now()))
+    members_.Changed();
+  if (!evaluations_.waits()) return;
+  if (!evaluations_.busy()) {
+    if (progress_.all_done()) return StartDraining();
+    if (const std::string why = evaluations_.WhyItStopsHere(); !why.empty()) return StopEarly(why);
+  }
+  const bool changed = evaluations_.SetWorkEnd(progress_.done());
+  progress_.SetWorkEnd(evaluations_.work_end());
+  if (!changed) return;
+  members_.Changed();
+  ServeRanges();
+  MaybeAdmit();  // idle workers may have work again
+}
+
+void Coordinator::StopEarly(const std::string& why) {
+  evaluations_.StopEarly(why);
+  LogInfo("training stops ", why);
+  const uint64_t batches = mode_.commits_steps ? progress_.batches() : progress_.done();
+  declared_.Shorten(std::min(size().examples, batches * options_.config.data().batch_size()), batches);
+  if (progress_.ranges().has_value()) progress_.ranges()->EndHere();
+  StartDraining();
+}
+
+// ---- the end
+
+JobEnding::Options Coordinator::EndingOptions() {
+  JobEnding::Options ending;
+  ending.clock = options_.clock;
+  ending.workers = options_.workers;
+  ending.worker_name = [this](uint32_t rank) { return members_.NameOf(rank); };
+  ending.lease = lease();
+  ending.save_wait_seconds = options_.config.checkpoint().save_wait_seconds();
+  ending.checkpoints = &checkpoints_;
+  ending.confirm = [this](std::function<void(const absl::Status&)> done) {
+    checkpoints_.Reserve(numbers_.reserved(), std::move(done));
+  };
+  ending.all_installed = [this] { return shards_.AllInstalled(); };
+  ending.saved = [this] {
+    TellNothingLeft();
+    MaybeFinish();
+  };
+  ending.fail = [this](const absl::Status& failure) { EndJob(failure); };
+  ending.replaced = [this](const std::string& why) { StepAside(why); };
+  ending.over = [this] {
+    if (state_ == v1::DONE && !ending_.awaited_servers().empty()) {
+      std::vector<std::string> names;
+      for (const uint32_t index : ending_.awaited_servers()) names.push_back(shards_.name(index));
+      LogWarning("the job is done, but ", absl::StrJoin(names, ", "), " may not know that: no answer within ",
+                 "cluster.server_wait_seconds = ", options_.config.cluster().server_wait_seconds());
+    }
+    options_.on_end(StatusOf(View(), MembershipNow()), ending_.failure());
+  };
+  return ending;
+}
+
+void Coordinator::TrainingStarts() {
+  ending_.OnStart();
+  meter_.OnStart(now(), progress_.examples());
+}
+
+void Coordinator::StartDraining() {
+  if (state_ != v1::RUNNING) return;
+  state_ = v1::DRAINING;
+  meter_.OnEnd(now());
+  LogInfo("all ", size().examples, " examples are done");
+  ending_.Save(size().examples);
+  members_.Changed();
+  ServeRanges();
+  MaybeFinish();
+}
+
+absl::Status Coordinator::NothingLeftFor(const v1::JoinRequest& request) {
+  // Nobody has checked what the request says.
+  if (ending_.ends_again())
+    shards_.OnNamed(std::min(request.ps_addresses_size(), JobDeclaration::kMaxServers));
+  // A refused instance's Join is a late repeat, whose process does not hear the answer.
+  if (request.role() == v1::WORKER && request.rank() < options_.workers &&
+      !members_.Refuses(request.instance())) {
+    ending_.OnTold(request.rank(), request.instance());
+  }
+  return NothingLeft();
+}
+
+void Coordinator::TellNothingLeft() {
+  if (state_ != v1::DRAINING || !ending_.saved() || AwaitsEvaluation()) return;
+  for (WaitingJoin& join : members_.TakeWaiting(v1::WORKER)) join.done(NothingLeftFor(join.request));
+}
+
+void Coordinator::EndAgain() {
+  const v1::CoordinatorState& job = checkpoints_.newest()->job();
+  if (job.total_batches() < size().batches) {
+    evaluations_.StoppedBefore();
+    declared_.Shorten(job.total_examples(), job.total_batches());
+  }
+  LogInfo("all ", size().examples, " examples were done before; the result is ",
+          checkpoints_.newest_folder());
+  ending_.EndAgain();
+  state_ = v1::DRAINING;
+  TrainingStarts();
+  meter_.EndAtStart();
+  shards_.Open();
+}
+
+void Coordinator::MaybeFinish() {
+  if (state_ != v1::DRAINING || shards_.final_ping_sent() || !members_.workers().empty() ||
+      !members_.readers().empty())
+    return;
+  if (!ending_.saved() || ending_.drained() || AwaitsEvaluation() || ending_.AwaitsWorkers()) return;
+  if (ending_.ends_again()) return EndJob(absl::OkStatus());
+  shards_.SendFinalPing(options_.config.tables_size());
+}
+
+void Coordinator::EndJob(const absl::Status& failure, bool asked) {
+  if (over()) return asked ? ending_.WaitNoLonger() : void();
+  const bool done = failure.ok();
+  state_ = done ? v1::DONE : v1::FAILED;
+  ending_.End(failure);
+  meter_.OnEnd(now());
+  if (asked || KindOf(failure) == v1::FAILURE_DRAINED) {
+    LogInfo("the job ends: ", failure.message());
+  } else if (!done) {
+    LogError(failure.message());
+  }
+  v1::ControlMessage message;
+  SetFailure(failure, message.mutable_shutdown());
+  std::set<uint32_t> told = shards_.TellEnd(std::move(message));
+  members_.Changed();
+  AnswerParked(done ? NothingLeft() : ending_.ForJoin(),
+               done ? absl::FailedPreconditionError("the job is done") : failure);
+  // A requested end waits for nobody. A server that is cut off waits as long for ps:0.
+  const absl::Duration limit = asked  ? absl::ZeroDuration()
+                               : done ? absl::Seconds(options_.config.cluster().server_wait_seconds())
+                                      : JobEnding::kTellFailure;
+  ending_.Await(std::move(told), limit, asked || done ? std::set<uint64_t>() : members_.Connected());
+}
+
+void Coordinator::HandleServerGone(uint32_t index, const absl::Status& status) {
+  // A server that has confirmed the end, and ended, may break its connection before that arrives. Then nobody
+  // is there to be called again.
+  const bool gone = absl::IsUnavailable(status) && !shards_[index].connected;
+  if (status.ok() || gone) return ending_.OnServerKnows(index);
+  shards_.Drop(index);
+  // The next tick calls it again.
+  if (!ending_.OnServerBroke(index)) return;
+  LogInfo("the link to ", shards_.name(index), " broke as the job ended: ", status.message());
+}
+
+void Coordinator::StepAside(const std::string& why) {
+  if (over()) return;
+  state_ = v1::FAILED;
+  ending_.End(Replaced(why));
+  meter_.OnEnd(now());
+  LogError(ending_.failure().message());
+  // The callers may find the other coordinator where they called this one.
+  AnswerParked(ending_.ForCall(), ending_.ForCall());
+  ending_.Await({}, absl::ZeroDuration(), {});
+}
+
+void Coordinator::AnswerParked(const absl::Status& joins, const absl::Status& others) {
+  members_.AnswerAll(joins, others);
+  shards_.RefuseAnnounces(absl::UnavailableError(others.message()));
+  pins_.DropAll(others, now());
+  ending_.Refuse(others);
+}
+
+void Coordinator::HandleDrain(const std::string& reason) {
+  if (over() || ending_.drained()) return;
+  if (!checkpoints_.enabled()) return EndJob(LostPeer(reason));
+  ending_.Drain();
+  const auto end = [this, reason] {
+    EndJob(Drained(
+        absl::StrCat(reason, "; started again, the job goes on from ", checkpoints_.newest_folder())));
+  };
+  if (state_ != v1::RUNNING && state_ != v1::DRAINING) {
+    // What is not in the newest checkpoint is lost already, or was never there.
+    return checkpoints_.any() ? end() : EndJob(LostPeer(reason));
+  }
+  // From here on nothing is acknowledged that would not be saved.
+  LogInfo("saving the job, since ", reason);
+  FenceAll(absl::StrCat("the job is being saved and ends, since ", reason));
+  checkpoints_.Request(
+      /*of_now=*/true, [this, reason, end](const absl::StatusOr<v1::CheckpointReply>& reply) {
+        if (over()) return;
+        if (reply.ok()) return end();
+        EndJob(LostPeer(absl::StrCat(reason, "; it could not be saved: ", reply.status().message())));
+      });
 }
 
 }  // namespace weir

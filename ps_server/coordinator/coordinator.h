@@ -9,33 +9,28 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/model/model_spec.h"
 #include "common/protocol/mode_traits.h"
 #include "common/sync/serial_queue.h"
 #include "common/system/clock.h"
-#include "common/telemetry/int_histogram.h"
 #include "common/telemetry/log_limit.h"
 #include "proto/coordinator.pb.h"
 #include "proto/job_config.pb.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/coordinator/checkpoints.h"
-#include "ps_server/coordinator/departures.h"
 #include "ps_server/coordinator/divergence_watch.h"
-#include "ps_server/coordinator/farewell.h"
-#include "ps_server/coordinator/fingerprints.h"
 #include "ps_server/coordinator/initial_upload.h"
-#include "ps_server/coordinator/job_end.h"
+#include "ps_server/coordinator/install_source.h"
+#include "ps_server/coordinator/job_declaration.h"
+#include "ps_server/coordinator/job_ending.h"
 #include "ps_server/coordinator/job_evaluations.h"
 #include "ps_server/coordinator/job_meter.h"
 #include "ps_server/coordinator/job_numbers.h"
-#include "ps_server/coordinator/job_size.h"
+#include "ps_server/coordinator/job_progress.h"
+#include "ps_server/coordinator/job_status.h"
 #include "ps_server/coordinator/job_store.h"
-#include "ps_server/coordinator/last_save.h"
 #include "ps_server/coordinator/member_table.h"
-#include "ps_server/coordinator/range_table.h"
 #include "ps_server/coordinator/shard_fleet.h"
 #include "ps_server/coordinator/shard_link.h"
-#include "ps_server/coordinator/step_committer.h"
 #include "ps_server/coordinator/version_pins.h"
 
 namespace weir {
@@ -137,13 +132,8 @@ class Coordinator {
   void Drain(std::string reason);
 
  private:
-  static constexpr int kMaxServers = 1024;
   // Between two log lines that say what is still missing.
   static constexpr absl::Duration kComplaintInterval = absl::Seconds(10);
-  // How long the store may take to say which coordinator has the job.
-  static constexpr absl::Duration kConfirmed = absl::Seconds(5);
-  // Between two log lines about refused Joins.
-  static constexpr absl::Duration kRefusalInterval = absl::Seconds(1);
   // A worker's first heartbeat must come within the grace and kFirstHeartbeat after the answer to its Join,
   // and kFirstHeartbeatOfMany more for each worker of the job, because all may be answered together.
   static constexpr absl::Duration kFirstHeartbeat = absl::Milliseconds(1500);
@@ -153,108 +143,37 @@ class Coordinator {
   using ParkedHeartbeat = MemberTable::ParkedHeartbeat;
   using Phase = MemberTable::Phase;
   using Worker = MemberTable::Worker;
-  using Reader = MemberTable::Reader;
 
   // All functions below run in the queue.
   void HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call);
-  // Aborted: the caller is of another job, which this ps:0, or one at its address, had before.
-  absl::Status CheckJob(uint64_t job) const;
-  // As CheckJob(); then as MemberTable::CheckCaller().
-  absl::Status CheckCaller(const v1::Caller& caller) const;
-  // Whether the process may join. If so, and if the job's model, length or addresses are not known yet, the
-  // request's become the job's.
-  absl::Status CheckJoin(const v1::JoinRequest& request);
-  absl::Status CheckAddresses(const v1::JoinRequest& request) const;
-  // Checks the size of the training set that a worker declares.
-  absl::Status CheckLength(const v1::JoinRequest& request) const;
-  // For messages: whose declaration a Join must agree with. Before the job is settled() that is the first
-  // process that waits (the first worker if `worker`), afterwards the job's own.
-  std::string DeclaredBy(bool worker) const;
-  // The job's model and length are fixed.
-  bool settled() const { return shards_.begun() || has_checkpoint(); }
-  // Forgets the model, the length or the fingerprints if no waiting process declares them any more, so that
-  // the next process may declare others: before the job is settled(), or (fingerprints) has had a worker.
-  void ForgetUndeclared();
-  // Whether the next process that joins says where the servers are: the cluster spec of ps:0 does not say it,
-  // and no process waits that has said it.
-  bool AddressesOpen() const;
-  // How many of the servers hold a shard of this model.
-  uint32_t ShardsOf(const ModelSpec& model, uint32_t servers) const;
-  // The model becomes the job's.
-  void SetModel(ModelSpec model);
-  // The job's length with a training set of this size.
-  JobSize SizeWith(uint64_t train_examples) const;
-  // Sets the job's length from the size of its training set.
-  void SetLength(uint64_t train_examples);
-  // Shortens the job, because it is stopped early.
-  void Shorten(uint64_t examples, uint64_t batches);
   void HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::HeartbeatReply> done);
   void HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveReply> done);
   void HandleNextRange(const v1::NextRangeRequest& request, Done<v1::NextRangeReply> done);
-  void HandlePin(const v1::PinRequest& request, Done<v1::PinReply> done);
-  void HandleUnpin(const v1::UnpinRequest& request);
   void HandleTick();
-  void TickMembers(absl::Time time);
   void HandleShardReport(uint32_t shard, const v1::ShardReport& report);
 
   // Shards: how they are attached, installed, lost and recovered.
-  ShardFleet::Options FleetOptions(const JobStore* store);
-  void HandleAttached(uint32_t shard, const v1::Attached& attached);
-  // Whether every member knows the shard's newest address, so that the old address answers no member any
-  // more.
-  bool AllKnowAddress(const ShardFleet::Shard& shard) const;
+  ShardFleet::Options FleetOptions();
   void HandleShardBroken(uint32_t shard, const absl::Status& status);
   void HandleInstalled(uint32_t shard, const v1::Installed& installed);
-  // The files of the checkpoint that the shard was told to install are damaged or missing: ps:0 looks for the
-  // one before it that is whole.
-  void HandleDamaged(uint32_t shard, const std::string& why);
-  // `what`: the checkpoint that was passed over, for messages. OK: another one has taken its place.
-  void OnPassedOver(const std::string& what, const std::string& why, const absl::Status& found);
-  // Installs the shards from the checkpoint that was found.
-  void InstallFound();
-  // A server that holds no shard is gone.
-  void DropStandby(uint32_t index, absl::string_view why);
   void LoseShard(uint32_t shard, const std::string& why);
   // The whole job goes back to the newest checkpoint, in sync; or to its beginning, while its initial values
   // are awaited.
   void RollBack(const std::string& why);
   void MaybeInstall();
-  void SendInstall(uint32_t shard);
   void OnAllInstalled();
   void TickShards(absl::Time time);
-  // For a shard that is lost and not attached: fails the job if that lasts too long, unless the coordinator
-  // was replaced.
-  void CheckAway(uint32_t shard, absl::Time time);
   bool KeepsState(uint32_t shard) const;
   // Whether the job was under way before: then it waits only for workers that it cannot continue without.
   // Called once the model is known and all shards are attached.
   bool GoesOn() const;
   bool EnoughWorkers() const;
-  // Whether the newest checkpoint is the end of this job.
-  bool DoneBefore() const;
   // The job was done before: only answers the processes that still ask.
   void EndAgain();
   // Training starts or goes on.
   void TrainingStarts();
-  // Call when shard 0 has just reported its progress: at other times the last report is out of date.
-  void SampleProgress();
-  bool recoverable() const { return checkpoints_ != nullptr; }
-  // A checkpoint of this job is complete.
-  bool has_checkpoint() const { return recoverable() && checkpoints_->newest().has_value(); }
-  // sync: the committed steps in the newest checkpoint; 0 without one.
-  uint64_t saved_steps() const {
-    return has_checkpoint() ? checkpoints_->newest()->job().committed_steps() : 0;
-  }
-  // Initial values that a worker uploads.
-  bool NeedsUpload() const;
-  // Whether a job with a log has yet to save what its log begins with: the log alone tells neither the config
-  // nor the model, without which nobody could go on from it.
-  bool NeedsFirstSave() const;
-  void HandleValues(uint32_t shard, const v1::ValuesStaged& staged);
-  void SaveInitialValues();
-  // All shards have them, and they are saved if the job has checkpoints.
-  void OnInitialValues();
   // Membership.
+  MemberTable::Options MembersOptions();
   void MaybeAdmit();
   void BroadcastMembership();
   // Sends the membership to the shards and to the members.
@@ -264,7 +183,6 @@ class Coordinator {
   // Answers the parked calls of a worker that is no member any more, and takes back what it holds. `why`: for
   // its heartbeat.
   void TakeOut(uint32_t rank, Worker& member, const std::string& why = "");
-  void Disconnected(Worker& member);
   // Removes the member of this rank if its connection broke and a new process of the rank waits.
   void ReplaceIfGone(uint32_t rank);
   // A worker gave up because its gradient is not finite.
@@ -278,28 +196,11 @@ class Coordinator {
   v1::JoinReply MakeJoinReply(uint32_t worker, uint64_t incarnation, uint64_t start_clock) const;
   // Evaluations at the ends of epochs.
   void HandleReport(const v1::ReportRequest& request);
-  // Tells evaluations_ how far the job is, and asks a member to evaluate an epoch that has ended.
+  // Tells evaluations_ how far the job is, and asks a member to evaluate an epoch that has ended. A job that
+  // waits for evaluations continues or ends once the last one is known and, if its weights are the best so
+  // far, they are saved.
   void MaybeEvaluate();
-  // For a job that waits for evaluations: goes on or ends once the last evaluation is known and, if its
-  // weights are the best so far, they are saved.
-  void GoOnAfterEvaluation();
-  // Returns whether the end of the work that may be done now has changed.
-  bool SetWorkEnd();
-  // Why the job stops early at this point. Empty: it does not.
-  std::string WhyItStopsHere() const;
   void StopEarly(const std::string& why);
-  void SaveBest(const v1::EpochEvaluation& epoch);
-  // The evaluator for which the next step has waited a second or more, and what it has to do. Empty: there is
-  // none.
-  std::string EvaluatorThatHolds() const;
-  // The step that an entry names for weights of this version.
-  uint64_t StepOf(uint64_t version) const;
-  // sync: committed steps; bounded, async: complete batches.
-  uint64_t progress() const {
-    return mode_.commits_steps ? steps_.committed() : ranges_.has_value() ? ranges_->completed_batches() : 0;
-  }
-  // " after 12 of 48 steps", in messages; "": the job does not run.
-  std::string DoneSoFar() const;
   // Data.
   void ServeRanges();
   // Answers the worker's call for a range if it can be answered. True: the worker has become idle.
@@ -309,23 +210,12 @@ class Coordinator {
   void TellIdle();
   void MaybeCommit();
   // Checkpoints and numbers.
-  void MakeCheckpoints(std::unique_ptr<JobStore> store);
+  JobNumbers::Options NumbersOptions();
+  Checkpoints::Options CheckpointsOptions(std::unique_ptr<JobStore> store);
   absl::StatusOr<Checkpoints::Snapshot> TakeSnapshot() const;
-  // Whether `count` more epochs and incarnations may be used. If not, asks the store for them, and the work
-  // that needs them goes on when they are there.
-  bool HasNumbers(uint64_t count);
-  void AskForNumbers(uint64_t count);
-  // The store has no room to reserve them: tries again, for checkpoint.save_wait_seconds.
-  void AskAgain(uint64_t count, const std::string& why);
   // The end.
+  JobEnding::Options EndingOptions();
   void StartDraining();
-  void SaveLast();
-  // Tries again, or says what the last checkpoint waits for.
-  void TickLastSave();
-  // Saving failed: logs that from time to time, and fails the job after checkpoint.save_wait_seconds.
-  void CannotSaveLast(const std::string& why);
-  // The work is done and saved: answers the workers that wait for that.
-  void OnSaved();
   // The answer to a Join when there is nothing left to do. The caller counts as told from then on.
   absl::Status NothingLeftFor(const v1::JoinRequest& request);
   // Answers the workers that wait to join, if there is nothing left to do.
@@ -334,117 +224,53 @@ class Coordinator {
   void MaybeFinish();
   // All examples are done, and the final evaluation has yet to come.
   bool AwaitsEvaluation() const {
-    return state_ == v1::DRAINING && evaluations_.AwaitsFinal() && !end_.ends_again();
+    return state_ == v1::DRAINING && evaluations_.AwaitsFinal() && !ending_.ends_again();
   }
-  // The workers that may still come to be told that the job is done, for messages.
-  std::vector<std::string> MayCome() const;
-  // `asked`: the end was requested. It is not logged as an error, and does not wait for the members.
-  void FailJob(const absl::Status& failure, bool asked = false);
-  // The member with this incarnation has left the job.
-  void OnMemberGone(uint64_t incarnation);
-  // Tells the servers how the job ends. A connected server has `limit` to confirm the end.
-  void TellServers(absl::Duration limit);
+  // The job is over: done if `failure` is OK. `asked`: the end was requested. It is not logged as an error,
+  // and does not wait for the members.
+  void EndJob(const absl::Status& failure, bool asked = false);
   // The link of a server has ended, and the job is over.
   void HandleServerGone(uint32_t index, const absl::Status& status);
-  // Calls SayEnd() once the servers, and the members of a job that has failed, know that the job is over, or
-  // have had the time to hear of it.
-  void EndOnceAllKnow();
-  // Calls on_end, once.
-  void SayEnd();
   void StepAside(const std::string& why);
-  // Fails the job, unless the store says that another coordinator has it: then that is the likely cause.
-  void FailUnlessReplaced(const absl::Status& failure);
-  void End();
   // Answers waiting Joins with `joins`; waiting NextRange, Announce, Pin and Leave calls with `others`.
   void AnswerParked(const absl::Status& joins, const absl::Status& others);
 
-  void Changed();  // increases the revision and answers parked heartbeats
-  // No effect if `heartbeat` is empty.
-  void AnswerHeartbeat(ParkedHeartbeat& heartbeat, bool fenced, const std::string& why = "");
-  v1::ClusterStatus MakeStatus() const;
-  // The server is connected, but has said nothing for kSilentSeconds.
-  bool IsSilent(const ShardFleet::Shard& server) const;
-  // ClusterStatus.tables_sha256.
-  std::string TablesHash() const;
-  std::vector<std::string> WaitingFor() const;
-  std::string WorkerName(uint32_t rank) const;
-  uint32_t needed_workers() const;
-  // bounded, async: from shard 0's last report or the newest checkpoint, whichever says more.
-  uint64_t batches_done() const;
-  uint64_t examples_done() const;
-  // Pushes that shard 0 has applied; in sync the pushes of all committed steps.
-  uint64_t pushes_done() const;
-  uint64_t steps_done() const;
-  bool AllDone() const;
-  v1::ConsistencyConfig::OnNonfinite on_nonfinite() const {
-    return options_.config.consistency().on_nonfinite();
-  }
+  JobView View() const;
   absl::Duration lease() const { return absl::Seconds(options_.config.cluster().lease_seconds()); }
-  absl::Duration grace() const { return absl::Seconds(options_.config.cluster().grace_seconds()); }
   absl::Time now() const { return options_.clock->Now(); }
-  uint64_t incarnation() const {
-    return recoverable() ? checkpoints_->store().opened().coordinator_incarnation : 1;
-  }
+  const JobSize& size() const { return declared_.size(); }
   bool over() const { return state_ == v1::DONE || state_ == v1::FAILED; }
 
   const Options options_;
   const v1::JobIdentity job_;
   const ModeTraits& mode_;
   v1::JobState state_ = v1::STARTING;
-  uint64_t revision_ = 1;
   const absl::Time created_;
   absl::Time last_tick_;
-  LogLimit complaints_{kComplaintInterval}, refusals_{kRefusalInterval};
+  LogLimit complaints_{kComplaintInterval};
   // Since when there is work, but no worker.
   std::optional<absl::Time> deserted_;
-  JobEnd end_;
 
-  // The model of the checkpoint or of the first Join; every later Join must agree with it. Before the job is
-  // settled() it is only what the waiting processes declare, and is forgotten when they go.
-  std::optional<ModelSpec> model_;
-  JobSize size_;
-  Fingerprints fingerprints_;
-  // As Options::init_from, unless that one is damaged.
-  std::optional<uint64_t> init_from_;
-  // For a whole checkpoint, since the one to install is damaged. No shard is told to install meanwhile; those
-  // that were told before answer first.
-  enum class Search { kNone, kUnderWay, kFound };
-  Search search_ = Search::kNone;
-  // A shard has called a checkpoint damaged that ps:0 finds whole, and tries again.
-  bool doubted_ = false;
-
+  Checkpoints checkpoints_;
+  JobNumbers numbers_;
   ShardFleet shards_;
   MemberTable members_;
-  Departures departures_;
+  JobEnding ending_;
+  JobDeclaration declared_;
 
+  InstallSource source_;
   InitialUpload upload_;
-  StepCommitter steps_;
-  std::optional<RangeTable> ranges_;
+  JobProgress progress_;
   JobMeter meter_;
   DivergenceWatch losses_;
   JobEvaluations evaluations_;
-  // bounded, async: all shards hold exactly what the newest checkpoint holds.
-  bool untouched_ = false;
-  Farewell farewell_;
   VersionPins pins_;
-  // Members have left, and the next tick sends the new membership.
-  bool left_untold_ = false;
-  // Workers have become idle, and no membership since says so.
-  bool idle_untold_ = false;
-  LastSave last_save_;
-
-  // nullptr: the job has no store.
-  std::unique_ptr<Checkpoints> checkpoints_;
-  JobNumbers numbers_;
-  // The store has no room to reserve so many numbers, for which something waits: since when, and when it is
-  // tried again.
-  struct NumbersTrouble {
-    absl::Time since, next;
-    uint64_t count;
-  };
-  std::optional<NumbersTrouble> numbers_trouble_;
-  // A change of the membership waits for numbers.
-  bool broadcast_due_ = false;
+  // Changes of the membership that shards and members have yet to hear of.
+  struct {
+    bool due = false;   // it waits for numbers
+    bool left = false;  // members have left: the next tick tells it
+    bool idle = false;  // workers have become idle: told once the membership before is confirmed
+  } pending_;
 
   // Last, so that its destructor runs first.
   SerialQueue queue_;

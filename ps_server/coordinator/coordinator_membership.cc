@@ -14,29 +14,90 @@ namespace {
 
 // The most ranges that one NextRange may report.
 constexpr int kMaxCompleted = 1024;
-// A parked heartbeat or range call is answered after this time even if nothing happened, so that reports stay
-// fresh.
-constexpr absl::Duration kLongestPark = absl::Milliseconds(500);
 
 }  // namespace
+
+// ---- joining
+
+void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call) {
+  if (absl::Status same = members_.CheckJob(request.job().id()); !same.ok()) return done(same);
+  if (state_ == v1::FAILED) return done(ending_.ForJoin());
+  const bool worker = request.role() == v1::WORKER;
+  // The job waits for its readers to leave, so when it waits for nobody else no more may come.
+  const bool nothing_left = state_ == v1::DRAINING && ending_.saved() && !AwaitsEvaluation() &&
+                            (worker || members_.workers().empty());
+  if (over() || nothing_left) return done(NothingLeftFor(request));
+  // Is this a repeat of a Join?
+  for (WaitingJoin& join : members_.waiting()) {
+    if (join.request.instance() != request.instance()) continue;
+    join.done(absl::CancelledError("the same process called again"));
+    join.done = std::move(done);
+    join.call = call;
+    return;
+  }
+  for (auto& [rank, member] : members_.workers()) {
+    if (member.instance != request.instance()) continue;
+    if (member.admitted()) {
+      return done(MakeJoinReply(rank, member.incarnation, member.start_clock));
+    }
+    if (member.join.has_value()) member.join->done(absl::CancelledError("the same process called again"));
+    // The Join as it was checked, whatever the repeat says.
+    v1::JoinRequest same;
+    same.set_role(v1::WORKER);
+    same.set_task(member.task);
+    same.set_rank(rank);
+    same.set_instance(member.instance);
+    same.set_evaluates(member.evaluates);
+    member.join = WaitingJoin{std::move(same), std::move(done), call, now()};
+    return;
+  }
+  for (const auto& [id, reader] : members_.readers()) {
+    if (reader.instance == request.instance()) return done(MakeJoinReply(id, reader.incarnation, 0));
+  }
+  if (members_.Refuses(request.instance())) {
+    return done(absl::AbortedError("the membership that this Join began has ended"));
+  }
+  if (absl::Status status = declared_.Join(request); !status.ok()) return done(status);
+  const uint32_t rank = request.rank();
+  // These fields are checked and noted.
+  request.clear_model();
+  request.clear_job_config();
+  request.clear_ps_addresses();
+  request.clear_fingerprints();
+  members_.waiting().push_back({std::move(request), std::move(done), call, now()});
+  if (worker) ReplaceIfGone(rank);
+  MaybeInstall();
+  MaybeAdmit();
+}
+
+v1::JoinReply Coordinator::MakeJoinReply(uint32_t worker, uint64_t incarnation, uint64_t start_clock) const {
+  v1::JoinReply reply;
+  reply.set_worker(worker);
+  reply.set_incarnation(incarnation);
+  *reply.mutable_membership() = MembershipNow();
+  reply.set_start_clock(start_clock);
+  reply.set_num_shards(shards_.size());
+  for (const ShardFleet::Shard& shard : shards_) reply.add_ps_addresses(shard.address);
+  *reply.mutable_moved() = shards_.Moved();
+  declared_.Describe(&reply);
+  reply.set_lease_seconds(options_.config.cluster().lease_seconds());
+  *reply.mutable_protocol() = OwnProtocol();
+  *reply.mutable_job() = job_;
+  if (evaluations_.work_end().has_value()) reply.set_work_end(*evaluations_.work_end());
+  return reply;
+}
 
 // ---- admitting
 
 void Coordinator::MaybeAdmit() {
-  if (over() || !shards_.AllInstalled() || end_.drained() || upload_.precedes_members()) return;
+  if (over() || !shards_.AllInstalled() || ending_.drained() || upload_.precedes_members()) return;
   // A change of the membership that is still due goes first.
-  if (broadcast_due_ || !HasNumbers(members_.waiting().size() + 1)) return;
+  if (pending_.due || !numbers_.Need(members_.waiting().size() + 1)) return;
   if (state_ == v1::RUNNING || state_ == v1::DRAINING) {
-    for (auto it = members_.waiting().begin(); it != members_.waiting().end();) {
-      if (it->worker()) {
-        ++it;
-        continue;
-      }
-      const auto [id, reader] =
-          members_.AdmitReader(it->request, numbers_.NextIncarnation(), now(), now() + lease());
+    for (WaitingJoin& join : members_.TakeWaiting(v1::READER)) {
+      const auto [id, reader] = members_.AdmitReader(join.request, numbers_.NextIncarnation());
       LogInfo(reader->task, " joined as a reader");
-      it->done(MakeJoinReply(id, reader->incarnation, 0));
-      it = members_.waiting().erase(it);
+      join.done(MakeJoinReply(id, reader->incarnation, 0));
     }
   }
   // One change of the membership at a time.
@@ -49,13 +110,13 @@ void Coordinator::MaybeAdmit() {
       ++it;
       continue;
     }
-    farewell_.OnMember(rank);
-    fingerprints_.Settle();
-    members_.Admit(std::move(*it), numbers_.NextIncarnation(), now(), now() + lease());
+    ending_.OnMember(rank);
+    declared_.OnAdmitted();
+    members_.Admit(std::move(*it), numbers_.NextIncarnation());
     it = members_.waiting().erase(it);
     changed = true;
   }
-  if (ranges_.has_value() && ranges_->Available()) {
+  if (progress_.ranges().has_value() && progress_.ranges()->Available()) {
     for (auto& [rank, member] : members_.workers()) {
       if (member.phase != Phase::kIdle || !member.next_range) continue;
       member.phase = Phase::kJoining;
@@ -67,11 +128,11 @@ void Coordinator::MaybeAdmit() {
 
 void Coordinator::BroadcastMembership() {
   if (over()) return;
-  broadcast_due_ = !HasNumbers(1);
-  if (broadcast_due_) return;
+  pending_.due = !numbers_.Need(1);
+  if (pending_.due) return;
   numbers_.NextEpoch();
-  idle_untold_ = false;
-  untouched_ &= members_.workers().empty();
+  pending_.idle = false;
+  if (!members_.workers().empty()) progress_.Touch();
   v1::ControlMessage message;
   v1::SetMembership& set = *message.mutable_membership();
   *set.mutable_membership() = members_.ForShards(numbers_.epoch());
@@ -104,8 +165,8 @@ void Coordinator::OnAllAcked() {
                 ? absl::StrCat(" (of ", shards_.servers().size(), " servers, since the model is small: ",
                                "server.min_shard_kib = ", options_.config.server().min_shard_kib(), ")")
                 : "",
-            ": step ", steps_done(), " of ", size_.steps, ", ", size_.examples, " examples",
-            size_.dropped > 0 ? absl::StrCat("; data.drop_last leaves out ", size_.dropped) : "");
+            ": step ", progress_.steps_done(), " of ", size().steps, ", ", size().examples, " examples",
+            size().dropped > 0 ? absl::StrCat("; data.drop_last leaves out ", size().dropped) : "");
     state_ = v1::RUNNING;
     TrainingStarts();
   }
@@ -115,16 +176,17 @@ void Coordinator::OnAllAcked() {
     live = true;
   }
   if (!live) {
-    if (starts) Changed();  // members wait for the initial values
+    if (starts) members_.Changed();  // members wait for the initial values
     return MaybeAdmit();
   }
-  if (!members_.Evaluators().empty()) evaluations_.epochs().SetKnown();
+  if (!members_.Evaluators().empty()) evaluations_.SetKnown();
   for (auto& [rank, member] : members_.workers()) {
     if (!member.join.has_value()) continue;
     if (!member.disconnected) {
       // Until its first heartbeat the worker has no call here whose end would show that its process is gone.
       member.lease_end =
-          now() + std::min(lease(), grace() + kFirstHeartbeat + kFirstHeartbeatOfMany * options_.workers);
+          now() + std::min(lease(), absl::Seconds(options_.config.cluster().grace_seconds()) +
+                                        kFirstHeartbeat + kFirstHeartbeatOfMany * options_.workers);
     }
     member.live_since = now();
     LogInfo(member.task, " joined as rank ", rank, ", incarnation ", member.incarnation, ", at clock ",
@@ -132,7 +194,7 @@ void Coordinator::OnAllAcked() {
     std::exchange(member.join, std::nullopt)
         ->done(MakeJoinReply(rank, member.incarnation, member.start_clock));
   }
-  Changed();
+  members_.Changed();
   ServeRanges();
   MaybeAdmit();
 }
@@ -149,74 +211,42 @@ v1::Membership Coordinator::MembershipNow() const {
 
 void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::HeartbeatReply> done) {
   const v1::Caller& caller = request.caller();
-  if (absl::Status same = CheckJob(caller.job()); !same.ok()) {
+  if (absl::Status same = members_.CheckJob(caller.job()); !same.ok()) {
     v1::HeartbeatReply reply;
     reply.set_fenced(true);
     reply.set_failure(std::string(same.message()));
     return done(std::move(reply));
   }
   if (absl::Status who = members_.CheckCaller(caller); absl::IsPermissionDenied(who)) return done(who);
-  ParkedHeartbeat* parked = nullptr;
-  bool at_once = false;
-  if (Worker* const member = members_.FindWorker(caller); member != nullptr) {
-    member->last_heard = now();
-    member->heard = true;
-    // This heartbeat may have been on its way when the process was killed. The next one, which follows our
-    // answer, was not.
-    at_once = member->disconnected && !member->answered_since;
-    member->answered_since = at_once;
-    member->disconnected = at_once;
-    member->lease_end =
-        now() + (at_once ? std::min(lease(), std::max(grace(), Farewell::kComesBack)) : lease());
-    member->known_revision = std::max(member->known_revision, request.known_revision());
-    parked = &member->heartbeat;
-    if (request.report().has_compute_seconds()) {
-      member->compute_share.OnReport(now(), request.report().compute_seconds());
-    }
-    HandleWorkerReport(caller, request.report());
-  } else if (Reader* const reader = members_.FindReader(caller); reader != nullptr) {
-    reader->last_heard = now();
-    reader->lease_end = now() + lease();
-    parked = &reader->heartbeat;
-  }
-  ParkedHeartbeat heartbeat{std::move(done), caller.incarnation(),
-                            request.only_news() ? request.known_revision() : 0,
-                            now() + std::min(lease() / 3, kLongestPark)};
-  if (parked == nullptr) {
-    return AnswerHeartbeat(heartbeat, !over(), departures_.WhyOut(caller.incarnation()));
-  }
-  AnswerHeartbeat(*parked, false);
-  if (request.known_revision() != revision_ || over() || at_once) {
-    return AnswerHeartbeat(heartbeat, false);
-  }
-  *parked = std::move(heartbeat);
+  const bool at_once = members_.Renew(request);
+  if (members_.FindWorker(caller) != nullptr) HandleWorkerReport(caller, request.report());
+  members_.Park(request, at_once, std::move(done));
 }
 
 void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveReply> done) {
   const v1::Caller& caller = request.caller();
-  if (absl::Status same = CheckJob(caller.job()); !same.ok()) return done(same);
+  if (absl::Status same = members_.CheckJob(caller.job()); !same.ok()) return done(same);
   if (absl::Status who = members_.CheckCaller(caller); absl::IsPermissionDenied(who)) return done(who);
   if (state_ == v1::FAILED) {
     done(v1::LeaveReply());
-    return OnMemberGone(caller.incarnation());
+    return ending_.OnLeft(caller.incarnation());
   }
   if (Worker* const member = members_.FindWorker(caller); member != nullptr) {
     HandleWorkerReport(caller, request.report());
     if (state_ == v1::FAILED) {
-      request.done() ? done(end_.failure()) : done(v1::LeaveReply());
-      return OnMemberGone(caller.incarnation());
+      request.done() ? done(ending_.failure()) : done(v1::LeaveReply());
+      return ending_.OnLeft(caller.incarnation());
     }
     const std::string task = member->task;
     member->heard = true;
     // The process was asked to end, and another one may come in its place.
     const bool preempted = !request.done() && request.failure_kind() == v1::FAILURE_DRAINED;
     if (request.done()) {
-      farewell_.OnTold(caller.worker(), member->instance);
+      ending_.OnTold(caller.worker(), member->instance);
     } else if (preempted) {
-      farewell_.OnLost(caller.worker(), task, now(), /*disconnected=*/true,
-                       members_.Waiting(caller.worker()));
+      ending_.OnLost(caller.worker(), task, /*disconnected=*/true, members_.Waiting(caller.worker()));
     } else {
-      farewell_.OnGaveUp(caller.worker());
+      ending_.OnGaveUp(caller.worker());
     }
     if (request.done() && AwaitsEvaluation()) {
       evaluations_.ExpectNoFinal();
@@ -232,40 +262,32 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
                      : absl::StrCat(preempted ? "it was asked to end: " : "it gave up: ", request.reason()));
     // A lost worker may be started again; workers that have all given up would do so again.
     if (!request.done() && !preempted && (state_ == v1::RUNNING || state_ == v1::STARTING) &&
-        farewell_.gave_up().size() == options_.workers) {
-      FailJob(LostPeer(absl::StrCat("every worker gave up", DoneSoFar(), ", ", task,
-                                    " as the last one: ", request.reason())));
+        ending_.gave_up().size() == options_.workers) {
+      EndJob(LostPeer(absl::StrCat("every worker gave up",
+                                   state_ == v1::RUNNING ? " after " + progress_.Text() : "", ", ", task,
+                                   " as the last one: ", request.reason())));
     }
-  } else if (const Reader* const reader = members_.FindReader(caller); reader != nullptr) {
-    departures_.Refuse(reader->instance);
+  } else if (const MemberTable::Reader* const reader = members_.FindReader(caller); reader != nullptr) {
+    members_.Refuse(reader->instance);
     RemoveReader(caller.worker());
-  } else if (request.done() && (recoverable() || AwaitsEvaluation()) && !over() &&
-             !departures_.Left(caller.incarnation())) {
+  } else if (request.done() && (checkpoints_.enabled() || AwaitsEvaluation()) && !over() &&
+             !members_.Left(caller.incarnation())) {
     // The worker takes work for done that a lost server has undone, or it is the last one that could evaluate
     // the weights.
-    const std::string why = departures_.WhyOut(caller.incarnation());
+    const std::string why = members_.WhyOut(caller.incarnation());
     return done(
         absl::AbortedError(absl::StrCat("this worker is out of the job", why.empty() ? "" : ": ", why)));
   }
   // No worker leaves before the work is saved: it might have to be done again.
-  if (request.done() && state_ == v1::DRAINING && !last_save_.saved()) {
-    last_save_.Wait(std::move(done));
+  if (request.done() && state_ == v1::DRAINING && !ending_.saved()) {
+    ending_.Wait(std::move(done));
   } else {
     done(v1::LeaveReply());
   }
 }
 
-std::string Coordinator::DoneSoFar() const {
-  if (state_ != v1::RUNNING) return "";
-  return mode_.commits_steps ? absl::StrCat(" after ", progress(), " of ", size_.steps, " steps")
-                             : absl::StrCat(" after ", progress(), " of ", size_.batches, " batches");
-}
-
 void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
-  const auto it = members_.workers().find(rank);
-  Worker member = std::move(it->second);
-  members_.workers().erase(it);
-  departures_.Add(member.task, member.incarnation, /*left=*/why.empty());
+  Worker member = members_.Remove(rank, /*left=*/why.empty());
   if (why.empty()) {
     LogInfo(member.task, " left");
   } else {
@@ -273,11 +295,11 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
   }
   if (member.join.has_value()) member.join->done(absl::AbortedError("taken out before it was admitted"));
   TakeOut(rank, member);
-  if (over()) return OnMemberGone(member.incarnation);
-  if (why.empty() && state_ == v1::DRAINING && last_save_.saved()) {
+  if (over()) return ending_.OnLeft(member.incarnation);
+  if (why.empty() && state_ == v1::DRAINING && ending_.saved()) {
     // No remaining work depends on the membership, and all workers leave at once. To tell the others of each
     // departure by itself would be work that grows with the cube of the workers.
-    left_untold_ = true;
+    pending_.left = true;
   } else {
     TellMembership();
   }
@@ -289,37 +311,30 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
 }
 
 void Coordinator::TakeOut(uint32_t rank, Worker& member, const std::string& why) {
-  if (member.heard) departures_.Refuse(member.instance);
+  if (member.heard) members_.Refuse(member.instance);
   losses_.OnGone(member.incarnation);
-  AnswerHeartbeat(member.heartbeat, true, why);
+  members_.AnswerFenced(member, why);
   if (member.next_range) {
     v1::NextRangeReply reply;
     reply.set_fenced(true);
     member.next_range(std::move(reply));
   }
-  if (ranges_.has_value()) ranges_->Release(rank);
-  if (!over()) evaluations_.epochs().OnGone(member.incarnation);
+  if (progress_.ranges().has_value()) progress_.ranges()->Release(rank);
+  if (!over()) evaluations_.OnGone(member.incarnation);
   pins_.DropCaller(rank, now());
 }
 
 void Coordinator::TellMembership() {
-  left_untold_ = false;
+  pending_.left = false;
   BroadcastMembership();
-  Changed();
-}
-
-void Coordinator::Disconnected(Worker& member) {
-  member.lease_end = std::min(member.lease_end, now() + grace());
-  member.disconnected = true;
-  member.answered_since = false;
-  AnswerHeartbeat(member.heartbeat, false);
+  members_.Changed();
 }
 
 void Coordinator::ReplaceIfGone(uint32_t rank) {
   const auto member = members_.workers().find(rank);
   if (member == members_.workers().end() || !member->second.disconnected) return;
   if (!members_.Waits(rank)) return;
-  farewell_.OnLost(rank, member->second.task, now(), /*disconnected=*/true, members_.Waiting(rank));
+  ending_.OnLost(rank, member->second.task, /*disconnected=*/true, members_.Waiting(rank));
   RemoveMember(rank, "its connection broke, and another process called in its place");
 }
 
@@ -328,79 +343,36 @@ void Coordinator::HandleWorkerReport(const v1::Caller& caller, const v1::WorkerR
   if (over()) return;
   const std::optional<std::string> diverges = losses_.OnReport(caller.incarnation(), report);
   // All workers train the same weights, so that none can do better.
-  if (diverges.has_value()) FailJob(GrownLoss(absl::StrCat("worker ", caller.worker(), ": ", *diverges)));
+  if (diverges.has_value()) EndJob(GrownLoss(absl::StrCat("worker ", caller.worker(), ": ", *diverges)));
 }
 
 void Coordinator::HandleDivergence(uint32_t rank, const absl::Status& why) {
   // With "reject" no worker leaves for a gradient. A worker of an earlier version leaves for its loss,
   // though, and so would the others.
-  if (on_nonfinite() != v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER) FailJob(why);
+  if (options_.config.consistency().on_nonfinite() != v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER)
+    EndJob(why);
   RemoveMember(rank, std::string(why.message()));
   if (state_ == v1::RUNNING && members_.workers().empty() && !members_.AnyWorkerWaits()) {
-    FailJob(Reworded(why, absl::StrCat(why.message(), "; that was the last worker")));
+    EndJob(Reworded(why, absl::StrCat(why.message(), "; that was the last worker")));
   }
 }
 
 void Coordinator::FenceAll(const std::string& why) {
-  departures_.Fence(numbers_.incarnation(), why);
+  members_.Fence(numbers_.incarnation(), why);
   for (auto& [rank, member] : std::exchange(members_.workers(), {})) {
-    farewell_.OnLost(rank, member.task, now(), member.disconnected, members_.Waiting(rank));
+    ending_.OnLost(rank, member.task, member.disconnected, members_.Waiting(rank));
     if (member.join.has_value()) members_.waiting().push_back(std::move(*member.join));
     TakeOut(rank, member, why);
   }
   BroadcastMembership();
-  Changed();
-}
-
-void Coordinator::TickMembers(absl::Time time) {
-  std::vector<uint32_t> expired;
-  for (auto& [rank, member] : members_.workers()) {
-    // A worker that is being admitted cannot send heartbeats, and a shard that is away keeps it waiting.
-    if (member.join.has_value() && !shards_.AllInstalled())
-      member.lease_end = std::max(member.lease_end, time + lease());
-    if (member.lease_end <= time) expired.push_back(rank);
-    if (member.heartbeat.until <= time) AnswerHeartbeat(member.heartbeat, false);
-    if (member.next_range && member.next_range_until <= time) {
-      const auto done = std::exchange(member.next_range, nullptr);
-      done(v1::NextRangeReply());
-    }
-  }
-  for (uint32_t rank : expired) {
-    const Worker& member = members_.workers().at(rank);
-    farewell_.OnLost(rank, member.task, time, member.disconnected || !member.heard, members_.Waiting(rank));
-    RemoveMember(
-        rank, absl::StrCat("nothing was heard of it for ", absl::FormatDuration(time - member.last_heard)));
-  }
-  std::vector<uint32_t> expired_readers;
-  for (auto& [id, reader] : members_.readers()) {
-    if (reader.lease_end <= time) expired_readers.push_back(id);
-    if (reader.heartbeat.until <= time) AnswerHeartbeat(reader.heartbeat, false);
-  }
-  for (uint32_t id : expired_readers) RemoveReader(id);
-
-  for (auto it = members_.waiting().begin(); it != members_.waiting().end();) {
-    const auto holder = it->worker() ? members_.workers().find(it->request.rank()) : members_.workers().end();
-    // Two processes of one task may wait for the same start, and one of them may be dead. So an admission
-    // does not show that the process is alive.
-    if (holder != members_.workers().end() &&
-        holder->second.last_heard - std::max(it->since, holder->second.live_since) > 2 * lease()) {
-      it->done(absl::AlreadyExistsError(absl::StrCat(
-          "another live process is ", holder->second.task,
-          "; is the same task index used twice? It was heard ",
-          absl::FormatDuration(absl::Trunc(time - holder->second.last_heard, absl::Milliseconds(100))),
-          " ago: end one of the two, or give this one another index")));
-      it = members_.waiting().erase(it);
-    } else {
-      ++it;
-    }
-  }
+  members_.Changed();
 }
 
 void Coordinator::RemoveReader(uint32_t id) {
   const auto it = members_.readers().find(id);
   LogInfo(it->second.task, " (reader) left");
-  AnswerHeartbeat(it->second.heartbeat, true);
-  evaluations_.epochs().OnGone(it->second.incarnation);
+  members_.AnswerFenced(it->second);
+  evaluations_.OnGone(it->second.incarnation);
   members_.readers().erase(it);
   pins_.DropCaller(id, now());
   MaybeEvaluate();
@@ -411,8 +383,8 @@ void Coordinator::RemoveReader(uint32_t id) {
 // ---- ranges
 
 void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::NextRangeReply> done) {
-  if (absl::Status same = CheckJob(request.caller().job()); !same.ok()) return done(same);
-  if (over()) return done(end_.ForCall());
+  if (absl::Status same = members_.CheckJob(request.caller().job()); !same.ok()) return done(same);
+  if (over()) return done(ending_.ForCall());
   if (mode_.works_on_parts) {
     return done(absl::FailedPreconditionError(
         "NextRange is for bounded and async; in sync the parts follow from the membership"));
@@ -422,7 +394,7 @@ void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::
   Worker* const member = members_.FindWorker(request.caller());
   // Without ranges this incarnation of the coordinator has begun no worker's work yet, so the caller is a
   // member of an earlier one.
-  if (!ranges_.has_value() || member == nullptr) {
+  if (!progress_.ranges().has_value() || member == nullptr) {
     v1::NextRangeReply reply;
     reply.set_fenced(true);
     return done(std::move(reply));
@@ -434,38 +406,39 @@ void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::
   }
   // This call renews no lease: it may have been on its way when the caller's connections broke.
   member->last_heard = now();
-  for (uint64_t id : request.completed_ranges()) ranges_->Complete(id, request.caller().worker());
+  for (uint64_t id : request.completed_ranges()) progress_.ranges()->Complete(id, request.caller().worker());
   if (member->next_range) std::exchange(member->next_range, nullptr)(v1::NextRangeReply());
   member->next_range = std::move(done);
-  member->next_range_until = now() + std::min(lease() / 3, kLongestPark);
+  member->next_range_until = members_.ParkUntil();
   // With many workers this call comes often: whoever was asked in vain to evaluate is not asked each time.
-  if (evaluations_.waits() || (!ranges_->done() && evaluations_.epochs().Ends(progress()))) MaybeEvaluate();
-  if (ranges_->done() && !evaluations_.waits()) StartDraining();
+  if (evaluations_.waits() || (!progress_.ranges()->done() && evaluations_.Ends(progress_.done())))
+    MaybeEvaluate();
+  if (progress_.ranges()->done() && !evaluations_.waits()) StartDraining();
   // Only this worker: the call gives no other worker anything.
   if (ServeRange(request.caller().worker(), *member)) TellIdle();
   if (member->phase == Phase::kIdle) MaybeAdmit();  // it may have work again
 }
 
 void Coordinator::ServeRanges() {
-  if (!ranges_.has_value()) return;
+  if (!progress_.ranges().has_value()) return;
   bool idle = false;
   for (auto& [rank, member] : members_.workers()) idle |= ServeRange(rank, member);
   if (idle) TellIdle();
 }
 
 void Coordinator::TellIdle() {
-  idle_untold_ = true;
-  if (shards_.AllAcknowledged(numbers_.epoch()) && !broadcast_due_) BroadcastMembership();
+  pending_.idle = true;
+  if (shards_.AllAcknowledged(numbers_.epoch()) && !pending_.due) BroadcastMembership();
 }
 
 bool Coordinator::ServeRange(uint32_t rank, Worker& member) {
   if (!member.next_range) return false;
   v1::NextRangeReply reply;
-  if (ranges_->done() && state_ == v1::DRAINING) {
+  if (progress_.ranges()->done() && state_ == v1::DRAINING) {
     reply.set_done(true);
   } else if (member.phase != Phase::kLive) {
     return false;
-  } else if (std::optional<v1::Range> range = ranges_->Take(rank)) {
+  } else if (std::optional<v1::Range> range = progress_.ranges()->Take(rank)) {
     *reply.mutable_range() = *range;
     reply.set_clock(member.start_clock);
   } else {
@@ -475,25 +448,6 @@ bool Coordinator::ServeRange(uint32_t rank, Worker& member) {
   }
   std::exchange(member.next_range, nullptr)(std::move(reply));
   return false;
-}
-
-// ---- pins
-
-void Coordinator::HandlePin(const v1::PinRequest& request, Done<v1::PinReply> done) {
-  if (absl::Status same = CheckJob(request.caller().job()); !same.ok()) return done(same);
-  if (state_ != v1::RUNNING && state_ != v1::DRAINING) {
-    return done(absl::UnavailableError(
-        absl::StrCat("the job is ", v1::JobState_Name(state_), "; there is nothing to pin")));
-  }
-  if (absl::Status caller = members_.CheckCaller(request.caller()); !caller.ok()) return done(caller);
-  pins_.Ask(request, members_.TaskOf(request.caller().incarnation()), now(), std::move(done));
-}
-
-void Coordinator::HandleUnpin(const v1::UnpinRequest& request) {
-  const std::optional<std::vector<uint64_t>> read = pins_.Release(request, now());
-  if (!read.has_value()) return;
-  evaluations_.epochs().OnRead(request.caller().incarnation(), *read);
-  MaybeCommit();
 }
 
 }  // namespace weir

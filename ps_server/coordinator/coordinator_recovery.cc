@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/model/wire_model.h"
 #include "common/protocol/job_failure.h"
 #include "common/protocol/protocol_version.h"
 #include "common/telemetry/logging.h"
@@ -18,11 +17,11 @@ constexpr absl::Duration kPingInterval = absl::Milliseconds(500);
 
 // ---- attached
 
-ShardFleet::Options Coordinator::FleetOptions(const JobStore* store) {
+ShardFleet::Options Coordinator::FleetOptions() {
   ShardFleet::Options fleet;
   fleet.clock = options_.clock;
   fleet.job = job_;
-  if (store != nullptr) fleet.incarnation = store->opened().coordinator_incarnation;
+  fleet.incarnation = checkpoints_.opened().coordinator_incarnation;
   // The longest interval; a short lease needs a shorter one.
   fleet.ping_interval = std::min(kPingInterval, lease() / 3);
   fleet.open_link = options_.open_link;
@@ -37,58 +36,45 @@ ShardFleet::Options Coordinator::FleetOptions(const JobStore* store) {
   return fleet;
 }
 
-void Coordinator::HandleAttached(uint32_t index, const v1::Attached& attached) {
-  const ShardFleet::Place place = shards_.Attach(index, attached);
-  if (place == ShardFleet::Place::kOther) return;
-  if (place == ShardFleet::Place::kMoved) {
-    Changed();
-    shards_[index].moved_revision = revision_;
-  }
-  MaybeInstall();
-}
-
-bool Coordinator::AllKnowAddress(const ShardFleet::Shard& shard) const {
-  return std::all_of(members_.workers().begin(), members_.workers().end(), [&](const auto& entry) {
-    const Worker& member = entry.second;
-    // A member that is still joining has not called any shard yet.
-    return member.join.has_value() || member.known_revision >= shard.moved_revision;
-  });
-}
-
 // ---- installing
 
 bool Coordinator::KeepsState(uint32_t index) const {
   const ShardFleet::Shard& shard = shards_[index];
   // In sync a shard that was away may have missed a step.
-  if (mode_.commits_steps || !recoverable() || shard.attached->incarnation() == 0) return false;
-  if (shard.attached->model_hash() != model_->Hash()) return false;
+  if (mode_.commits_steps || !checkpoints_.enabled() || shard.attached->incarnation() == 0) return false;
+  if (shard.attached->model_hash() != declared_.model()->Hash()) return false;
   if (const uint32_t of = shard.attached->num_shards(); of != 0 && of != shards_.size()) return false;
   if (shard.incarnation != 0) return shard.attached->incarnation() == shard.incarnation;
   // This coordinator has never seen the shard, but an earlier one on the same store has.
-  return shard.attached->epoch() > 0 && shard.attached->epoch() <= checkpoints_->store().opened().used.epoch;
+  return shard.attached->epoch() > 0 && shard.attached->epoch() <= checkpoints_.opened().used.epoch;
 }
 
 bool Coordinator::EnoughWorkers() const {
-  if (size_.batches == 0) return false;
-  if (mode_.commits_steps && AllDone()) return true;
+  if (size().batches == 0) return false;
+  if (mode_.commits_steps && progress_.all_done()) return true;
   // Only step 0 of a new job waits for all its workers.
-  return members_.Ranks().size() >= (GoesOn() ? 1 : needed_workers());
+  return members_.Ranks().size() >= (GoesOn() ? 1 : declared_.needed_workers());
 }
 
 bool Coordinator::GoesOn() const {
-  bool goes_on = state_ == v1::RECOVERING || has_checkpoint();
+  bool goes_on = state_ == v1::RECOVERING || checkpoints_.any();
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) goes_on |= KeepsState(shard);
   return goes_on;
 }
 
 void Coordinator::MaybeInstall() {
-  if (over() || end_.ends_again() || shards_.empty() || end_.drained()) return;
-  if (recoverable() && checkpoints_->unsettled()) return;  // the newest checkpoint may change
-  if (search_ != Search::kNone) {
-    return search_ == Search::kFound && !shards_.AnyInstalling() ? InstallFound() : void();
+  if (over() || ending_.ends_again() || shards_.empty() || ending_.drained()) return;
+  if (checkpoints_.enabled() && checkpoints_.unsettled()) return;  // the newest checkpoint may change
+  if (source_.searching()) {
+    if (!source_.found() || shards_.AnyInstalling()) return;
+    source_.Take();
+    progress_.Touch();
+    if (checkpoints_.enabled() && mode_.commits_steps) return RollBack("the newest checkpoint is damaged");
+    // Weights to begin with are the same on all shards. A shard of bounded and async is restored alone.
+    if (state_ == v1::STARTING && !checkpoints_.any()) shards_.GoBack();
   }
   if (state_ == v1::STARTING || state_ == v1::RECOVERING) {
-    if (size_.batches == 0 || !shards_.AllAttached()) return;
+    if (size().batches == 0 || !shards_.AllAttached()) return;
     // A server that stands by is awaited as well, once: it could not hear of the end of a job that had ended
     // before. Of a job that goes on it finds the end in the last checkpoint.
     if (!shards_.AllServersAttached() && !GoesOn()) return;
@@ -98,157 +84,83 @@ void Coordinator::MaybeInstall() {
   for (uint32_t index = 0; index < shards_.size(); ++index) {
     ShardFleet::Shard& shard = shards_[index];
     if (shard.installed || shard.installing || !shard.attached.has_value()) continue;
-    if (!AllKnowAddress(shard)) continue;
+    if (!members_.AllKnow(shard.moved_revision)) continue;
     if (KeepsState(index)) {
       shards_.Keep(index);
       changed = true;
-    } else {
-      SendInstall(index);
+      continue;
     }
+    v1::ControlMessage message;
+    v1::Install& install = *message.mutable_install();
+    install.set_shard(index);
+    install.set_num_shards(shards_.size());
+    declared_.Describe(&install);
+    install.set_coordinator_address(shards_.addresses()[0]);
+    install.set_coordinator(checkpoints_.opened().coordinator_incarnation);
+    source_.Describe(&install);
+    shards_.Install(index, std::move(message));
   }
   if (changed && shards_.AllInstalled()) OnAllInstalled();
 }
 
-void Coordinator::SendInstall(uint32_t index) {
-  v1::ControlMessage message;
-  v1::Install& install = *message.mutable_install();
-  install.set_shard(index);
-  install.set_num_shards(shards_.size());
-  *install.mutable_model() = ToProto(*model_);
-  install.set_job_config(options_.config.SerializeAsString());
-  install.set_workers(options_.workers);
-  install.set_parts(size_.parts);
-  install.set_total_steps(size_.steps);
-  install.set_total_batches(size_.batches);
-  install.set_total_examples(size_.examples);
-  install.set_coordinator_address(shards_.addresses()[0]);
-  install.set_coordinator(incarnation());
-  if (has_checkpoint()) {
-    install.mutable_restore()->set_step(checkpoints_->newest()->step());
-  } else if (init_from_.has_value()) {
-    install.mutable_restore()->set_step(*init_from_);
-    install.mutable_restore()->set_init_from(true);
-    install.mutable_restore()->set_weights_only(true);
-  }
-  shards_.Install(index, std::move(message));
-}
-
 void Coordinator::HandleInstalled(uint32_t index, const v1::Installed& installed) {
   if (!shards_[index].installing) return;
-  if (installed.damaged() && (has_checkpoint() || init_from_.has_value())) {
-    return HandleDamaged(index, installed.error());
+  if (installed.damaged() && source_.exists()) {
+    shards_.OnRefused(index);
+    return source_.OnDamaged(shards_.name(index), installed.error());
   }
   if (!installed.error().empty()) {
     const std::string why = absl::StrCat(shards_.name(index), " cannot take part: ", installed.error());
-    return FailUnlessReplaced(installed.permanent() ? Misfit(why) : LostPeer(why));
+    return ending_.FailUnlessReplaced(installed.permanent() ? Misfit(why) : LostPeer(why));
   }
   shards_.OnInstalled(index, installed);
-  if (search_ != Search::kNone) return MaybeInstall();
+  if (source_.searching()) return MaybeInstall();
   if (shards_.AllInstalled()) OnAllInstalled();
 }
 
-// ---- installing from a damaged checkpoint
-
-void Coordinator::HandleDamaged(uint32_t index, const std::string& why) {
-  shards_.OnRefused(index);
-  if (search_ != Search::kNone) return MaybeInstall();  // it has found what another shard has found
-  const bool own = has_checkpoint();
-  const std::string what = own ? checkpoints_->newest_folder()
-                               : absl::StrCat("checkpoint ", *init_from_, " of checkpoint.init_from");
-  LogError(shards_.name(index), " cannot load ", what, ": ", why,
-           "; ps:0 reads that checkpoint, and looks for a whole one before it");
-  const auto found = [this, what, why = absl::StrCat(shards_.name(index), ": ", why)](
-                         const absl::Status& status) { OnPassedOver(what, why, status); };
-  search_ = Search::kUnderWay;
-  if (own) return checkpoints_->PassOver(why, found);
-  if (!options_.init_from_before) return found(absl::DataLossError("there is no other one"));
-  options_.init_from_before(*init_from_, [this, found](const absl::StatusOr<uint64_t>& step) {
-    queue_.Post([this, found, step] {
-      if (step.ok()) init_from_ = *step;
-      found(step.status());
-    });
-  });
-}
-
-void Coordinator::OnPassedOver(const std::string& what, const std::string& why, const absl::Status& found) {
-  if (over()) return;
-  search_ = Search::kNone;
-  if (absl::IsFailedPrecondition(found) && !std::exchange(doubted_, true)) {
-    LogWarning(found.message(), "; it is loaded again");
-    return MaybeInstall();
-  }
-  if (absl::IsFailedPrecondition(found)) {
-    return FailUnlessReplaced(
-        Misfit(absl::StrCat(why, "; but ", found.message(), ": that server sees other files than ps:0, ",
-                            "or its disk or memory is at fault")));
-  }
-  if (absl::IsUnavailable(found)) return FailUnlessReplaced(LostPeer(found.message()));
-  if (!found.ok()) {
-    return FailUnlessReplaced(
-        Misfit(absl::StrCat("no whole checkpoint is there to go on from: ", why, "; ", found.message())));
-  }
-  search_ = Search::kFound;
-  LogWarning("passed over ", what, ", which is damaged (", why, "): the job ",
-             has_checkpoint() ? absl::StrCat("goes on from ", checkpoints_->newest_folder(),
-                                             "; what came after it is done again, or is lost")
-                              : absl::StrCat("starts with the weights of checkpoint ", *init_from_));
-  MaybeInstall();
-}
-
-void Coordinator::InstallFound() {
-  search_ = Search::kNone;
-  doubted_ = untouched_ = false;
-  if (recoverable() && mode_.commits_steps) return RollBack("the newest checkpoint is damaged");
-  // Weights to begin with are the same on all shards. A shard of bounded and async is restored alone.
-  if (state_ == v1::STARTING && !has_checkpoint()) shards_.GoBack();
-  MaybeInstall();
-}
-
 void Coordinator::OnAllInstalled() {
-  const bool restored = has_checkpoint();
+  const bool restored = checkpoints_.any();
   for (uint32_t index = 0; index < shards_.size(); ++index) {
     const std::optional<absl::Duration> lost = shards_.OnBack(index);
     if (!lost.has_value()) continue;
     LogInfo(shards_.name(index), " is back after ",
             absl::FormatDuration(absl::Trunc(*lost, absl::Milliseconds(1))), ", ",
             KeepsState(index) ? "with what it held"
-            : restored        ? absl::StrCat("with ", checkpoints_->newest_folder())
+            : restored        ? absl::StrCat("with ", checkpoints_.newest_folder())
                               : "from the beginning");
   }
   if (state_ == v1::RUNNING || state_ == v1::DRAINING) {
     // The shard may have missed any number of changes. Workers must hear of it, too, to tell the shard which
     // of their pushes were answered.
     BroadcastMembership();
-    return Changed();
+    return members_.Changed();
   }
-  if (restored) LogInfo("the job goes on from ", checkpoints_->newest_folder());
+  if (restored) LogInfo("the job goes on from ", checkpoints_.newest_folder());
   shards_.PingSoon();
-  if (mode_.commits_steps && recoverable()) {
+  if (mode_.commits_steps && checkpoints_.enabled()) {
     // A checkpoint may have become complete after the job went back.
-    steps_.GoTo(saved_steps());
-    checkpoints_->Rewound(steps_.committed());
-    evaluations_.epochs().GoTo(steps_.committed());
+    progress_.steps().GoTo(checkpoints_.committed_steps());
+    checkpoints_.Rewound(progress_.steps().committed());
+    evaluations_.GoTo(progress_.steps().committed());
   }
-  if (!mode_.works_on_parts && !ranges_.has_value()) {
-    std::vector<Intervals> holders;
+  if (!mode_.works_on_parts && !progress_.ranges().has_value()) {
     // With a log the shards may hold more than the checkpoint.
-    untouched_ = restored && options_.config.server().durability() != v1::ServerConfig::DURABILITY_LOG;
-    for (uint32_t index = 0; index < shards_.size(); ++index) {
-      holders.push_back(shards_[index].batches);
-      if (KeepsState(index)) untouched_ = false;
-    }
-    ranges_.emplace(size_.batches, options_.workers, HeldByAll(holders));
-    evaluations_.epochs().GoTo(progress());
+    bool untouched = restored && options_.config.server().durability() != v1::ServerConfig::DURABILITY_LOG;
+    for (uint32_t index = 0; index < shards_.size(); ++index) untouched &= !KeepsState(index);
+    progress_.BeginRanges(untouched);
+    evaluations_.GoTo(progress_.done());
   }
-  if (NeedsUpload()) {
+  if (declared_.model()->uploaded() && !source_.exists()) {
     upload_.Begin();
-  } else if (NeedsFirstSave()) {
+  } else if (checkpoints_.enabled() && !checkpoints_.any() &&
+             options_.config.server().durability() == v1::ServerConfig::DURABILITY_LOG) {
+    // The log alone tells neither the config nor the model, without which nobody could go on from it.
     upload_.BeginSaving();
-    SaveInitialValues();
   }
-  SetWorkEnd();
-  const std::string stopped = WhyItStopsHere();
-  if (!stopped.empty() || (AllDone() && !evaluations_.epochs().open())) {
+  evaluations_.SetWorkEnd(progress_.done());
+  progress_.SetWorkEnd(evaluations_.work_end());
+  const std::string stopped = progress_.all_done() ? "" : evaluations_.WhyItStopsHere();
+  if (!stopped.empty() || (progress_.all_done() && !evaluations_.open())) {
     TrainingStarts();
     state_ = v1::RUNNING;
     stopped.empty() ? StartDraining() : StopEarly(stopped);
@@ -262,20 +174,20 @@ void Coordinator::OnAllInstalled() {
 
 void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) {
   if (shards_.WasElsewhere(index, status)) return;
-  if (state_ != v1::STARTING && shards_.stands_by(index)) return DropStandby(index, status.message());
+  if (state_ != v1::STARTING && shards_.stands_by(index)) return shards_.DropStandby(index, status.message());
   if (absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status)) {
-    return FailJob(Misfit(absl::StrCat(shards_.name(index), " refuses ps:0: ", status.message())));
+    return EndJob(Misfit(absl::StrCat(shards_.name(index), " refuses ps:0: ", status.message())));
   }
-  if (absl::IsUnimplemented(status)) return FailJob(Misfit(status.message()));
+  if (absl::IsUnimplemented(status)) return EndJob(Misfit(status.message()));
   // Later, a server of another job may have got the address of one that was lost.
   if (absl::IsNotFound(status) && state_ == v1::STARTING) {
-    return FailJob(Misfit(absl::StrCat(shards_.name(index), " is another server: ", status.message())));
+    return EndJob(Misfit(absl::StrCat(shards_.name(index), " is another server: ", status.message())));
   }
   // The proxy of a service mesh, say, answers for a server that is not there yet. TickShards() tries again.
   if (state_ == v1::STARTING && !shards_[index].connected && absl::IsUnavailable(status)) {
     return shards_.Drop(index);
   }
-  if (recoverable()) {
+  if (checkpoints_.enabled()) {
     if (!absl::IsFailedPrecondition(status)) return LoseShard(index, std::string(status.message()));
     return StepAside(absl::StrCat(shards_.name(index), " takes part under another ps:0: ", status.message()));
   }
@@ -283,88 +195,50 @@ void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) 
       absl::StrCat(shards_.name(index),
                    shards_[index].connected ? " was lost: " : " cannot take part: ", status.message());
   shards_.Drop(index);
-  FailJob(LostPeer(why));
-}
-
-void Coordinator::DropStandby(uint32_t index, absl::string_view why) {
-  // Its link is tried again at each tick.
-  if (shards_[index].connected) {
-    LogWarning(shards_.name(index), ", which stands by, was lost: ", why, "; the job does not need it");
-  }
-  shards_.Drop(index);
+  EndJob(LostPeer(why));
 }
 
 void Coordinator::LoseShard(uint32_t index, const std::string& why) {
-  if (end_.ends_again()) return;  // the shard may have heard of the end from the coordinator before this one
+  // The shard may have heard of the end from the coordinator before this one.
+  if (ending_.ends_again()) return;
   // All is saved, and all members have left: the shard is not needed any more, and finds the end in the last
   // checkpoint. In bounded and async it is awaited, since it has yet to say what it lost.
-  if (mode_.commits_steps && state_ == v1::DRAINING && last_save_.saved() && !end_.drained() &&
+  if (mode_.commits_steps && state_ == v1::DRAINING && ending_.saved() && !ending_.drained() &&
       members_.workers().empty() && members_.readers().empty() && !AwaitsEvaluation()) {
     shards_.Drop(index);
-    return End();
+    return EndJob(absl::OkStatus());
   }
-  ShardFleet::Shard& shard = shards_[index];
-  const bool was_there = shard.attached.has_value();
-  shards_.Drop(index);
-  steps_.OnLost(index);
-  const std::string what = absl::StrCat(shards_.name(index), " was lost: ", why);
-  if (was_there || !shard.lost_since.has_value()) {
-    shard.lost_why = why;
-    shard.away_since = now();
-    // Before the start nothing is lost yet, and another deadline applies.
-    if (state_ != v1::STARTING) {
-      if (!shard.lost_since.has_value()) shard.lost_since = now();
-      LogWarning(what);
-    }
-  }
+  progress_.steps().OnLost(index);
+  shards_.Lose(index, why, /*started=*/state_ != v1::STARTING);
   const bool goes_back =
       state_ == v1::STARTING ? upload_.awaited() && !shards_.stands_by(index) : mode_.commits_steps;
-  checkpoints_->Abandon(what, index, goes_back);
+  const std::string what = absl::StrCat(shards_.name(index), " was lost: ", why);
+  checkpoints_.Abandon(what, index, goes_back);
   pins_.DropAll(absl::UnavailableError(what), now());
   if (goes_back && !over()) RollBack(what);
 }
 
 void Coordinator::RollBack(const std::string& why) {
-  const std::string back = absl::StrCat("the job goes back to step ", saved_steps(), ", since ", why);
+  const std::string back =
+      absl::StrCat("the job goes back to step ", checkpoints_.committed_steps(), ", since ", why);
   if (state_ != v1::RECOVERING || !members_.workers().empty()) {
     LogWarning(back);
     complaints_.Begin(now());
   }
   if (state_ != v1::STARTING) state_ = v1::RECOVERING;
-  upload_ = InitialUpload();
+  upload_.Forget();
   // A shard that is installing does so from the same checkpoint.
   shards_.GoBack();
-  steps_.GoBackTo(saved_steps());
-  checkpoints_->Rewound(steps_.committed());
+  progress_.steps().GoBackTo(checkpoints_.committed_steps());
+  checkpoints_.Rewound(progress_.steps().committed());
   meter_.OnMore();
-  losses_.Restore(has_checkpoint() ? checkpoints_->newest()->job().losses() : v1::LossHistory());
-  if (evaluations_.GoBack(/*at_end=*/DoneBefore())) {
-    size_ = SizeOf(options_.config, options_.workers, size_.train_examples, size_.parts);
-  }
+  losses_.Restore(checkpoints_.any() ? checkpoints_.newest()->job().losses() : v1::LossHistory());
+  if (evaluations_.GoBack(/*at_end=*/declared_.DoneBefore())) declared_.Lengthen();
   FenceAll(back);
   // Workers that left when all seemed done have more to do.
-  last_save_.OnMore(absl::AbortedError(back));
-  farewell_.OnMore();
-  departures_.ForgetLeft();
+  ending_.OnMore(absl::AbortedError(back));
+  members_.ForgetLeft();
   MaybeInstall();
-}
-
-void Coordinator::CheckAway(uint32_t index, absl::Time time) {
-  const auto& cluster = options_.config.cluster();
-  const ShardFleet::Shard& shard = shards_[index];
-  std::string limit;
-  if (time - shard.away_since > absl::Seconds(cluster.server_wait_seconds())) {
-    limit = absl::StrCat("it did not come back within cluster.server_wait_seconds = ",
-                         cluster.server_wait_seconds());
-  } else if (shard.away_since > *shard.lost_since &&
-             time - *shard.lost_since > absl::Seconds(cluster.start_seconds())) {
-    limit = absl::StrCat("it came back and was lost again for longer than cluster.start_seconds = ",
-                         cluster.start_seconds());
-  } else {
-    return;
-  }
-  // The server may have come back to another ps:0.
-  FailUnlessReplaced(LostPeer(absl::StrCat(shards_.name(index), " was lost: ", shard.lost_why, "; ", limit)));
 }
 
 void Coordinator::TickShards(absl::Time time) {
@@ -382,9 +256,8 @@ void Coordinator::TickShards(absl::Time time) {
     if (shard.installing) {
       // Making version 0 of a large model, or loading it, may take longer than a lease.
       if (time - shard.install_sent > absl::Seconds(cluster.start_seconds())) {
-        FailJob(
-            LostPeer(absl::StrCat(shards_.name(index), " did not make its part of the model ready within ",
-                                  "cluster.start_seconds = ", cluster.start_seconds())));
+        EndJob(LostPeer(absl::StrCat(shards_.name(index), " did not make its part of the model ready within ",
+                                     "cluster.start_seconds = ", cluster.start_seconds())));
       }
       continue;
     }
@@ -392,13 +265,17 @@ void Coordinator::TickShards(absl::Time time) {
       const std::string why =
           absl::StrCat("nothing was heard of it for ", absl::FormatDuration(time - shard.last_heard));
       if (state_ != v1::STARTING && shards_.stands_by(index)) {
-        DropStandby(index, why);
+        shards_.DropStandby(index, why);
         continue;
       }
-      if (!recoverable()) return FailJob(LostPeer(absl::StrCat(shards_.name(index), " was lost: ", why)));
+      if (!checkpoints_.enabled())
+        return EndJob(LostPeer(absl::StrCat(shards_.name(index), " was lost: ", why)));
       LoseShard(index, why);
     }
-    if (shard.lost_since.has_value() && !shard.attached.has_value()) CheckAway(index, time);
+    // The server may have come back to another ps:0.
+    if (const std::string why = shards_.GivenUp(index, time, cluster); !why.empty()) {
+      ending_.FailUnlessReplaced(LostPeer(why));
+    }
   }
 }
 

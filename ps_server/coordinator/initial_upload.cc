@@ -3,8 +3,15 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/telemetry/logging.h"
 
 namespace weir {
+namespace {
+
+// Between two tries to save the values.
+constexpr absl::Duration kAgain = absl::Seconds(1);
+
+}  // namespace
 
 void InitialUpload::Ask(const std::map<uint32_t, MemberTable::Worker>& workers) {
   if (phase_ != Phase::kUploading || workers.empty()) return;
@@ -15,12 +22,42 @@ void InitialUpload::Ask(const std::map<uint32_t, MemberTable::Worker>& workers) 
   staged_.clear();
 }
 
-bool InitialUpload::OnStaged(uint32_t shard, uint64_t uploader, size_t shards) {
-  if (phase_ != Phase::kUploading || uploader != uploader_) return false;
+void InitialUpload::Start(Phase phase) {
+  phase_ = phase;
+  uploader_ = 0;
+  staged_.clear();
+  next_save_ = absl::InfiniteFuture();
+  trouble_.clear();
+}
+
+void InitialUpload::OnStaged(uint32_t shard, uint64_t uploader, size_t shards) {
+  if (phase_ != Phase::kUploading || uploader != uploader_) return;
   staged_.insert(shard);
-  if (staged_.size() < shards) return false;
+  if (staged_.size() < shards) return;
   phase_ = Phase::kSaving;
-  return true;
+  // No worker could make the values again after the first step. So they are saved before it.
+  options_.checkpoints->enabled() ? Save() : OnSaved();
+}
+
+void InitialUpload::Tick() {
+  if (saving() && options_.clock->Now() >= next_save_ && !options_.checkpoints->busy()) Save();
+}
+
+void InitialUpload::Save() {
+  next_save_ = absl::InfiniteFuture();
+  options_.checkpoints->Request(
+      /*of_now=*/true, [this, of = uploader_](const absl::StatusOr<v1::CheckpointReply>& reply) {
+        if (options_.over() || !saving() || uploader_ != of) return;
+        if (reply.ok()) return OnSaved();
+        LogWarning("the initial values cannot be saved yet: ", reply.status().message());
+        next_save_ = options_.clock->Now() + kAgain;
+        trouble_ = std::string(reply.status().message());
+      });
+}
+
+void InitialUpload::OnSaved() {
+  phase_ = Phase::kThere;
+  options_.there(uploader_ != 0);
 }
 
 std::string InitialUpload::WaitingFor(const std::string& task) const {

@@ -1,13 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
 #include <utility>
 
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/system/clock.h"
+#include "ps_server/coordinator/checkpoints.h"
 #include "ps_server/coordinator/member_table.h"
 
 namespace weir {
@@ -20,17 +22,26 @@ namespace weir {
 // Belongs to the coordinator's queue.
 class InitialUpload {
  public:
-  // No shard has values.
-  void Begin() {
-    *this = InitialUpload();
-    phase_ = Phase::kUploading;
-  }
+  struct Options {
+    const Clock* clock = &Clock::Real();
+    // Outlives the object.
+    Checkpoints* checkpoints = nullptr;
+    // Whether the job is over, so that nothing is saved any more.
+    std::function<bool()> over;
+    // All shards have the values, and these are saved if the job has checkpoints. `uploaded`: by a member.
+    std::function<void(bool uploaded)> there;
+  };
+  explicit InitialUpload(Options options) : options_(std::move(options)) {}
 
+  // No shard has values.
+  void Begin() { Start(Phase::kUploading); }
   // The shards have made their values themselves, and these are to be saved before any member comes.
   void BeginSaving() {
-    *this = InitialUpload();
-    phase_ = Phase::kSaving;
+    Start(Phase::kSaving);
+    Save();
   }
+  // The job goes back to its beginning.
+  void Forget() { Start(Phase::kNone); }
 
   // The values are not there yet. saving(): they are whole on every shard.
   bool awaited() const { return phase_ == Phase::kUploading || saving(); }
@@ -43,23 +54,15 @@ class InitialUpload {
   uint64_t values_of() const { return phase_ == Phase::kThere ? uploader_ : 0; }
   // Asks the member of the lowest rank, unless one that was asked is still a member, or its upload is whole.
   void Ask(const std::map<uint32_t, MemberTable::Worker>& workers);
-  // The member's upload is whole on this shard. True: now on all of so many.
-  bool OnStaged(uint32_t shard, uint64_t uploader, size_t shards);
-
-  // Whether it is time to save the values again.
-  bool SaveDue(absl::Time now) const { return saving() && now >= next_save_; }
-  void OnSave() { next_save_ = absl::InfiniteFuture(); }
-  void OnSaveFailed(absl::Time now, absl::string_view why) {
-    next_save_ = now + kAgain;
-    trouble_ = std::string(why);
-  }
-  void OnSaved() { phase_ = Phase::kThere; }
+  // The member's upload is whole on this shard, one of so many. Saves the values once it is whole on all.
+  void OnStaged(uint32_t shard, uint64_t uploader, size_t shards);
+  // Saves the values again if they could not be saved. Call it from time to time.
+  void Tick();
 
   // What is missing, for messages; `task`: the uploader's, if it is a member.
   std::string WaitingFor(const std::string& task) const;
 
  private:
-  static constexpr absl::Duration kAgain = absl::Seconds(1);
   enum class Phase {
     kNone,  // the shards make their values, or have them from a checkpoint
     kUploading,
@@ -67,6 +70,11 @@ class InitialUpload {
     kThere,
   };
 
+  void Start(Phase phase);
+  void Save();
+  void OnSaved();
+
+  const Options options_;
   Phase phase_ = Phase::kNone;
   uint64_t uploader_ = 0;
   std::set<uint32_t> staged_;  // by shard

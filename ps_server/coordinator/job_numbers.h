@@ -1,12 +1,14 @@
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/system/clock.h"
 #include "ps_server/coordinator/job_store.h"
 
 namespace weir {
@@ -15,66 +17,65 @@ namespace weir {
 // with a store sets numbers aside there before it uses them, a block at a time, so that no later coordinator
 // uses them again.
 //
-// Belongs to the coordinator's queue, which does not wait for the store's disk: a caller that lacks numbers
-// asks for them, and goes on when they are there.
+// Belongs to the coordinator's queue, which does not wait for the store's disk: what lacks numbers continues
+// when they are there.
 class JobNumbers {
  public:
   using Done = std::function<void(const absl::Status&)>;
-  // `needed`: something has waited for the numbers (Need()).
-  using Answer = std::function<void(const absl::Status&, bool needed)>;
-  // Sets aside all numbers up to these; `done` comes later, in the queue.
-  using Reserve = std::function<void(const JobStore::Numbers& up_to, Done done)>;
+  struct Options {
+    const Clock* clock = &Clock::Real();
+    // How long the store may have no room for numbers that something waits for
+    // (checkpoint.save_wait_seconds).
+    double wait_seconds = 0;
+    // Sets aside all numbers up to these; `done` comes later, in the queue. Null: there is no store, and
+    // every number is free.
+    std::function<void(const JobStore::Numbers& up_to, Done done)> reserve;
+    // Whether the job is over, so that no answer matters any more.
+    std::function<bool()> over;
+    // More numbers are there. `needed`: something has waited for them.
+    std::function<void(bool needed)> reserved;
+    // The job fails; another coordinator has the job.
+    std::function<void(const absl::Status& failure)> fail;
+    std::function<void(const std::string& why)> replaced;
+  };
 
-  // Without a store: every number is free.
-  JobNumbers() = default;
-  JobNumbers(const JobStore::Opened& opened, Reserve reserve)
-      : last_(opened.used), reserved_(opened.reserved), reserve_(std::move(reserve)) {}
+  JobNumbers(const JobStore::Opened& opened, Options options)
+      : options_(std::move(options)), last_(opened.used), reserved_(opened.reserved) {}
 
   // The last ones that were used.
   uint64_t epoch() const { return last_.epoch; }
   uint64_t incarnation() const { return last_.incarnation; }
-  // Whether `count` more of each may be used.
-  bool Has(uint64_t count) const {
-    return !reserve_ ||
-           (last_.epoch + count <= reserved_.epoch && last_.incarnation + count <= reserved_.incarnation);
-  }
-  // The same. If not, something waits for them from now on: call Ask().
-  bool Need(uint64_t count) {
-    const bool has = Has(count);
-    needed_ |= !has;
-    return has;
-  }
-  bool needed() const { return needed_; }
-  // Whether it is time to ask for numbers in advance, so that `count` more may be used.
-  bool Due(uint64_t count, absl::Time now) const { return now >= next_ask_ && !Has(count); }
-  // Due() is false until then.
-  void AskLater(absl::Time time) { next_ask_ = time; }
-  // Call these only for numbers that Has() has confirmed.
-  uint64_t NextEpoch() { return ++last_.epoch; }
-  uint64_t NextIncarnation() { return ++last_.incarnation; }
-
-  // Sets `count` more numbers aside, and a block beyond them. No effect while a call is under way.
-  void Ask(uint64_t count, Answer done) {
-    if (asking_ || !reserve_) return;
-    asking_ = true;
-    const JobStore::Numbers wanted = {std::max(reserved_.epoch, last_.epoch + count + kBlock),
-                                      std::max(reserved_.incarnation, last_.incarnation + count + kBlock)};
-    reserve_(wanted, [this, wanted, done = std::move(done)](const absl::Status& status) {
-      asking_ = false;
-      if (status.ok()) reserved_ = wanted;
-      done(status, std::exchange(needed_, false));
-    });
-  }
-  bool asking() const { return asking_; }
+  // The last ones that are set aside.
   const JobStore::Numbers& reserved() const { return reserved_; }
 
- private:
-  static constexpr uint64_t kBlock = 1000;
+  // Whether `count` more of each may be used. If not, asks the store for them, and something waits for them.
+  bool Need(uint64_t count);
+  bool needed() const { return needed_; }
+  // Call these only for numbers that Need() has confirmed.
+  uint64_t NextEpoch() { return ++last_.epoch; }
+  uint64_t NextIncarnation() { return ++last_.incarnation; }
+  // Asks for numbers well ahead, so that a disk that is full or slow for a while stops nothing; and again
+  // when there was no room. Call it from time to time.
+  void Tick();
 
+ private:
+  // The store has no room for numbers that something waits for: since when, when it is asked again, and for
+  // how many.
+  struct Trouble {
+    absl::Time since, next;
+    uint64_t count;
+  };
+  bool Has(uint64_t count) const;
+  // Asks for `count` more numbers, and a block beyond them. No effect while an answer is awaited.
+  void Ask(uint64_t count);
+  void OnAnswer(const absl::Status& status, uint64_t count, bool needed);
+  void AskAgain(uint64_t count, const std::string& why);
+
+  const Options options_;
   JobStore::Numbers last_, reserved_;
-  Reserve reserve_;
   bool asking_ = false, needed_ = false;
-  absl::Time next_ask_ = absl::InfinitePast();
+  absl::Time next_ask_ahead_ = absl::InfinitePast();
+  std::optional<Trouble> trouble_;
 };
 
 }  // namespace weir

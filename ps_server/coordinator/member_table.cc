@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/protocol/job_identity.h"
 #include "common/protocol/limit_reached.h"
 #include "common/protocol/limits.h"
 #include "common/protocol/protocol_version.h"
@@ -14,8 +16,13 @@ namespace {
 // The most Joins of one task that wait at once (restarted processes and repeats), and the most readers.
 constexpr int kMaxWaitingOfTask = 64;
 constexpr size_t kMaxReaders = 256;
+// The most departures that are shown, and the most instances whose Joins are refused.
+constexpr size_t kMaxDeparted = 100, kMaxRefused = 4096;
 
-void Fill(const v1::JoinRequest& request, uint64_t incarnation, absl::Time now, absl::Time lease_end,
+// A waiting heartbeat or NextRange call is answered after this time even if nothing happened.
+constexpr absl::Duration kLongestPark = absl::Milliseconds(500);
+
+void Fill(const v1::JoinRequest& request, uint64_t incarnation, absl::Time now, absl::Duration lease,
           MemberTable::Process* process) {
   process->task = request.task();
   process->instance = request.instance();
@@ -23,7 +30,7 @@ void Fill(const v1::JoinRequest& request, uint64_t incarnation, absl::Time now, 
   process->evaluates = request.evaluates();
   process->incarnation = incarnation;
   process->last_heard = now;
-  process->lease_end = lease_end;
+  process->lease_end = now + lease;
 }
 
 template <typename Map>
@@ -34,27 +41,48 @@ auto* Find(Map& map, const v1::Caller& caller) {
 
 }  // namespace
 
-MemberTable::Worker& MemberTable::Admit(WaitingJoin join, uint64_t incarnation, absl::Time now,
-                                        absl::Time lease_end) {
+MemberTable::Worker& MemberTable::Admit(WaitingJoin join, uint64_t incarnation) {
   Worker& worker = workers_[join.request.rank()];
-  Fill(join.request, incarnation, now, lease_end, &worker);
+  Fill(join.request, incarnation, options_.clock->Now(), options_.lease, &worker);
   worker.join = std::move(join);
   return worker;
 }
 
 std::pair<uint32_t, MemberTable::Reader*> MemberTable::AdmitReader(const v1::JoinRequest& request,
-                                                                   uint64_t incarnation, absl::Time now,
-                                                                   absl::Time lease_end) {
+                                                                   uint64_t incarnation) {
   const uint32_t id = kFirstReader + readers_so_far_++;
   Reader& reader = readers_[id];
-  Fill(request, incarnation, now, lease_end, &reader);
+  Fill(request, incarnation, options_.clock->Now(), options_.lease, &reader);
   return {id, &reader};
+}
+
+std::vector<MemberTable::WaitingJoin> MemberTable::TakeWaiting(v1::Role role) {
+  std::vector<WaitingJoin> taken;
+  for (WaitingJoin& join : std::exchange(waiting_, {})) {
+    (join.request.role() == role ? taken : waiting_).push_back(std::move(join));
+  }
+  return taken;
+}
+
+void MemberTable::AnswerAll(const absl::Status& joins, const absl::Status& others) {
+  for (WaitingJoin& join : std::exchange(waiting_, {})) join.done(joins);
+  for (auto& [rank, worker] : workers_) {
+    if (worker.join.has_value()) std::exchange(worker.join, std::nullopt)->done(joins);
+    if (worker.next_range) std::exchange(worker.next_range, nullptr)(others);
+  }
 }
 
 MemberTable::Worker* MemberTable::FindWorker(const v1::Caller& caller) { return Find(workers_, caller); }
 MemberTable::Reader* MemberTable::FindReader(const v1::Caller& caller) { return Find(readers_, caller); }
 
+absl::Status MemberTable::CheckJob(uint64_t job) const {
+  if (MayBeSame(job, options_.job.id())) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("this ps:0 is of ", Describe(options_.job), "; the caller is of ",
+                                         DescribeJob(job), ", which is over, or has its ps:0 elsewhere"));
+}
+
 absl::Status MemberTable::CheckCaller(const v1::Caller& caller) const {
+  WEIR_RETURN_IF_ERROR(CheckJob(caller.job()));
   const Process* process = nullptr;
   if (const auto worker = workers_.find(caller.worker()); worker != workers_.end()) {
     process = &worker->second;
@@ -90,6 +118,12 @@ absl::Status MemberTable::CheckRoom(const v1::JoinRequest& request) const {
   return absl::OkStatus();
 }
 
+bool MemberTable::AllKnow(uint64_t revision) const {
+  return std::all_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
+    return entry.second.join.has_value() || entry.second.known_revision >= revision;
+  });
+}
+
 bool MemberTable::Admitting() const {
   return std::any_of(workers_.begin(), workers_.end(),
                      [](const auto& entry) { return !entry.second.admitted(); });
@@ -114,6 +148,10 @@ std::set<uint32_t> MemberTable::Ranks() const {
   }
   for (const auto& [rank, worker] : workers_) ranks.insert(rank);
   return ranks;
+}
+
+std::string MemberTable::NameOf(uint32_t rank) const {
+  return rank < options_.names.size() ? options_.names[rank] : absl::StrCat("the worker of rank ", rank);
 }
 
 std::string MemberTable::TaskOf(uint64_t incarnation) const {
@@ -144,6 +182,148 @@ std::set<uint64_t> MemberTable::Connected() const {
   }
   for (const auto& [id, reader] : readers_) incarnations.insert(reader.incarnation);
   return incarnations;
+}
+
+// ---- heartbeats and leases
+
+void MemberTable::Changed() {
+  ++revision_;
+  for (auto& [rank, worker] : workers_) Answer(worker.heartbeat, false);
+  for (auto& [id, reader] : readers_) Answer(reader.heartbeat, false);
+}
+
+void MemberTable::Answer(ParkedHeartbeat& heartbeat, bool fenced, const std::string& why) {
+  if (!heartbeat.done) return;
+  v1::HeartbeatReply reply;
+  reply.set_revision(revision_);
+  reply.set_fenced(fenced);
+  reply.set_failure(why);
+  options_.describe(heartbeat, /*news=*/heartbeat.known_revision != revision_, &reply);
+  std::exchange(heartbeat.done, nullptr)(std::move(reply));
+}
+
+bool MemberTable::Renew(const v1::HeartbeatRequest& request) {
+  const absl::Time now = options_.clock->Now();
+  if (Worker* const worker = FindWorker(request.caller()); worker != nullptr) {
+    worker->last_heard = now;
+    worker->heard = true;
+    // This heartbeat may have been on its way when the process was killed. The next one, which follows our
+    // answer, was not.
+    const bool at_once = worker->disconnected && !worker->answered_since;
+    worker->answered_since = worker->disconnected = at_once;
+    const absl::Duration again = std::min(options_.lease, std::max(options_.grace, kComesBack));
+    worker->lease_end = now + (at_once ? again : options_.lease);
+    worker->known_revision = std::max(worker->known_revision, request.known_revision());
+    if (request.report().has_compute_seconds()) {
+      worker->compute_share.OnReport(now, request.report().compute_seconds());
+    }
+    return at_once;
+  }
+  if (Reader* const reader = FindReader(request.caller()); reader != nullptr) {
+    reader->last_heard = now;
+    reader->lease_end = now + options_.lease;
+  }
+  return false;
+}
+
+void MemberTable::Park(const v1::HeartbeatRequest& request, bool at_once, Done<v1::HeartbeatReply> done) {
+  const v1::Caller& caller = request.caller();
+  ParkedHeartbeat heartbeat{std::move(done), caller.incarnation(),
+                            request.only_news() ? request.known_revision() : 0, ParkUntil()};
+  Process* process = FindWorker(caller);
+  if (process == nullptr) process = FindReader(caller);
+  if (process == nullptr) return Answer(heartbeat, !options_.over(), WhyOut(caller.incarnation()));
+  Answer(process->heartbeat, false);
+  if (request.known_revision() != revision_ || options_.over() || at_once) return Answer(heartbeat, false);
+  process->heartbeat = std::move(heartbeat);
+}
+
+void MemberTable::Disconnect(Worker& worker) {
+  worker.lease_end = std::min(worker.lease_end, options_.clock->Now() + options_.grace);
+  worker.disconnected = true;
+  worker.answered_since = false;
+  Answer(worker.heartbeat, false);
+}
+
+void MemberTable::Disconnect(Reader& reader) {
+  reader.lease_end = std::min(reader.lease_end, options_.clock->Now() + options_.grace);
+  Answer(reader.heartbeat, false);
+}
+
+absl::Time MemberTable::ParkUntil() const {
+  return options_.clock->Now() + std::min(options_.lease / 3, kLongestPark);
+}
+
+void MemberTable::Tick(bool installed, bool stood_still) {
+  const absl::Time now = options_.clock->Now();
+  const auto extend = [&](Process& process) {
+    process.lease_end = std::max(process.lease_end, now + options_.lease);
+  };
+  for (auto& [rank, worker] : workers_) {
+    // A worker that is being admitted cannot send heartbeats.
+    if (stood_still || (worker.join.has_value() && !installed)) extend(worker);
+    if (worker.heartbeat.until <= now) Answer(worker.heartbeat, false);
+    if (worker.next_range && worker.next_range_until <= now) {
+      std::exchange(worker.next_range, nullptr)(v1::NextRangeReply());
+    }
+  }
+  for (auto& [id, reader] : readers_) {
+    if (stood_still) extend(reader);
+    if (reader.heartbeat.until <= now) Answer(reader.heartbeat, false);
+  }
+}
+
+void MemberTable::RefuseSecond() {
+  for (WaitingJoin& join : std::exchange(waiting_, {})) {
+    const auto holder = join.worker() ? workers_.find(join.request.rank()) : workers_.end();
+    // Two processes of one task may wait for the same start, and one of them may be dead. So an admission
+    // does not show that the process is alive.
+    if (holder == workers_.end() ||
+        holder->second.last_heard - std::max(join.since, holder->second.live_since) <= 2 * options_.lease) {
+      waiting_.push_back(std::move(join));
+      continue;
+    }
+    const absl::Duration ago = options_.clock->Now() - holder->second.last_heard;
+    join.done(absl::AlreadyExistsError(absl::StrCat(
+        "another live process is ", holder->second.task, "; is the same task index used twice? It was heard ",
+        absl::FormatDuration(absl::Trunc(ago, absl::Milliseconds(100))),
+        " ago: end one of the two, or give this one another index")));
+  }
+}
+
+// ---- memberships that have ended
+
+MemberTable::Worker MemberTable::Remove(uint32_t rank, bool left) {
+  const auto it = workers_.find(rank);
+  Worker worker = std::move(it->second);
+  workers_.erase(it);
+  v1::TaskStatus& status = departed_.emplace_back();
+  status.set_task(worker.task);
+  status.set_phase(left ? v1::TASK_LEFT : v1::TASK_LOST);
+  status.set_incarnation(worker.incarnation);
+  if (departed_.size() > kMaxDeparted) departed_.pop_front();
+  return worker;
+}
+
+bool MemberTable::Left(uint64_t incarnation) const {
+  return std::any_of(departed_.begin(), departed_.end(), [&](const v1::TaskStatus& task) {
+    return task.incarnation() == incarnation && task.phase() == v1::TASK_LEFT;
+  });
+}
+
+void MemberTable::ForgetLeft() {
+  departed_.erase(std::remove_if(departed_.begin(), departed_.end(),
+                                 [](const v1::TaskStatus& task) { return task.phase() == v1::TASK_LEFT; }),
+                  departed_.end());
+}
+
+void MemberTable::Refuse(uint64_t instance) {
+  refused_.push_back(instance);
+  if (refused_.size() > kMaxRefused) refused_.pop_front();
+}
+
+bool MemberTable::Refuses(uint64_t instance) const {
+  return std::find(refused_.begin(), refused_.end(), instance) != refused_.end();
 }
 
 v1::Membership MemberTable::ForShards(uint64_t epoch) const {

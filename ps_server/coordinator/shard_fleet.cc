@@ -183,6 +183,45 @@ void ShardFleet::OnInstalled(uint32_t index, const v1::Installed& installed) {
   shard.batches = installed.batches();
 }
 
+void ShardFleet::Lose(uint32_t index, const std::string& why, bool started) {
+  Shard& shard = servers_[index];
+  const std::string what = absl::StrCat(name(index), " was lost: ", why);
+  const bool was_there = shard.attached.has_value();
+  Drop(index);
+  if (!was_there && shard.lost_since.has_value()) return;
+  shard.lost_why = why;
+  shard.away_since = options_.clock->Now();
+  // Before the start nothing is lost yet, and another deadline applies.
+  if (!started) return;
+  if (!shard.lost_since.has_value()) shard.lost_since = shard.away_since;
+  LogWarning(what);
+}
+
+void ShardFleet::DropStandby(uint32_t index, absl::string_view why) {
+  // Its link is tried again at each tick.
+  if (servers_[index].connected) {
+    LogWarning(name(index), ", which stands by, was lost: ", why, "; the job does not need it");
+  }
+  Drop(index);
+}
+
+std::string ShardFleet::GivenUp(uint32_t index, absl::Time time, const v1::ClusterConfig& cluster) const {
+  const Shard& shard = servers_[index];
+  if (!shard.lost_since.has_value() || shard.attached.has_value()) return "";
+  std::string limit;
+  if (time - shard.away_since > absl::Seconds(cluster.server_wait_seconds())) {
+    limit = absl::StrCat("it did not come back within cluster.server_wait_seconds = ",
+                         cluster.server_wait_seconds());
+  } else if (shard.away_since > *shard.lost_since &&
+             time - *shard.lost_since > absl::Seconds(cluster.start_seconds())) {
+    limit = absl::StrCat("it came back and was lost again for longer than cluster.start_seconds = ",
+                         cluster.start_seconds());
+  } else {
+    return "";
+  }
+  return absl::StrCat(name(index), " was lost: ", shard.lost_why, "; ", limit);
+}
+
 void ShardFleet::GoBack() {
   for (Shard& shard : servers_) {
     shard.installed = false;

@@ -14,11 +14,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/protocol/interval_set.h"
 #include "common/system/clock.h"
 #include "proto/coordinator.pb.h"
+#include "proto/job_config.pb.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/coordinator/shard_link.h"
 
@@ -179,6 +181,13 @@ class ShardFleet {
   void Install(uint32_t shard, v1::ControlMessage message);
   // The shard has done so.
   void OnInstalled(uint32_t shard, const v1::Installed& installed);
+  // The shard is lost, for this reason: drops its link. `started`: the job has begun, so that something is
+  // lost.
+  void Lose(uint32_t shard, const std::string& why, bool started);
+  // Drops the link to a server that stands by.
+  void DropStandby(uint32_t server, absl::string_view why);
+  // Why a lost shard that is not attached is given up: it stays away for too long. Empty: it is not.
+  std::string GivenUp(uint32_t shard, absl::Time time, const v1::ClusterConfig& cluster) const;
   // The shard cannot load the checkpoint that it was told to install.
   void OnRefused(uint32_t shard) { servers_[shard].installing = false; }
   // Some shard was told to install, and has not answered yet.

@@ -1,30 +1,52 @@
-#include "ps_server/coordinator/epoch_evaluations.h"
-
 #include <cmath>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "catch2/catch.hpp"
+#include "ps_server/coordinator/job_evaluations.h"
+#include "tests/ps_server/coordinator/checkpoints_fixture.h"
 
 namespace weir {
 namespace {
 
 // 20 examples an epoch, batches of 8, steps of 2 batches: epochs end with the batches 3, 5, 8, 10, ... and so
 // with the steps 2, 3, 4, 5, ...
-EpochEvaluations::Options Of(bool sync, uint64_t total = 1000) {
-  EpochEvaluations::Options options;
-  options.sync = sync;
-  options.train_examples = 20;
-  options.batch_size = 8;
-  options.batches_a_unit = sync ? 2 : 1;
-  options.total = total;
-  options.total_examples = total * options.batch_size * options.batches_a_unit;
-  options.limit = absl::Seconds(300);
-  return options;
+struct Fixture : CheckpointsFixture {
+  // `total`: steps (sync) or batches.
+  explicit Fixture(bool sync, uint64_t total = 1000, std::optional<uint64_t> examples = std::nullopt,
+                   bool waits = false, uint32_t every_epochs = 1)
+      : config(Config(sync, waits, every_epochs)), of({&config, &checkpoints, [] { return false; }, [] {}}) {
+    JobSize size;
+    size.train_examples = 20;
+    size.parts = 2;
+    size.steps = total;
+    size.batches = sync ? 2 * total : total;
+    size.examples = examples.value_or(8 * size.batches);
+    of.SetLength(size);
+  }
+  static v1::JobConfig Config(bool sync, bool waits, uint32_t every_epochs) {
+    v1::JobConfig config;
+    config.mutable_consistency()->set_mode(sync ? v1::ConsistencyConfig::MODE_SYNC
+                                                : v1::ConsistencyConfig::MODE_ASYNC);
+    config.mutable_data()->set_batch_size(8);
+    config.mutable_cluster()->set_wait_seconds(300);
+    config.mutable_evaluation()->set_every_epochs(every_epochs);
+    if (waits) config.mutable_evaluation()->set_patience(1000);
+    return config;
+  }
+
+  v1::JobConfig config;
+  JobEvaluations of;
+};
+
+bool Ask(JobEvaluations& of, std::vector<uint64_t> members) {
+  return of.AskOneOf([&] { return members; }, /*workers=*/true, absl::UnixEpoch());
 }
 
-v1::Evaluation Report(const EpochEvaluations& of, uint64_t who, uint64_t version, double loss = 0.5) {
+v1::Evaluation Report(const JobEvaluations& of, uint64_t who, uint64_t version, double loss = 0.5) {
   v1::Evaluation report;
   report.set_order(of.OrderFor(who).value().id());
   report.set_version(version);
@@ -35,7 +57,7 @@ v1::Evaluation Report(const EpochEvaluations& of, uint64_t who, uint64_t version
 }
 
 // "1@2=0.5 2@-": epoch, step, loss.
-std::string Text(const EpochEvaluations& of) {
+std::string Text(const JobEvaluations& of) {
   return absl::StrJoin(of.entries(), " ", [](std::string* out, const v1::EpochEvaluation& e) {
     absl::StrAppend(out, e.epoch(), "@", e.has_step() ? absl::StrCat(e.step()) : "-",
                     e.has_test_loss() ? absl::StrCat("=", e.test_loss()) : "");
@@ -43,7 +65,8 @@ std::string Text(const EpochEvaluations& of) {
 }
 
 TEST_CASE("sync: the step that ends an epoch is evaluated; no other is made until it is read") {
-  EpochEvaluations of(Of(true));
+  Fixture f(true);
+  JobEvaluations& of = f.of;
   of.GoTo(0);
   of.SetKnown();
   of.Advance(1);
@@ -51,7 +74,7 @@ TEST_CASE("sync: the step that ends an epoch is evaluated; no other is made unti
   of.Advance(2);
   REQUIRE(of.due());
   CHECK_FALSE(of.Holds());
-  of.Ask(7, absl::UnixEpoch());
+  REQUIRE(Ask(of, {7}));
   CHECK(of.Holds());
   CHECK(of.OrderFor(7)->epoch() == 1);
   CHECK_FALSE(of.OrderFor(8).has_value());
@@ -65,28 +88,31 @@ TEST_CASE("sync: the step that ends an epoch is evaluated; no other is made unti
   CHECK_FALSE(of.due());
   CHECK(of.Holds());
   const v1::Evaluation report = Report(of, 7, 2);
-  CHECK_FALSE(of.OnReport(8, report, 2).has_value());
-  CHECK(of.OnReport(7, report, 2)->test_accuracy() == 0.75);
-  CHECK_FALSE(of.OnReport(7, report, 2).has_value());  // a repeat
+  of.OnReport(8, report, 2);
+  CHECK(of.entries().empty());
+  of.OnReport(7, report, 2);
+  REQUIRE(of.entries().size() == 1);
+  CHECK(of.entries()[0].test_accuracy() == 0.75);
+  of.OnReport(7, report, 2);  // a repeat
   CHECK(of.due());
   CHECK(Text(of) == "1@2=0.5");
 }
 
 TEST_CASE("sync: another one is asked while no further step was made; else there is no result") {
-  EpochEvaluations of(Of(true));
+  Fixture f(true);
+  JobEvaluations& of = f.of;
   of.GoTo(0);
   of.SetKnown();
   of.Advance(2);
-  of.Ask(7, absl::UnixEpoch());
+  REQUIRE(Ask(of, {7}));
   of.OnGone(8);
   CHECK_FALSE(of.due());
   SECTION("gone before it had read") {
     of.OnGone(7);
     REQUIRE(of.due());
-    CHECK(of.MayAsk(8));
-    of.Ask(8, absl::UnixEpoch());
+    REQUIRE(Ask(of, {8}));
     of.OnRead(8, {2});
-    REQUIRE(of.OnReport(8, Report(of, 8, 2), 2).has_value());
+    of.OnReport(8, Report(of, 8, 2), 2);
     CHECK(Text(of) == "1@2=0.5");
   }
   SECTION("gone when a further step was made") {
@@ -99,23 +125,23 @@ TEST_CASE("sync: another one is asked while no further step was made; else there
   SECTION("it could not") {
     v1::Evaluation failed = Report(of, 7, 0);
     failed.set_examples(0);
-    CHECK_FALSE(of.OnReport(7, failed, 0).has_value());
+    of.OnReport(7, failed, 0);
     REQUIRE(of.due());
-    CHECK_FALSE(of.MayAsk(7));
-    of.GiveUp();
+    CHECK_FALSE(Ask(of, {7}));
     CHECK_FALSE(of.due());
-    CHECK(of.MayAsk(7));  // for the next epoch
     CHECK(Text(of) == "1@-");
+    of.Advance(3);
+    CHECK(Ask(of, {7}));
   }
   SECTION("a report of other weights is none") {
-    CHECK_FALSE(of.OnReport(7, Report(of, 7, 3), 3).has_value());
+    of.OnReport(7, Report(of, 7, 3), 3);
     CHECK(of.due());
     CHECK(Text(of).empty());
   }
   SECTION("nobody comes any more") {
     of.OnGone(7);
     of.Advance(3);
-    of.Ask(8, absl::UnixEpoch());
+    REQUIRE(Ask(of, {8}));
     CHECK(of.OrderFor(8)->epoch() == 2);
     CHECK(Text(of) == "1@-");
   }
@@ -128,27 +154,28 @@ TEST_CASE("sync: another one is asked while no further step was made; else there
 }
 
 TEST_CASE("bounded, async: nobody waits, and epochs that end meanwhile share the next evaluation") {
-  EpochEvaluations of(Of(false));
+  Fixture f(false);
+  JobEvaluations& of = f.of;
   of.GoTo(0);
   of.SetKnown();
   of.Advance(4);
   REQUIRE(of.due());
-  of.Ask(7, absl::UnixEpoch());
+  REQUIRE(Ask(of, {7}));
   CHECK_FALSE(of.Holds());
   of.Advance(10);
   CHECK_FALSE(of.due());
-  REQUIRE(of.OnReport(7, Report(of, 7, 9), 3).has_value());
+  of.OnReport(7, Report(of, 7, 9), 3);
   REQUIRE(of.due());
-  of.Ask(7, absl::UnixEpoch());
+  REQUIRE(Ask(of, {7}));
   CHECK(of.OrderFor(7)->epoch() == 4);
-  SECTION("done") { REQUIRE(of.OnReport(7, Report(of, 7, 11, 0.25), 5).has_value()); }
+  SECTION("done") { of.OnReport(7, Report(of, 7, 11, 0.25), 5); }
   SECTION("done by another one, for those that have ended by then, too") {
     of.Advance(13);
     of.OnGone(7);
     REQUIRE(of.due());
-    of.Ask(8, absl::UnixEpoch());
+    REQUIRE(Ask(of, {8}));
     CHECK(of.OrderFor(8)->epoch() == 5);
-    REQUIRE(of.OnReport(8, Report(of, 8, 13, 0.25), 5).has_value());
+    of.OnReport(8, Report(of, 8, 13, 0.25), 5);
     CHECK(Text(of) == "1@3=0.5 2@5=0.25 3@5=0.25 4@5=0.25 5@5=0.25");
     return;
   }
@@ -157,23 +184,25 @@ TEST_CASE("bounded, async: nobody waits, and epochs that end meanwhile share the
 
 TEST_CASE("The final evaluation is that of the epoch which ends with the job") {
   const bool sync = GENERATE(true, false);
-  EpochEvaluations of(Of(sync, sync ? 3 : 5));  // two epochs
+  Fixture f(sync, sync ? 3 : 5);  // two epochs
+  JobEvaluations& of = f.of;
   of.GoTo(0);
   of.SetKnown();
   of.Advance(sync ? 2 : 3);
-  of.Ask(7, absl::UnixEpoch());
+  REQUIRE(Ask(of, {7}));
   of.Advance(sync ? 3 : 5);
   CHECK_FALSE(of.due());
   v1::Evaluation final;
+  final.set_final(true);
   final.set_examples(10);
   final.set_test_loss(0.125);
   final.set_test_accuracy(-1);
-  of.Final(final, 3);
+  CHECK(of.OnUnasked(final, 3));
   // The evaluation that was under way may still arrive.
   CHECK(Text(of) == "2@3=0.125");
   CHECK_FALSE(of.entries()[0].has_test_accuracy());
   SECTION("and does") {
-    REQUIRE(of.OnReport(7, Report(of, 7, sync ? 2 : 4), 2).has_value());
+    of.OnReport(7, Report(of, 7, sync ? 2 : 4), 2);
     CHECK(Text(of) == "1@2=0.5 2@3=0.125");
   }
   SECTION("or does not") {
@@ -184,61 +213,63 @@ TEST_CASE("The final evaluation is that of the epoch which ends with the job") {
 }
 
 TEST_CASE("An epoch that the job does not complete has no entry") {
-  EpochEvaluations::Options options = Of(true, 4);
-  options.total_examples = GENERATE(50, 60);  // two and a half epochs, or three, are as many steps
-  EpochEvaluations of(options);
+  const uint64_t examples = GENERATE(50, 60);  // two and a half epochs, or three, are as many steps
+  Fixture f(true, 4, examples);
+  JobEvaluations& of = f.of;
   of.GoTo(0);
   of.SetKnown();
   for (const uint64_t step : {2, 3}) {
     of.Advance(step);
-    of.Ask(7, absl::UnixEpoch());
+    REQUIRE(Ask(of, {7}));
     of.OnRead(7, {step});
-    REQUIRE(of.OnReport(7, Report(of, 7, step), step).has_value());
+    of.OnReport(7, Report(of, 7, step), step);
   }
   of.Advance(4);
   CHECK_FALSE(of.due());
   v1::Evaluation final;
+  final.set_final(true);
   final.set_examples(10);
   final.set_test_loss(0.125);
-  of.Final(final, 4);
-  CHECK(Text(of) == (options.total_examples == 50 ? "1@2=0.5 2@3=0.5" : "1@2=0.5 2@3=0.5 3@4=0.125"));
+  CHECK(of.OnUnasked(final, 4));
+  CHECK(Text(of) == (examples == 50 ? "1@2=0.5 2@3=0.5" : "1@2=0.5 2@3=0.5 3@4=0.125"));
 }
 
 TEST_CASE("An epoch whose last examples are left out ends with the job") {
-  EpochEvaluations::Options options = Of(true, 6);
-  options.total_examples = 100;  // 5 epochs: the seventh step would have 4 examples
-  options.waits = GENERATE(true, false);
-  EpochEvaluations of(options);
+  const bool waits = GENERATE(true, false);
+  Fixture f(true, 6, 100, waits);  // 5 epochs: the seventh step would have 4 examples
+  JobEvaluations& of = f.of;
   of.GoTo(0);
   of.SetKnown();
   for (const uint64_t step : {2, 3, 4, 5}) {
     of.Advance(step);
-    of.Ask(7, absl::UnixEpoch());
+    REQUIRE(Ask(of, {7}));
     of.OnRead(7, {step});
-    REQUIRE(of.OnReport(7, Report(of, 7, step), step).has_value());
+    of.OnReport(7, Report(of, 7, step), step);
   }
   const std::string before = "1@2=0.5 2@3=0.5 3@4=0.5 4@5=0.5";
   CHECK(Text(of) == before);
-  if (options.waits) CHECK(of.work_end() == 6);
+  of.SetWorkEnd(5);
+  if (waits) CHECK(of.work_end() == 6);
   of.Advance(6);
-  CHECK(of.due() == options.waits);
-  if (options.waits) {
-    of.Ask(7, absl::UnixEpoch());
+  CHECK(of.due() == waits);
+  if (waits) {
+    REQUIRE(Ask(of, {7}));
     of.OnRead(7, {6});
-    REQUIRE(of.OnReport(7, Report(of, 7, 6), 6).has_value());
-    CHECK(of.AtNewestEnd());
+    of.OnReport(7, Report(of, 7, 6), 6);
   } else {
     v1::Evaluation final;
+    final.set_final(true);
     final.set_examples(10);
     final.set_test_loss(0.5);
-    of.Final(final, 6);
+    CHECK(of.OnUnasked(final, 6));
   }
   CHECK(Text(of) == before + " 5@6=0.5");
 }
 
 TEST_CASE("Where nobody evaluates there are no entries, and nothing waits") {
   const bool sync = GENERATE(true, false);
-  EpochEvaluations of(Of(sync));
+  Fixture f(sync);
+  JobEvaluations& of = f.of;
   of.GoTo(0);
   for (uint64_t progress = 1; progress <= (sync ? 6 : 11); ++progress) {
     of.Advance(progress);
@@ -249,23 +280,24 @@ TEST_CASE("Where nobody evaluates there are no entries, and nothing waits") {
   CHECK_FALSE(of.due());
   of.Advance(sync ? 7 : 13);
   REQUIRE(of.due());
-  of.Ask(7, absl::UnixEpoch());
+  REQUIRE(Ask(of, {7}));
   CHECK(of.OrderFor(7)->epoch() == 5);
   CHECK(of.entries().empty());
 }
 
 TEST_CASE("A job that goes back evaluates again what comes again") {
-  EpochEvaluations of(Of(true));
+  Fixture f(true);
+  JobEvaluations& of = f.of;
   of.GoTo(0);
   of.SetKnown();
   for (const uint64_t step : {2, 3, 4}) {
     of.Advance(step);
-    of.Ask(7, absl::UnixEpoch());
+    REQUIRE(Ask(of, {7}));
     of.OnRead(7, {step});
-    REQUIRE(of.OnReport(7, Report(of, 7, step), step).has_value());
+    of.OnReport(7, Report(of, 7, step), step);
   }
   of.Advance(5);
-  of.Ask(7, absl::UnixEpoch());
+  REQUIRE(Ask(of, {7}));
   of.GoTo(3);
   CHECK(Text(of) == "1@2=0.5 2@3=0.5");
   CHECK_FALSE(of.OrderFor(7).has_value());
@@ -275,16 +307,18 @@ TEST_CASE("A job that goes back evaluates again what comes again") {
 }
 
 TEST_CASE("What a checkpoint has of earlier epochs stays, and what it lacks has no result") {
-  EpochEvaluations before(Of(true));
+  Fixture earlier(true);
+  JobEvaluations& before = earlier.of;
   before.GoTo(0);
   before.SetKnown();
   before.Advance(2);
-  before.Ask(7, absl::UnixEpoch());
+  REQUIRE(Ask(before, {7}));
   before.OnRead(7, {2});
-  REQUIRE(before.OnReport(7, Report(before, 7, 2), 2).has_value());
-  google::protobuf::RepeatedPtrField<v1::EpochEvaluation> saved(before.entries().begin(),
-                                                                before.entries().end());
-  EpochEvaluations of(Of(true));
+  before.OnReport(7, Report(before, 7, 2), 2);
+  v1::CoordinatorState saved;
+  before.Save(2, &saved);
+  Fixture f(true);
+  JobEvaluations& of = f.of;
   of.Restore(saved);
   SECTION("between two ends") {
     of.GoTo(6);  // after epoch 4
@@ -294,54 +328,55 @@ TEST_CASE("What a checkpoint has of earlier epochs stays, and what it lacks has 
   SECTION("at an end, whose weights are there again") {
     of.GoTo(3);
     REQUIRE(of.due());
-    of.Ask(9, absl::UnixEpoch());
+    REQUIRE(Ask(of, {9}));
     CHECK(of.OrderFor(9)->epoch() == 2);
   }
   SECTION("with another every_epochs") {
-    EpochEvaluations::Options options = Of(true);
-    options.every_epochs = 3;
-    EpochEvaluations third(options);
+    Fixture other(true, 1000, std::nullopt, /*waits=*/false, /*every_epochs=*/3);
+    JobEvaluations& third = other.of;
     third.Restore(saved);
     third.GoTo(2);
     third.Advance(3);
     CHECK_FALSE(third.due());
     third.Advance(4);
     REQUIRE(third.due());
-    third.Ask(9, absl::UnixEpoch());
+    REQUIRE(Ask(third, {9}));
     CHECK(third.OrderFor(9)->epoch() == 3);
   }
 }
 
 TEST_CASE("The newest entries are kept, and a loss that is not finite is none") {
-  EpochEvaluations of(Of(true, 1'000'000));
+  Fixture f(true, 1'000'000);
+  JobEvaluations& of = f.of;
   of.GoTo(0);
   of.SetKnown();
-  const uint64_t last = EpochEvaluations::kMostEntries + 5;
+  const uint64_t last = JobEvaluations::kMostEntries + 5;
   uint64_t made = 0;
   for (uint64_t step = 2; made < last; ++step) {
     of.Advance(step);
     while (of.due()) {
-      of.Ask(7, absl::UnixEpoch());
+      REQUIRE(Ask(of, {7}));
       of.OnRead(7, {step});
-      REQUIRE(of.OnReport(7, Report(of, 7, step, INFINITY), step).has_value());
+      of.OnReport(7, Report(of, 7, step, INFINITY), step);
       made = of.entries().back().epoch();
     }
   }
-  CHECK(of.entries().size() == EpochEvaluations::kMostEntries);
+  CHECK(of.entries().size() == JobEvaluations::kMostEntries);
   CHECK(of.entries().back().epoch() >= last);
   CHECK_FALSE(of.entries().back().has_test_loss());
   CHECK(of.entries().back().test_accuracy() == 0.75);
 }
 
 TEST_CASE("every_epochs 0 evaluates none") {
-  EpochEvaluations::Options options = Of(true);
-  options.every_epochs = 0;
-  EpochEvaluations of(options);
+  Fixture f(true, 1000, std::nullopt, /*waits=*/false, /*every_epochs=*/0);
+  JobEvaluations& of = f.of;
   of.GoTo(0);
   of.SetKnown();
   of.Advance(10);
   CHECK_FALSE(of.due());
-  of.Final(v1::Evaluation(), 10);
+  v1::Evaluation final;
+  final.set_final(true);
+  CHECK(of.OnUnasked(final, 10));
   CHECK(of.entries().empty());
 }
 

@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 #include <vector>
 
+#include "tests/ps_server/coordinator/checkpoints_fixture.h"
+
 namespace weir {
 namespace {
 
@@ -22,7 +24,7 @@ v1::JobConfig Config() {
 
 v1::Evaluation Result(const JobEvaluations& of, uint64_t member, uint64_t step, double loss) {
   v1::Evaluation result;
-  result.set_order(of.epochs().OrderFor(member).value().id());
+  result.set_order(of.OrderFor(member).value().id());
   result.set_version(step);
   result.set_examples(100);
   result.set_test_loss(loss);
@@ -34,68 +36,79 @@ auto Members(std::vector<uint64_t> incarnations) {
 }
 
 // Member 7 evaluates the epoch that ends with this step.
-v1::EpochEvaluation Evaluate(JobEvaluations& of, uint64_t step, double loss) {
-  of.epochs().Advance(step);
+void Evaluate(JobEvaluations& of, uint64_t step, double loss) {
+  of.Advance(step);
   REQUIRE(of.AskOneOf(Members({7}), true, absl::UnixEpoch()));
-  return of.OnReport(7, Result(of, 7, step, loss), step).value();
+  of.OnReport(7, Result(of, 7, step, loss), step);
 }
+
+struct Fixture : CheckpointsFixture {
+  explicit Fixture(const v1::JobConfig& config)
+      : of({&config, &checkpoints, [this] { return over; }, [this] { ++best_saved; }}) {}
+
+  bool over = false;
+  int best_saved = 0;
+  JobEvaluations of;
+};
 
 TEST_CASE("Before the job's length is known nothing is evaluated, held or awaited") {
   const v1::JobConfig config = Config();
-  JobEvaluations of(config);
-  of.epochs().Advance(2);
+  Fixture f(config);
+  JobEvaluations& of = f.of;
+  of.Advance(2);
   CHECK_FALSE(of.AskOneOf(Members({7}), true, absl::UnixEpoch()));
-  CHECK_FALSE(of.epochs().open());
-  CHECK_FALSE(of.epochs().Holds());
-  CHECK(of.epochs().entries().empty());
+  CHECK_FALSE(of.open());
+  CHECK_FALSE(of.Holds());
+  CHECK(of.entries().empty());
   CHECK_FALSE(of.SetWorkEnd(0));
   of.SetLength(SizeOf(config, 1, 20));
-  of.epochs().GoTo(0);
-  of.epochs().Advance(2);
-  CHECK(of.epochs().open());
+  of.GoTo(0);
+  of.Advance(2);
+  CHECK(of.open());
   of.SetLength(JobSize());
-  CHECK_FALSE(of.epochs().open());
+  CHECK_FALSE(of.open());
 }
 
 TEST_CASE("The first evaluator that has not failed is asked; when all have, the epoch has no result") {
   const v1::JobConfig config = Config();
-  JobEvaluations of(config);
+  Fixture f(config);
+  JobEvaluations& of = f.of;
   of.SetLength(SizeOf(config, 1, 20));
-  of.epochs().GoTo(0);
-  of.epochs().Advance(2);
+  of.GoTo(0);
+  of.Advance(2);
   // Nobody can evaluate yet, but may come.
   CHECK_FALSE(of.AskOneOf(Members({}), true, absl::UnixEpoch()));
-  CHECK(of.epochs().open());
+  CHECK(of.open());
   REQUIRE(of.AskOneOf(Members({7, 8}), true, absl::UnixEpoch()));
-  CHECK(of.epochs().OrderFor(7)->epoch() == 1);
-  CHECK(of.epochs().holder()->incarnation == 7);
+  CHECK(of.OrderFor(7)->epoch() == 1);
   v1::Evaluation failed = Result(of, 7, 2, 1);
   failed.set_examples(0);
-  CHECK_FALSE(of.OnReport(7, failed, 2).has_value());
+  of.OnReport(7, failed, 2);
+  CHECK(of.entries().empty());
   REQUIRE(of.AskOneOf(Members({7, 8}), true, absl::UnixEpoch()));
-  CHECK(of.epochs().OrderFor(8)->epoch() == 1);
-  of.epochs().OnGone(8);
+  CHECK(of.OrderFor(8)->epoch() == 1);
+  of.OnGone(8);
   CHECK_FALSE(of.AskOneOf(Members({7}), true, absl::UnixEpoch()));
-  CHECK_FALSE(of.epochs().open());
-  REQUIRE(of.epochs().entries().size() == 1);
-  CHECK_FALSE(of.epochs().entries()[0].has_step());
+  CHECK_FALSE(of.open());
+  REQUIRE(of.entries().size() == 1);
+  CHECK_FALSE(of.entries()[0].has_step());
 }
 
 TEST_CASE("The best epoch is the one whose weights a checkpoint holds") {
   v1::JobConfig config = Config();
   config.mutable_evaluation()->set_keep_best(true);
-  JobEvaluations of(config);
+  Fixture f(config);
+  JobEvaluations& of = f.of;
   of.SetLength(SizeOf(config, 1, 20));
-  of.epochs().GoTo(0);
+  of.GoTo(0);
   CHECK(of.waits());
   CHECK(of.SetWorkEnd(0));
   CHECK(of.work_end() == 2);
 
-  const v1::EpochEvaluation first = Evaluate(of, 2, 0.5);
+  f.step = 2;
+  Evaluate(of, 2, 0.5);
   CHECK(of.newest().test_loss() == 0.5);
-  REQUIRE(of.IsBest(first));
-  of.OnSavingBest(first);
-  CHECK_FALSE(of.epochs().open());
+  CHECK_FALSE(of.open());
   CHECK(of.busy());
   // No work is done until the weights are saved.
   CHECK_FALSE(of.SetWorkEnd(2));
@@ -105,36 +118,54 @@ TEST_CASE("The best epoch is the one whose weights a checkpoint holds") {
   CHECK(saving.best().evaluation().epoch() == 1);
   CHECK(saving.best().checkpoint() == 2);
   SECTION("saved") {
-    CHECK(of.OnBestSaved(2).epoch() == 1);
+    f.Write();
+    CHECK(f.best_saved == 1);
+    CHECK_FALSE(of.busy());
     CHECK(of.best()->checkpoint() == 2);
     CHECK(of.SetWorkEnd(2));
     CHECK(of.work_end() == 4);
-    CHECK_FALSE(of.IsBest(Evaluate(of, 4, 0.6)));
-    CHECK(of.IsBest(Evaluate(of, 6, 0.4)));
-    // A later coordinator goes on with the same.
+    Evaluate(of, 4, 0.6);
+    CHECK_FALSE(of.busy());
+    f.step = 6;
+    Evaluate(of, 6, 0.4);
+    CHECK(of.busy());
+    f.Write();
+    CHECK(of.best()->checkpoint() == 6);
+    // A later coordinator continues with the same.
     v1::CoordinatorState state;
-    of.Save(6, &state);
-    JobEvaluations later(config);
-    later.SetLength(SizeOf(config, 1, 20));
-    later.Restore(state);
-    later.epochs().GoTo(6);
-    CHECK(later.best()->checkpoint() == 2);
-    CHECK(later.epochs().entries().size() == 3);
+    of.Save(7, &state);
+    Fixture later(config);
+    later.of.SetLength(SizeOf(config, 1, 20));
+    later.of.Restore(state);
+    later.of.GoTo(6);
+    CHECK(later.of.best()->checkpoint() == 6);
+    CHECK(later.of.entries().size() == 3);
   }
   SECTION("not saved") {
-    CHECK(of.OnBestSaved(std::nullopt).epoch() == 1);
+    f.written.set_error("no space");
+    f.Write();
+    CHECK(f.best_saved == 1);
     CHECK_FALSE(of.best().has_value());
     CHECK_FALSE(of.busy());
-    CHECK(of.IsBest(Evaluate(of, 4, 0.6)));
+    f.step = 4;
+    Evaluate(of, 4, 0.6);
+    CHECK(of.busy());
+  }
+  SECTION("the job is over meanwhile") {
+    f.over = true;
+    f.Write();
+    CHECK(f.best_saved == 0);
+    CHECK_FALSE(of.best().has_value());
   }
 }
 
 TEST_CASE("The job stops early at the end of the epoch that brings patience to its end, not later") {
   v1::JobConfig config = Config();
   config.mutable_evaluation()->set_patience(1);
-  JobEvaluations of(config);
+  Fixture f(config);
+  JobEvaluations& of = f.of;
   of.SetLength(SizeOf(config, 1, 20));
-  of.epochs().GoTo(0);
+  of.GoTo(0);
   Evaluate(of, 2, 0.5);
   CHECK(of.WhyItStopsHere().empty());
   Evaluate(of, 4, 0.5);
@@ -145,7 +176,7 @@ TEST_CASE("The job stops early at the end of the epoch that brings patience to i
   CHECK(of.GoBack(/*at_end=*/false));
   CHECK(of.stopped_early().empty());
   CHECK_FALSE(of.GoBack(/*at_end=*/false));
-  of.epochs().Advance(5);
+  of.Advance(5);
   CHECK(of.WhyItStopsHere().empty());
   // For a coordinator that finds the job ended, where it is does not matter.
   of.StoppedBefore();
@@ -154,9 +185,10 @@ TEST_CASE("The job stops early at the end of the epoch that brings patience to i
 
 TEST_CASE("The hash of the final weights comes without an evaluation, and is no final one") {
   const v1::JobConfig config = Config();
-  JobEvaluations of(config);
+  Fixture f(config);
+  JobEvaluations& of = f.of;
   of.SetLength(SizeOf(config, 1, 20));
-  of.epochs().GoTo(0);
+  of.GoTo(0);
   v1::Evaluation evaluation, hash;
   evaluation.set_examples(100);
   evaluation.set_test_loss(0.5);
@@ -176,9 +208,10 @@ TEST_CASE("The hash of the final weights comes without an evaluation, and is no 
 
 TEST_CASE("The final evaluation stays the newest, and is valid as long as the job is at its end") {
   const v1::JobConfig config = Config();
-  JobEvaluations of(config);
+  Fixture f(config);
+  JobEvaluations& of = f.of;
   of.SetLength(SizeOf(config, 1, 20));
-  of.epochs().GoTo(0);
+  of.GoTo(0);
   v1::Evaluation evaluation;
   evaluation.set_examples(100);
   CHECK_FALSE(of.OnUnasked(evaluation, kSteps));

@@ -1,87 +1,138 @@
 #include "ps_server/coordinator/job_numbers.h"
 
 #include <catch2/catch.hpp>
+#include <utility>
 #include <vector>
+
+#include "common/protocol/job_failure.h"
 
 namespace weir {
 namespace {
 
-TEST_CASE("Without a store every number is free") {
+using Catch::Contains;
+
+// Numbers of a store that answers when the test says so.
+struct Fixture {
+  explicit Fixture(JobStore::Opened opened = {}) : numbers(opened, Options()) {}
+  JobNumbers::Options Options() {
+    JobNumbers::Options options;
+    options.clock = &clock;
+    options.wait_seconds = 30;
+    options.reserve = [this](const JobStore::Numbers& up_to, JobNumbers::Done done) {
+      ++asks;
+      asked = up_to;
+      answer = std::move(done);
+    };
+    options.over = [this] { return over; };
+    options.reserved = [this](bool needed) { reserved.push_back(needed); };
+    options.fail = [this](const absl::Status& failure) { failures.push_back(failure); };
+    options.replaced = [this](const std::string& why) { replaced = why; };
+    return options;
+  }
+
+  ManualClock clock;
+  int asks = 0;
+  JobStore::Numbers asked;
+  JobNumbers::Done answer;
+  bool over = false;
+  std::vector<bool> reserved;
+  std::vector<absl::Status> failures;
+  std::string replaced;
   JobNumbers numbers;
-  CHECK(numbers.Has(uint64_t{1} << 40));
+};
+
+JobStore::Opened TwoLeft() {
+  JobStore::Opened opened;
+  opened.used = {10, 20};
+  opened.reserved = {12, 22};
+  return opened;
+}
+
+const absl::Status kNoRoom = absl::ResourceExhaustedError("the disk is full");
+
+TEST_CASE("Without a store every number is free") {
+  JobNumbers numbers({}, {});
+  CHECK(numbers.Need(uint64_t{1} << 40));
   CHECK(numbers.NextEpoch() == 1);
   CHECK(numbers.NextIncarnation() == 1);
   CHECK(numbers.epoch() == 1);
 }
 
 TEST_CASE("Numbers are used only once they are set aside") {
-  struct Asked {
-    JobStore::Numbers up_to;
-    JobNumbers::Done done;
-  };
-  std::vector<Asked> asked;
-  JobStore::Opened opened;
-  opened.used = {10, 20};
-  opened.reserved = {12, 22};
-  JobNumbers numbers(opened, [&](const JobStore::Numbers& up_to, JobNumbers::Done done) {
-    asked.push_back({up_to, std::move(done)});
-  });
-  CHECK(numbers.Has(2));
-  CHECK_FALSE(numbers.Has(3));
-  CHECK(numbers.NextEpoch() == 11);
-  CHECK_FALSE(numbers.Has(2));
-
-  std::vector<absl::Status> answers;
-  numbers.Ask(5, [&](const absl::Status& status, bool) { answers.push_back(status); });
-  REQUIRE(asked.size() == 1);
-  CHECK(numbers.asking());
-  CHECK_FALSE(numbers.Has(2));
+  Fixture f(TwoLeft());
+  CHECK(f.numbers.Need(2));
+  CHECK(f.asks == 0);
+  CHECK(f.numbers.NextEpoch() == 11);
+  CHECK_FALSE(f.numbers.Need(2));
+  CHECK(f.numbers.needed());
   // A second call does nothing while the first is under way.
-  numbers.Ask(5, [&](const absl::Status& status, bool) { answers.push_back(status); });
-  REQUIRE(asked.size() == 1);
+  CHECK_FALSE(f.numbers.Need(5));
+  REQUIRE(f.asks == 1);
   SECTION("they are") {
-    asked[0].done(absl::OkStatus());
-    CHECK(numbers.Has(1000));
-    CHECK(numbers.reserved().epoch == asked[0].up_to.epoch);
-    CHECK(numbers.reserved().incarnation == asked[0].up_to.incarnation);
+    f.answer(absl::OkStatus());
+    CHECK(f.numbers.Need(1000));
+    CHECK_FALSE(f.numbers.needed());
+    CHECK(f.numbers.reserved().epoch == f.asked.epoch);
+    CHECK(f.numbers.reserved().incarnation == f.asked.incarnation);
+    CHECK(f.reserved == std::vector<bool>{true});
   }
-  SECTION("they are not") {
-    asked[0].done(absl::AbortedError("another ps:0"));
-    CHECK_FALSE(numbers.Has(2));
-    CHECK(answers == std::vector<absl::Status>{absl::AbortedError("another ps:0")});
-    numbers.Ask(5, [](const absl::Status&, bool) {});
-    CHECK(asked.size() == 2);
+  SECTION("another coordinator has the job") {
+    f.answer(absl::AbortedError("another ps:0"));
+    CHECK(f.replaced == "another ps:0");
+    CHECK_FALSE(f.numbers.Need(2));
+    CHECK(f.asks == 2);
   }
-  CHECK(answers.size() == 1);
+  SECTION("the job is over") {
+    f.over = true;
+    f.answer(absl::OkStatus());
+    CHECK(f.reserved.empty());
+  }
 }
 
-TEST_CASE("An answer says whether something has waited for it") {
-  std::vector<JobNumbers::Done> asked;
-  JobNumbers numbers({}, [&](const JobStore::Numbers&, JobNumbers::Done done) { asked.push_back(done); });
-  std::vector<bool> needed;
-  const auto answer = [&](const absl::Status&, bool was_needed) { needed.push_back(was_needed); };
-  numbers.Ask(1, answer);
-  asked[0](absl::UnavailableError("the disk is full"));
-  CHECK_FALSE(numbers.Need(1));
-  CHECK(numbers.needed());
-  numbers.Ask(1, answer);
-  asked[1](absl::OkStatus());
-  CHECK_FALSE(numbers.needed());
-  CHECK(numbers.Need(1));
-  CHECK_FALSE(numbers.needed());
-  CHECK(needed == std::vector<bool>{false, true});
+TEST_CASE("While there is no room, numbers that are needed are asked for again, until their time is over") {
+  Fixture f(TwoLeft());
+  CHECK_FALSE(f.numbers.Need(3));
+  f.answer(kNoRoom);
+  CHECK(f.numbers.needed());
+  f.clock.Advance(absl::Seconds(1));
+  f.numbers.Tick();
+  REQUIRE(f.asks == 2);
+  SECTION("there is room") {
+    f.answer(absl::OkStatus());
+    CHECK(f.reserved == std::vector<bool>{true});
+    CHECK_FALSE(f.numbers.needed());
+  }
+  SECTION("there is none") {
+    f.clock.Advance(absl::Seconds(29));
+    f.answer(kNoRoom);
+    REQUIRE(f.failures.size() == 1);
+    CHECK(KindOf(f.failures[0]) == v1::FAILURE_RESOURCE);
+    CHECK_THAT(std::string(f.failures[0].message()), Contains("save_wait_seconds = 30"));
+  }
+  SECTION("the failure is one that does not pass") {
+    f.answer(absl::PermissionDeniedError("not allowed"));
+    REQUIRE(f.failures.size() == 1);
+    CHECK(KindOf(f.failures[0]) == v1::FAILURE_LOST_PEER);
+  }
 }
 
 TEST_CASE("Numbers are asked for in advance when few are left, but not at once after a failure") {
-  JobNumbers numbers({},
-                     [](const JobStore::Numbers&, const JobNumbers::Done& done) { done(absl::OkStatus()); });
-  const absl::Time start = absl::FromUnixSeconds(1000);
-  CHECK(numbers.Due(300, start));
-  numbers.AskLater(start + absl::Seconds(10));
-  CHECK_FALSE(numbers.Due(300, start + absl::Seconds(9)));
-  CHECK(numbers.Due(300, start + absl::Seconds(10)));
-  numbers.Ask(300, [](const absl::Status&, bool) {});
-  CHECK_FALSE(numbers.Due(300, start + absl::Seconds(10)));
+  Fixture f;
+  f.numbers.Tick();
+  REQUIRE(f.asks == 1);
+  f.answer(kNoRoom);
+  CHECK_FALSE(f.numbers.needed());
+  f.clock.Advance(absl::Seconds(9));
+  f.numbers.Tick();
+  CHECK(f.asks == 1);
+  f.clock.Advance(absl::Seconds(1));
+  f.numbers.Tick();
+  REQUIRE(f.asks == 2);
+  f.answer(absl::OkStatus());
+  CHECK(f.reserved == std::vector<bool>{false});
+  f.clock.Advance(absl::Seconds(60));
+  f.numbers.Tick();
+  CHECK(f.asks == 2);
 }
 
 }  // namespace

@@ -11,8 +11,6 @@ namespace {
 using Catch::Contains;
 using Phase = MemberTable::Phase;
 
-const absl::Time kNow = absl::FromUnixSeconds(1000);
-
 v1::JoinRequest Request(v1::Role role, uint32_t rank, uint64_t instance, bool evaluates = false) {
   v1::JoinRequest request;
   request.set_role(role);
@@ -36,15 +34,15 @@ MemberTable::Worker& Admit(MemberTable& table, uint32_t rank, uint64_t incarnati
                            bool evaluates = false) {
   MemberTable::WaitingJoin join;
   join.request = Request(v1::WORKER, rank, 100 + rank, evaluates);
-  MemberTable::Worker& worker = table.Admit(std::move(join), incarnation, kNow, kNow + absl::Seconds(10));
+  MemberTable::Worker& worker = table.Admit(std::move(join), incarnation);
   worker.phase = phase;
   return worker;
 }
 
 TEST_CASE("A caller is in with its incarnation and its instance alone") {
-  MemberTable table;
+  MemberTable table{MemberTable::Options()};
   Admit(table, 0, 7, Phase::kLive);
-  const auto [id, reader] = table.AdmitReader(Request(v1::READER, 0, 55), 8, kNow, kNow + absl::Seconds(10));
+  const auto [id, reader] = table.AdmitReader(Request(v1::READER, 0, 55), 8);
   CHECK(table.CheckCaller(Caller(0, 7, 100)).ok());
   CHECK(table.CheckCaller(Caller(id, 8, 55)).ok());
   CHECK(absl::IsPermissionDenied(table.CheckCaller(Caller(0, 7, 101))));
@@ -60,16 +58,16 @@ TEST_CASE("A caller is in with its incarnation and its instance alone") {
 }
 
 TEST_CASE("Readers have numbers of their own, which are not given twice") {
-  MemberTable table;
-  const uint32_t first = table.AdmitReader(Request(v1::READER, 0, 1), 1, kNow, kNow).first;
+  MemberTable table{MemberTable::Options()};
+  const uint32_t first = table.AdmitReader(Request(v1::READER, 0, 1), 1).first;
   table.readers().erase(first);
-  const uint32_t second = table.AdmitReader(Request(v1::READER, 0, 2), 2, kNow, kNow).first;
+  const uint32_t second = table.AdmitReader(Request(v1::READER, 0, 2), 2).first;
   CHECK(first != second);
   CHECK(first >= 1u << 31);
 }
 
 TEST_CASE("Members hear of workers that are admitted, shards of all") {
-  MemberTable table;
+  MemberTable table{MemberTable::Options()};
   Admit(table, 0, 1, Phase::kLive);
   Admit(table, 1, 2, Phase::kIdle);
   CHECK_FALSE(table.Admitting());
@@ -90,19 +88,19 @@ TEST_CASE("Members hear of workers that are admitted, shards of all") {
 }
 
 TEST_CASE("Readers evaluate first, then workers from the last on; none that is not admitted") {
-  MemberTable table;
+  MemberTable table{MemberTable::Options()};
   Admit(table, 0, 1, Phase::kLive, /*evaluates=*/true);
   Admit(table, 1, 2, Phase::kLive, /*evaluates=*/true);
   Admit(table, 2, 3, Phase::kJoining, /*evaluates=*/true);
-  table.AdmitReader(Request(v1::READER, 0, 1, /*evaluates=*/true), 4, kNow, kNow);
-  table.AdmitReader(Request(v1::READER, 1, 2), 5, kNow, kNow);
+  table.AdmitReader(Request(v1::READER, 0, 1, /*evaluates=*/true), 4);
+  table.AdmitReader(Request(v1::READER, 1, 2), 5);
   CHECK(table.Evaluators() == std::vector<uint64_t>{4, 2, 1});
   table.workers().at(1).disconnected = true;
   CHECK(table.Connected() == std::set<uint64_t>{1, 4, 5});
 }
 
 TEST_CASE("A rank is there while a process of it is in, or waits") {
-  MemberTable table;
+  MemberTable table{MemberTable::Options()};
   Admit(table, 0, 1, Phase::kLive);
   MemberTable::WaitingJoin join;
   join.request = Request(v1::READER, 3, 7);
@@ -117,7 +115,7 @@ TEST_CASE("A rank is there while a process of it is in, or waits") {
 }
 
 TEST_CASE("A task has 64 processes that wait, the job 256 readers, waiting or not") {
-  MemberTable table;
+  MemberTable table{MemberTable::Options()};
   MemberTable::WaitingJoin join;
   join.request = Request(v1::WORKER, 2, 8);
   for (int i = 0; i < 64; ++i) {
@@ -127,11 +125,144 @@ TEST_CASE("A task has 64 processes that wait, the job 256 readers, waiting or no
   CHECK_THAT(std::string(table.CheckRoom(join.request).message()), Contains("worker:2"));
   CHECK(table.CheckRoom(Request(v1::WORKER, 3, 9)).ok());
   const v1::JoinRequest reader = Request(v1::READER, 0, 1);
-  for (uint64_t i = 0; i < 255; ++i) table.AdmitReader(reader, i, kNow, kNow);
+  for (uint64_t i = 0; i < 255; ++i) table.AdmitReader(reader, i);
   CHECK(table.CheckRoom(reader).ok());
   join.request = reader;
   table.waiting().push_back(join);
   CHECK(absl::IsUnavailable(table.CheckRoom(reader)));
+}
+
+TEST_CASE("Who left and who was lost is shown, a hundred at most") {
+  MemberTable table{MemberTable::Options()};
+  const auto leave = [&](uint32_t rank, uint64_t incarnation, bool left) {
+    Admit(table, rank, incarnation, Phase::kLive);
+    CHECK(table.Remove(rank, left).incarnation == incarnation);
+    CHECK(table.workers().empty());
+  };
+  leave(0, 1, true);
+  leave(1, 2, false);
+  CHECK(table.Left(1));
+  CHECK_FALSE(table.Left(2));
+  CHECK_FALSE(table.Left(3));
+  REQUIRE(table.departed().size() == 2);
+  CHECK(table.departed()[1].task() == "worker:1");
+  CHECK(table.departed()[1].phase() == v1::TASK_LOST);
+  table.ForgetLeft();
+  REQUIRE(table.departed().size() == 1);
+  CHECK(table.departed()[0].incarnation() == 2);
+  for (uint64_t i = 0; i < 100; ++i) leave(static_cast<uint32_t>(i), 10 + i, true);
+  CHECK(table.departed().size() == 100);
+  CHECK(table.departed().front().incarnation() == 10);
+}
+
+TEST_CASE("Members up to the last fence are out for its reason") {
+  MemberTable table{MemberTable::Options()};
+  CHECK(table.WhyOut(0).empty());
+  table.Fence(5, "the job goes back");
+  CHECK(table.WhyOut(5) == "the job goes back");
+  CHECK(table.WhyOut(6).empty());
+  table.Fence(8, "the job is being saved");
+  CHECK(table.WhyOut(5) == "the job is being saved");
+}
+
+TEST_CASE("An instance is refused until 4,096 others were") {
+  MemberTable table{MemberTable::Options()};
+  CHECK_FALSE(table.Refuses(1));
+  table.Refuse(1);
+  for (uint64_t instance = 2; instance <= 4096; ++instance) table.Refuse(instance);
+  CHECK(table.Refuses(1));
+  table.Refuse(4097);
+  CHECK_FALSE(table.Refuses(1));
+  CHECK(table.Refuses(2));
+}
+
+// A table whose heartbeats keep their answers.
+struct Heartbeats {
+  Heartbeats() : table(Options()) {}
+  MemberTable::Options Options() {
+    MemberTable::Options options;
+    options.clock = &clock;
+    options.describe = [](const MemberTable::ParkedHeartbeat&, bool news, v1::HeartbeatReply* reply) {
+      reply->set_evaluated(news);
+    };
+    options.over = [this] { return over; };
+    return options;
+  }
+  void Beat(const v1::Caller& caller, uint64_t known_revision) {
+    v1::HeartbeatRequest request;
+    *request.mutable_caller() = caller;
+    request.set_known_revision(known_revision);
+    request.set_only_news(true);
+    const bool at_once = table.Renew(request);
+    table.Park(request, at_once,
+               [this](const absl::StatusOr<v1::HeartbeatReply>& reply) { answers.push_back(*reply); });
+  }
+
+  ManualClock clock;
+  bool over = false;
+  MemberTable table;
+  std::vector<v1::HeartbeatReply> answers;
+};
+
+TEST_CASE("A heartbeat that knows the newest revision waits for the next one, or for half a second") {
+  Heartbeats f;
+  Admit(f.table, 0, 7, Phase::kLive);
+  const v1::Caller caller = Caller(0, 7, 100);
+  f.Beat(caller, 0);
+  REQUIRE(f.answers.size() == 1);
+  CHECK(f.answers[0].revision() == 1);
+  CHECK(f.answers[0].evaluated());
+  f.Beat(caller, 1);
+  CHECK(f.answers.size() == 1);
+  SECTION("something changes") {
+    f.table.Changed();
+    REQUIRE(f.answers.size() == 2);
+    CHECK(f.answers[1].revision() == 2);
+    CHECK(f.answers[1].evaluated());
+  }
+  SECTION("nothing does") {
+    f.clock.Advance(absl::Milliseconds(500));
+    f.table.Tick(/*installed=*/true, /*stood_still=*/false);
+    REQUIRE(f.answers.size() == 2);
+    CHECK_FALSE(f.answers[1].evaluated());
+  }
+  SECTION("the member is taken out") {
+    MemberTable::Worker worker = f.table.Remove(0, /*left=*/false);
+    f.table.AnswerFenced(worker, "it was lost");
+    REQUIRE(f.answers.size() == 2);
+    CHECK(f.answers[1].fenced());
+    CHECK(f.answers[1].failure() == "it was lost");
+    f.table.Fence(7, "the job goes back");
+    f.Beat(caller, 1);
+    REQUIRE(f.answers.size() == 3);
+    CHECK(f.answers[2].failure() == "the job goes back");
+  }
+  SECTION("the job is over") {
+    f.over = true;
+    f.Beat(caller, 1);
+    CHECK(f.answers.size() == 3);
+  }
+}
+
+TEST_CASE("A lease ends without heartbeats, and soon once the connection has broken") {
+  Heartbeats f;
+  MemberTable::Worker& worker = Admit(f.table, 0, 7, Phase::kLive);
+  f.clock.Advance(absl::Seconds(9));
+  f.Beat(Caller(0, 7, 100), 0);
+  SECTION("the whole lease") { f.clock.Advance(absl::Seconds(9)); }
+  SECTION("the grace") { f.table.Disconnect(worker); }
+  SECTION("the first heartbeat after the break may have been sent before it") {
+    f.table.Disconnect(worker);
+    f.Beat(Caller(0, 7, 100), 1);
+    CHECK(f.answers.size() == 2);
+  }
+  CHECK(f.table.ExpiredWorkers().empty());
+  f.clock.Advance(absl::Seconds(1));
+  CHECK(f.table.ExpiredWorkers() == std::vector<uint32_t>{0});
+  SECTION("but not while this process stood still") {
+    f.table.Tick(/*installed=*/true, /*stood_still=*/true);
+    CHECK(f.table.ExpiredWorkers().empty());
+  }
 }
 
 }  // namespace
