@@ -38,36 +38,36 @@ Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
       mode_(TraitsOf(options_.config)),
       created_(options_.clock->Now()),
       last_tick_(created_),
-      checkpoints_(CheckpointsOptions(std::move(store))),
-      numbers_(checkpoints_.opened(), NumbersOptions()),
-      shards_(options_.shard_addresses, FleetOptions()),
-      members_(MembersOptions()),
-      ending_(EndingOptions()),
-      declared_({&options_.config, options_.clock, &checkpoints_, &members_, &shards_, options_.workers,
-                 /*knows_servers=*/options_.shard_addresses.size() > 1, options_.memory_bytes,
-                 /*size_changed=*/
-                 [this] {
-                   meter_.SetTrainExamples(size().train_examples);
-                   evaluations_.SetLength(size());
-                 }}),
-      source_({options_.init_from, options_.init_from_before, &checkpoints_,
-               [this](std::function<void()> function) { queue_.Post(std::move(function)); },
-               [this] { return over(); }, [this] { MaybeInstall(); },
+      context_(MakeContext()),
+      checkpoints_(context_, std::move(store), CheckpointsOptions()),
+      numbers_(context_, checkpoints_.opened(), NumbersOptions()),
+      shards_(context_, options_.shard_addresses, FleetOptions()),
+      members_(context_, MembersOptions()),
+      ending_(context_, checkpoints_, EndingOptions()),
+      declared_(context_, {&checkpoints_, &members_, &shards_,
+                           /*knows_servers=*/options_.shard_addresses.size() > 1, options_.memory_bytes,
+                           /*size_changed=*/
+                           [this] {
+                             meter_.SetTrainExamples(size().train_examples);
+                             evaluations_.SetLength(size());
+                           }}),
+      source_(context_, checkpoints_,
+              {options_.init_from, options_.init_from_before, [this] { MaybeInstall(); },
                [this](const absl::Status& failure) { ending_.FailUnlessReplaced(failure); }}),
-      upload_({options_.clock, &checkpoints_, [this] { return over(); },
-               [this](bool uploaded) {
-                 if (!uploaded) return MaybeAdmit();
-                 LogInfo("all shards have the initial values");
-                 // Members are told once all shards know.
-                 BroadcastMembership();
-               }}),
-      progress_(options_.config, options_.workers, declared_, checkpoints_, shards_),
+      upload_(context_, checkpoints_,
+              [this](bool uploaded) {
+                if (!uploaded) return MaybeAdmit();
+                LogInfo("all shards have the initial values");
+                // Members are told once all shards know.
+                BroadcastMembership();
+              }),
+      progress_(context_, declared_, checkpoints_, shards_),
       losses_(options_.config.train().divergence()),
-      evaluations_({&options_.config, &checkpoints_, [this] { return over(); },
-                    [this] {
-                      MaybeEvaluate();
-                      MaybeCommit();
-                    }}),
+      evaluations_(context_, checkpoints_,
+                   [this] {
+                     MaybeEvaluate();
+                     MaybeCommit();
+                   }),
       pins_({lease(), checkpoints_.enabled() ? (checkpoints_.opened().coordinator_incarnation << 32) + 1 : 1,
              [this](const v1::ControlMessage& message) { shards_.Broadcast(message); }}) {
   complaints_.Begin(created_);
@@ -100,6 +100,96 @@ Coordinator::~Coordinator() {
   // Outside of the queue: the destructors wait for events under way, which may post to the queue.
   links.clear();
   store.reset();
+}
+
+// ---- what the parts ask
+
+JobContext Coordinator::MakeContext() {
+  return {options_.config,
+          options_.workers,
+          options_.clock,
+          [this](std::function<void()> function) { queue_.Post(std::move(function)); },
+          [this] { return over(); },
+          [this](const absl::Status& failure) { EndJob(failure); },
+          [this](const std::string& why) { StepAside(why); }};
+}
+
+Checkpoints::Options Coordinator::CheckpointsOptions() {
+  return {[this] { return TakeSnapshot(); },
+          [this](const v1::ControlMessage& message) { shards_.Broadcast(message); },
+          [this] { MaybeInstall(); }};
+}
+
+JobNumbers::Options Coordinator::NumbersOptions() {
+  JobNumbers::Options options;
+  if (checkpoints_.enabled()) {
+    options.reserve = [this](const JobStore::Numbers& up_to, JobNumbers::Done done) {
+      checkpoints_.Reserve(up_to, std::move(done));
+    };
+  }
+  options.reserved = [this](bool needed) {
+    if (std::exchange(pending_.due, false)) BroadcastMembership();
+    if (needed) MaybeAdmit();
+  };
+  return options;
+}
+
+ShardFleet::Options Coordinator::FleetOptions() {
+  ShardFleet::Options fleet;
+  fleet.identity = job_;
+  fleet.incarnation = checkpoints_.opened().coordinator_incarnation;
+  fleet.open_link = options_.open_link;
+  fleet.on_report = [this](uint32_t shard, const v1::ShardReport& report) {
+    HandleShardReport(shard, report);
+  };
+  fleet.on_ended = [this](uint32_t shard, const absl::Status& status) {
+    over() ? HandleServerGone(shard, status) : HandleShardBroken(shard, status);
+  };
+  return fleet;
+}
+
+MemberTable::Options Coordinator::MembersOptions() {
+  MemberTable::Options members;
+  members.identity = job_;
+  members.names = options_.worker_names;
+  members.describe = [this](const ParkedHeartbeat& heartbeat, bool news, v1::HeartbeatReply* reply) {
+    reply->set_state(state_);
+    if (news) {
+      *reply->mutable_membership() = MembershipNow();
+      *reply->mutable_moved() = shards_.Moved();
+    }
+    reply->set_evaluated(evaluations_.final());
+    if (auto order = evaluations_.OrderFor(heartbeat.incarnation)) {
+      *reply->mutable_evaluate() = *order;
+    }
+    reply->set_awaits_evaluation(evaluations_.awaited());
+    if (evaluations_.work_end().has_value()) reply->set_work_end(*evaluations_.work_end());
+    if (!ending_.failure().ok()) SetFailure(ending_.failure(), reply);
+  };
+  return members;
+}
+
+JobEnding::Options Coordinator::EndingOptions() {
+  JobEnding::Options ending;
+  ending.worker_name = [this](uint32_t rank) { return members_.NameOf(rank); };
+  ending.confirm = [this](std::function<void(const absl::Status&)> done) {
+    checkpoints_.Reserve(numbers_.reserved(), std::move(done));
+  };
+  ending.all_installed = [this] { return shards_.AllInstalled(); };
+  ending.saved = [this] {
+    TellNothingLeft();
+    MaybeFinish();
+  };
+  ending.settled = [this] {
+    if (state_ == v1::DONE && !ending_.awaited_servers().empty()) {
+      std::vector<std::string> names;
+      for (const uint32_t index : ending_.awaited_servers()) names.push_back(shards_.name(index));
+      LogWarning("the job is done, but ", absl::StrJoin(names, ", "), " may not know that: no answer within ",
+                 "cluster.server_wait_seconds = ", options_.config.cluster().server_wait_seconds());
+    }
+    options_.on_end(StatusOf(View(), MembershipNow()), ending_.failure());
+  };
+  return ending;
 }
 
 // ---- calls: each posts its turn
@@ -369,7 +459,7 @@ void Coordinator::HandleTick() {
   if (over()) return;
 
   // Pings begin at once: a shard, too, takes silence for loss, and workers may take long to come.
-  shards_.PingIfDue(time);
+  shards_.PingIfDue();
   if (checkpoints_.enabled()) {
     checkpoints_.Tick();
     const bool saves = state_ == v1::RUNNING || upload_.saving();
@@ -404,12 +494,10 @@ void Coordinator::HandleTick() {
 
 JobView Coordinator::View() const {
   return {state_,
-          now(),
-          options_.config,
+          context_,
           job_,
-          options_.workers,
           options_.tls,
-          source_.searching() && !source_.found(),
+          /*searches=*/source_.searching() && !source_.found(),
           checkpoints_,
           numbers_,
           shards_,
@@ -422,64 +510,7 @@ JobView Coordinator::View() const {
           evaluations_};
 }
 
-MemberTable::Options Coordinator::MembersOptions() {
-  MemberTable::Options members;
-  members.clock = options_.clock;
-  members.job = job_;
-  members.names = options_.worker_names;
-  members.lease = lease();
-  members.grace = absl::Seconds(options_.config.cluster().grace_seconds());
-  members.describe = [this](const ParkedHeartbeat& heartbeat, bool news, v1::HeartbeatReply* reply) {
-    reply->set_state(state_);
-    if (news) {
-      *reply->mutable_membership() = MembershipNow();
-      *reply->mutable_moved() = shards_.Moved();
-    }
-    reply->set_evaluated(evaluations_.final());
-    if (auto order = evaluations_.OrderFor(heartbeat.incarnation)) {
-      *reply->mutable_evaluate() = *order;
-    }
-    reply->set_awaits_evaluation(evaluations_.awaited());
-    if (evaluations_.work_end().has_value()) reply->set_work_end(*evaluations_.work_end());
-    if (!ending_.failure().ok()) SetFailure(ending_.failure(), reply);
-  };
-  members.over = [this] { return over(); };
-  return members;
-}
-
 // ---- checkpoints
-
-Checkpoints::Options Coordinator::CheckpointsOptions(std::unique_ptr<JobStore> store) {
-  Checkpoints::Options options;
-  options.config = options_.config.checkpoint();
-  options.store = std::move(store);
-  options.clock = options_.clock;
-  options.post = [this](std::function<void()> function) { queue_.Post(std::move(function)); };
-  options.snapshot = [this] { return TakeSnapshot(); };
-  options.broadcast = [this](const v1::ControlMessage& message) { shards_.Broadcast(message); };
-  options.replaced = [this](const std::string& why) { StepAside(why); };
-  options.changed = [this] { MaybeInstall(); };
-  return options;
-}
-
-JobNumbers::Options Coordinator::NumbersOptions() {
-  JobNumbers::Options options;
-  options.clock = options_.clock;
-  options.wait_seconds = options_.config.checkpoint().save_wait_seconds();
-  if (checkpoints_.enabled()) {
-    options.reserve = [this](const JobStore::Numbers& up_to, JobNumbers::Done done) {
-      checkpoints_.Reserve(up_to, std::move(done));
-    };
-  }
-  options.over = [this] { return over(); };
-  options.reserved = [this](bool needed) {
-    if (std::exchange(pending_.due, false)) BroadcastMembership();
-    if (needed) MaybeAdmit();
-  };
-  options.fail = [this](const absl::Status& failure) { EndJob(failure); };
-  options.replaced = [this](const std::string& why) { StepAside(why); };
-  return options;
-}
 
 absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   if (state_ != v1::RUNNING && state_ != v1::DRAINING && !upload_.saving()) {
@@ -572,36 +603,6 @@ void Coordinator::StopEarly(const std::string& why) {
 }
 
 // ---- the end
-
-JobEnding::Options Coordinator::EndingOptions() {
-  JobEnding::Options ending;
-  ending.clock = options_.clock;
-  ending.workers = options_.workers;
-  ending.worker_name = [this](uint32_t rank) { return members_.NameOf(rank); };
-  ending.lease = lease();
-  ending.save_wait_seconds = options_.config.checkpoint().save_wait_seconds();
-  ending.checkpoints = &checkpoints_;
-  ending.confirm = [this](std::function<void(const absl::Status&)> done) {
-    checkpoints_.Reserve(numbers_.reserved(), std::move(done));
-  };
-  ending.all_installed = [this] { return shards_.AllInstalled(); };
-  ending.saved = [this] {
-    TellNothingLeft();
-    MaybeFinish();
-  };
-  ending.fail = [this](const absl::Status& failure) { EndJob(failure); };
-  ending.replaced = [this](const std::string& why) { StepAside(why); };
-  ending.over = [this] {
-    if (state_ == v1::DONE && !ending_.awaited_servers().empty()) {
-      std::vector<std::string> names;
-      for (const uint32_t index : ending_.awaited_servers()) names.push_back(shards_.name(index));
-      LogWarning("the job is done, but ", absl::StrJoin(names, ", "), " may not know that: no answer within ",
-                 "cluster.server_wait_seconds = ", options_.config.cluster().server_wait_seconds());
-    }
-    options_.on_end(StatusOf(View(), MembershipNow()), ending_.failure());
-  };
-  return ending;
-}
 
 void Coordinator::TrainingStarts() {
   ending_.OnStart();

@@ -16,22 +16,23 @@
 #include "proto/coordinator.pb.h"
 #include "proto/job_config.pb.h"
 #include "proto/shard_control.pb.h"
-#include "ps_server/coordinator/checkpoints.h"
-#include "ps_server/coordinator/divergence_watch.h"
-#include "ps_server/coordinator/initial_upload.h"
-#include "ps_server/coordinator/install_source.h"
-#include "ps_server/coordinator/job_declaration.h"
+#include "ps_server/coordinator/checkpoints/checkpoints.h"
+#include "ps_server/coordinator/checkpoints/job_numbers.h"
+#include "ps_server/coordinator/checkpoints/job_store.h"
+#include "ps_server/coordinator/evaluation/divergence_watch.h"
+#include "ps_server/coordinator/evaluation/job_evaluations.h"
+#include "ps_server/coordinator/job/job_context.h"
 #include "ps_server/coordinator/job_ending.h"
-#include "ps_server/coordinator/job_evaluations.h"
-#include "ps_server/coordinator/job_meter.h"
-#include "ps_server/coordinator/job_numbers.h"
-#include "ps_server/coordinator/job_progress.h"
 #include "ps_server/coordinator/job_status.h"
-#include "ps_server/coordinator/job_store.h"
-#include "ps_server/coordinator/member_table.h"
-#include "ps_server/coordinator/shard_fleet.h"
-#include "ps_server/coordinator/shard_link.h"
-#include "ps_server/coordinator/version_pins.h"
+#include "ps_server/coordinator/members/initial_upload.h"
+#include "ps_server/coordinator/members/job_declaration.h"
+#include "ps_server/coordinator/members/member_table.h"
+#include "ps_server/coordinator/members/version_pins.h"
+#include "ps_server/coordinator/progress/job_meter.h"
+#include "ps_server/coordinator/progress/job_progress.h"
+#include "ps_server/coordinator/shards/install_source.h"
+#include "ps_server/coordinator/shards/shard_fleet.h"
+#include "ps_server/coordinator/shards/shard_link.h"
 
 namespace weir {
 
@@ -144,6 +145,14 @@ class Coordinator {
   using Phase = MemberTable::Phase;
   using Worker = MemberTable::Worker;
 
+  // What the parts ask of the coordinator.
+  JobContext MakeContext();
+  Checkpoints::Options CheckpointsOptions();
+  JobNumbers::Options NumbersOptions();
+  ShardFleet::Options FleetOptions();
+  MemberTable::Options MembersOptions();
+  JobEnding::Options EndingOptions();
+
   // All functions below run in the queue.
   void HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call);
   void HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::HeartbeatReply> done);
@@ -153,7 +162,6 @@ class Coordinator {
   void HandleShardReport(uint32_t shard, const v1::ShardReport& report);
 
   // Shards: how they are attached, installed, lost and recovered.
-  ShardFleet::Options FleetOptions();
   void HandleShardBroken(uint32_t shard, const absl::Status& status);
   void HandleInstalled(uint32_t shard, const v1::Installed& installed);
   void LoseShard(uint32_t shard, const std::string& why);
@@ -173,7 +181,6 @@ class Coordinator {
   // Training starts or goes on.
   void TrainingStarts();
   // Membership.
-  MemberTable::Options MembersOptions();
   void MaybeAdmit();
   void BroadcastMembership();
   // Sends the membership to the shards and to the members.
@@ -210,11 +217,8 @@ class Coordinator {
   void TellIdle();
   void MaybeCommit();
   // Checkpoints and numbers.
-  JobNumbers::Options NumbersOptions();
-  Checkpoints::Options CheckpointsOptions(std::unique_ptr<JobStore> store);
   absl::StatusOr<Checkpoints::Snapshot> TakeSnapshot() const;
   // The end.
-  JobEnding::Options EndingOptions();
   void StartDraining();
   // The answer to a Join when there is nothing left to do. The caller counts as told from then on.
   absl::Status NothingLeftFor(const v1::JoinRequest& request);
@@ -236,7 +240,7 @@ class Coordinator {
   void AnswerParked(const absl::Status& joins, const absl::Status& others);
 
   JobView View() const;
-  absl::Duration lease() const { return absl::Seconds(options_.config.cluster().lease_seconds()); }
+  absl::Duration lease() const { return context_.lease(); }
   absl::Time now() const { return options_.clock->Now(); }
   const JobSize& size() const { return declared_.size(); }
   bool over() const { return state_ == v1::DONE || state_ == v1::FAILED; }
@@ -251,6 +255,7 @@ class Coordinator {
   // Since when there is work, but no worker.
   std::optional<absl::Time> deserted_;
 
+  const JobContext context_;
   Checkpoints checkpoints_;
   JobNumbers numbers_;
   ShardFleet shards_;

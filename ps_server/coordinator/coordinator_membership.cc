@@ -184,9 +184,8 @@ void Coordinator::OnAllAcked() {
     if (!member.join.has_value()) continue;
     if (!member.disconnected) {
       // Until its first heartbeat the worker has no call here whose end would show that its process is gone.
-      member.lease_end =
-          now() + std::min(lease(), absl::Seconds(options_.config.cluster().grace_seconds()) +
-                                        kFirstHeartbeat + kFirstHeartbeatOfMany * options_.workers);
+      member.lease_end = now() + std::min(lease(), context_.grace() + kFirstHeartbeat +
+                                                       kFirstHeartbeatOfMany * options_.workers);
     }
     member.live_since = now();
     LogInfo(member.task, " joined as rank ", rank, ", incarnation ", member.incarnation, ", at clock ",

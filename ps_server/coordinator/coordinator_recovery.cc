@@ -9,32 +9,6 @@
 #include "ps_server/coordinator/coordinator.h"
 
 namespace weir {
-namespace {
-
-constexpr absl::Duration kPingInterval = absl::Milliseconds(500);
-
-}  // namespace
-
-// ---- attached
-
-ShardFleet::Options Coordinator::FleetOptions() {
-  ShardFleet::Options fleet;
-  fleet.clock = options_.clock;
-  fleet.job = job_;
-  fleet.incarnation = checkpoints_.opened().coordinator_incarnation;
-  // The longest interval; a short lease needs a shorter one.
-  fleet.ping_interval = std::min(kPingInterval, lease() / 3);
-  fleet.open_link = options_.open_link;
-  fleet.post = [this](std::function<void()> function) { queue_.Post(std::move(function)); };
-  fleet.on_report = [this](uint32_t shard, const v1::ShardReport& report) {
-    HandleShardReport(shard, report);
-  };
-  fleet.on_ended = [this](uint32_t shard, const absl::Status& status) {
-    over() ? HandleServerGone(shard, status) : HandleShardBroken(shard, status);
-  };
-  fleet.over = [this] { return over(); };
-  return fleet;
-}
 
 // ---- installing
 
@@ -243,7 +217,7 @@ void Coordinator::RollBack(const std::string& why) {
 
 void Coordinator::TickShards(absl::Time time) {
   const auto& cluster = options_.config.cluster();
-  shards_.Tick(time);
+  shards_.Tick();
   // Members may have heard meanwhile where a shard is, or have left. This counts as the job ends, too: its
   // end cannot be saved without the shard.
   const bool moved = std::any_of(shards_.begin(), shards_.end(), [](const ShardFleet::Shard& shard) {
@@ -273,7 +247,7 @@ void Coordinator::TickShards(absl::Time time) {
       LoseShard(index, why);
     }
     // The server may have come back to another ps:0.
-    if (const std::string why = shards_.GivenUp(index, time, cluster); !why.empty()) {
+    if (const std::string why = shards_.GivenUp(index); !why.empty()) {
       ending_.FailUnlessReplaced(LostPeer(why));
     }
   }

@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "common/protocol/job_failure.h"
 #include "common/telemetry/logging.h"
-#include "ps_server/coordinator/member_table.h"
+#include "ps_server/coordinator/members/member_table.h"
 
 namespace weir {
 namespace {
@@ -22,23 +22,18 @@ constexpr absl::Duration kTryAgain = absl::Seconds(1);
 // ---- why
 
 void JobEnding::FailUnlessReplaced(const absl::Status& failure) {
-  if (!options_.checkpoints->enabled()) return options_.fail(failure);
+  if (!checkpoints_.enabled()) return job_.fail(failure);
   if (suspected_.has_value()) return;
   suspected_ = failure;
   suspected_until_ = now() + kConfirmed;
   // A coordinator that fails is started again, and would take the job back.
   options_.confirm([this](const absl::Status& ours) {
-    if (over_) return;
-    absl::IsAborted(ours) ? options_.replaced(std::string(ours.message())) : options_.fail(*suspected_);
+    if (job_.over()) return;
+    absl::IsAborted(ours) ? job_.replaced(std::string(ours.message())) : job_.fail(*suspected_);
   });
 }
 
 void JobEnding::EndAgain() { ends_again_ = saved_ = true; }
-
-void JobEnding::End(const absl::Status& failure) {
-  over_ = true;
-  failure_ = failure;
-}
 
 absl::Status JobEnding::ForJoin() const {
   // Not Unavailable: the caller would try again, find no coordinator, and hide the reason.
@@ -54,13 +49,13 @@ absl::Status JobEnding::ForCall() const {
 void JobEnding::Save(uint64_t examples) {
   saving_ = examples;
   trouble_.clear();
-  options_.checkpoints->enabled() ? Try() : OnSaved();
+  checkpoints_.enabled() ? Try() : OnSaved();
 }
 
 void JobEnding::Try() {
   next_try_ = now() + kTryAgain;
-  options_.checkpoints->Request(/*of_now=*/true, [this](const absl::StatusOr<v1::CheckpointReply>& reply) {
-    if (over_ || saved_ || !saving_.has_value()) return;
+  checkpoints_.Request(/*of_now=*/true, [this](const absl::StatusOr<v1::CheckpointReply>& reply) {
+    if (job_.over() || saved_ || !saving_.has_value()) return;
     if (reply.ok()) return OnSaved();
     if (!options_.all_installed()) return trouble_.clear();
     CannotSave(std::string(reply.status().message()));
@@ -68,13 +63,12 @@ void JobEnding::Try() {
 }
 
 void JobEnding::TickSave() {
-  if (over_ || saved_ || !saving_.has_value()) return;
-  const Checkpoints& checkpoints = *options_.checkpoints;
-  if (!checkpoints.busy()) return now() >= next_try_ ? Try() : void();
-  if (const std::string hangs = checkpoints.StoreHangs(); !hangs.empty()) return CannotSave(hangs);
+  if (job_.over() || saved_ || !saving_.has_value()) return;
+  if (!checkpoints_.busy()) return now() >= next_try_ ? Try() : void();
+  if (const std::string hangs = checkpoints_.StoreHangs(); !hangs.empty()) return CannotSave(hangs);
   // Shards still write what came to nothing: the trouble persists.
-  if (!trouble_.empty() && !checkpoints.unsettled()) return CannotSave(std::string(trouble_));
-  if (const std::string what = checkpoints.WaitingFor(); !what.empty() && complaints_.Due(now())) {
+  if (!trouble_.empty() && !checkpoints_.unsettled()) return CannotSave(std::string(trouble_));
+  if (const std::string what = checkpoints_.WaitingFor(); !what.empty() && complaints_.Due(now())) {
     LogInfo("all ", *saving_, " examples are done; waiting for ", what);
   }
 }
@@ -83,15 +77,15 @@ void JobEnding::CannotSave(const std::string& why) {
   const bool first = trouble_.empty();
   if (first) trouble_since_ = now();
   trouble_ = why;
-  const double limit = options_.save_wait_seconds;
+  const double limit = job_.config.checkpoint().save_wait_seconds();
   const absl::Duration left = trouble_since_ + absl::Seconds(limit) - now();
   const std::string done = absl::StrCat("all ", *saving_, " examples are done, but ");
   if (left <= absl::ZeroDuration()) {
-    return options_.fail(StorageFailure(
-        absl::StrCat(done, "they could not be saved within checkpoint.save_wait_seconds = ", limit, ": ", why,
-                     options_.checkpoints->any() ? absl::StrCat("; once there is room, the job goes on from ",
-                                                                options_.checkpoints->newest_folder())
-                                                 : "")));
+    return job_.fail(StorageFailure(absl::StrCat(
+        done, "they could not be saved within checkpoint.save_wait_seconds = ", limit, ": ", why,
+        checkpoints_.any()
+            ? absl::StrCat("; once there is room, the job goes on from ", checkpoints_.newest_folder())
+            : "")));
   }
   if (first) {
     complaints_.Begin(now());
@@ -149,7 +143,7 @@ void JobEnding::OnMore(const absl::Status& why) {
 
 std::vector<std::string> JobEnding::MayCome() const {
   std::vector<std::string> names;
-  for (uint32_t rank = 0; rank < options_.workers; ++rank) {
+  for (uint32_t rank = 0; rank < job_.workers; ++rank) {
     const auto lost = lost_.find(rank);
     if (lost != lost_.end() && now() < ComesUntil(lost->second)) {
       names.push_back(absl::StrCat(lost->second.task, " (lost before)"));
@@ -166,7 +160,7 @@ std::vector<std::string> JobEnding::MayCome() const {
 
 absl::Time JobEnding::ComesUntil(const Lost& lost) const {
   return lost.disconnected ? lost.since + MemberTable::kComesBack
-                           : std::max(lost.since, saved_at_) + options_.lease;
+                           : std::max(lost.since, saved_at_) + job_.lease();
 }
 
 bool JobEnding::AwaitsWorkers() {
@@ -212,7 +206,7 @@ void JobEnding::WaitNoLonger() {
 }
 
 void JobEnding::Tick() {
-  if (!over_ && suspected_.has_value() && now() >= suspected_until_) options_.fail(*suspected_);
+  if (!job_.over() && suspected_.has_value() && now() >= suspected_until_) job_.fail(*suspected_);
   Settle();
 }
 
@@ -222,7 +216,7 @@ bool JobEnding::AllKnow() const {
 }
 
 void JobEnding::Settle() {
-  if (awaits_ && AllKnow() && !std::exchange(said_over_, true)) options_.over();
+  if (awaits_ && AllKnow() && !std::exchange(said_over_, true)) options_.settled();
 }
 
 }  // namespace weir

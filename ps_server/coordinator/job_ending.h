@@ -11,10 +11,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/system/clock.h"
 #include "common/telemetry/log_limit.h"
 #include "proto/coordinator.pb.h"
-#include "ps_server/coordinator/checkpoints.h"
+#include "ps_server/coordinator/checkpoints/checkpoints.h"
+#include "ps_server/coordinator/job/job_context.h"
 
 namespace weir {
 
@@ -30,28 +30,19 @@ class JobEnding {
   static constexpr absl::Duration kTellFailure = absl::Seconds(2);
 
   struct Options {
-    const Clock* clock = &Clock::Real();
-    // Ranks are 0 to workers - 1.
-    uint32_t workers = 1;
     std::function<std::string(uint32_t rank)> worker_name;
-    absl::Duration lease;
-    // checkpoint.save_wait_seconds
-    double save_wait_seconds = 0;
-    // Outlives the object.
-    Checkpoints* checkpoints = nullptr;
     // Asks the store whether the job is still this coordinator's; `done` gets Aborted if it is not.
     std::function<void(std::function<void(const absl::Status&)> done)> confirm;
     // Whether all shards are installed. While one is away, other code waits for it, and no save is tried.
     std::function<bool()> all_installed;
     // The end is saved: the workers that waited have left.
     std::function<void()> saved;
-    // The job fails; another coordinator has the job.
-    std::function<void(const absl::Status& failure)> fail;
-    std::function<void(const std::string& why)> replaced;
     // Called once: the job is over, and nobody is waited for any more.
-    std::function<void()> over;
+    std::function<void()> settled;
   };
-  explicit JobEnding(Options options) : options_(std::move(options)) {}
+  // `checkpoints` outlives the object.
+  JobEnding(const JobContext& job, Checkpoints& checkpoints, Options options)
+      : job_(job), checkpoints_(checkpoints), options_(std::move(options)) {}
 
   // ---- why
 
@@ -66,7 +57,7 @@ class JobEnding {
   bool ends_again() const { return ends_again_; }
 
   // The job is over: done if `failure` is OK. Call Await() in the same turn.
-  void End(const absl::Status& failure);
+  void End(const absl::Status& failure) { failure_ = failure; }
   // OK: the job has not failed.
   const absl::Status& failure() const { return failure_; }
   // What callers hear once the job is over: the answer to a Join, if the job has failed; to any other call.
@@ -75,7 +66,8 @@ class JobEnding {
 
   // ---- whether the end is saved: no worker may leave before, because its work might have to be done again
 
-  // All of so many examples are done: saves the job, again and again until `save_wait_seconds` have passed.
+  // All of so many examples are done: saves the job, again and again for checkpoint.save_wait_seconds at
+  // most.
   void Save(uint64_t examples);
   bool saved() const { return saved_; }
   // Why the last try failed. Empty: it did not.
@@ -91,7 +83,7 @@ class JobEnding {
 
   // Training has started or continues. Workers that were not there yet may come for a lease from now, because
   // a job may be shorter than the start of a process.
-  void OnStart() { expected_until_ = now() + options_.lease; }
+  void OnStart() { expected_until_ = now() + job_.lease(); }
   // A process of this rank became a member.
   void OnMember(uint32_t rank);
   // A member was lost. Its process may be alive: a silent process may have been stopped or cut off, and wake.
@@ -142,17 +134,19 @@ class JobEnding {
     bool member = false;
     std::set<uint64_t> others;
   };
-  absl::Time now() const { return options_.clock->Now(); }
+  absl::Time now() const { return job_.now(); }
   void Try();
   void OnSaved();
   void CannotSave(const std::string& why);
   absl::Time ComesUntil(const Lost& lost) const;
   bool AllKnow() const;
-  // Calls Options::over if it is time.
+  // Calls Options::settled if it is time.
   void Settle();
 
+  const JobContext& job_;
+  Checkpoints& checkpoints_;
   const Options options_;
-  bool drained_ = false, ends_again_ = false, over_ = false;
+  bool drained_ = false, ends_again_ = false;
   absl::Status failure_;
   // What the job fails with once the store says that no other coordinator has the job, or has said nothing
   // until `until`.
@@ -179,7 +173,7 @@ class JobEnding {
   std::set<uint64_t> awaited_members_;
   std::set<uint32_t> awaited_servers_;
   absl::Time members_until_, servers_until_;
-  // Await() was called; Options::over was.
+  // Await() was called; Options::settled was.
   bool awaits_ = false, said_over_ = false;
 };
 

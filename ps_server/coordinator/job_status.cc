@@ -62,8 +62,8 @@ void Describe(const IntHistogram& histogram, v1::Distribution* out) {
 // ClusterStatus.tables_sha256.
 std::string TablesHash(const JobView& of) {
   std::map<std::string, std::string> digests;
-  for (int i = 0; i < of.config.tables_size(); ++i) {
-    std::string& sum = digests[of.config.tables(i).name()];
+  for (int i = 0; i < of.job.config.tables_size(); ++i) {
+    std::string& sum = digests[of.job.config.tables(i).name()];
     sum.resize(TableDigest::kBytes);
     for (const ShardFleet::Shard& shard : of.shards) {
       if (!of.shards.AnsweredFinalPing(shard) || !TableDigest::Add(shard.stats.table_digests(i), sum))
@@ -76,30 +76,31 @@ std::string TablesHash(const JobView& of) {
 // The server is connected, but has said nothing for kSilentSeconds.
 bool IsSilent(const JobView& of, const ShardFleet::Shard& server) {
   // A server may be busy for long as it makes its part of the model.
-  return server.connected && !server.installing && of.now - server.last_heard > absl::Seconds(kSilentSeconds);
+  return server.connected && !server.installing &&
+         of.job.now() - server.last_heard > absl::Seconds(kSilentSeconds);
 }
 
 }  // namespace
 
 v1::ClusterStatus StatusOf(const JobView& of, v1::Membership membership) {
-  const ModeTraits& mode = TraitsOf(of.config);
+  const ModeTraits& mode = TraitsOf(of.job.config);
   const JobSize& size = of.declared.size();
   v1::ClusterStatus status;
   status.set_state(of.state);
-  status.set_name(of.config.name());
-  *status.mutable_job() = of.job;
-  status.set_mode(
-      EnumWord(*v1::ConsistencyConfig::Mode_descriptor()->FindValueByNumber(of.config.consistency().mode())));
-  status.set_staleness_bound(of.config.consistency().staleness());
-  status.set_tables_async(RowsOnArrival(of.config));
+  status.set_name(of.job.config.name());
+  *status.mutable_job() = of.identity;
+  status.set_mode(EnumWord(
+      *v1::ConsistencyConfig::Mode_descriptor()->FindValueByNumber(of.job.config.consistency().mode())));
+  status.set_staleness_bound(of.job.config.consistency().staleness());
+  status.set_tables_async(RowsOnArrival(of.job.config));
   status.set_tls(of.tls);
   status.set_num_shards(of.shards.known_servers());
-  status.set_configured_workers(of.workers);
+  status.set_configured_workers(of.job.workers);
   *status.mutable_membership() = std::move(membership);
   status.set_total_steps(size.steps);
   status.set_total_examples(size.examples);
   status.set_examples(of.progress.examples());
-  of.meter.Describe(of.now, /*whole=*/mode.commits_steps && of.progress.all_done(), &status);
+  of.meter.Describe(of.job.now(), /*whole=*/mode.commits_steps && of.progress.all_done(), &status);
   *status.mutable_evaluation() = of.evaluations.newest();
   for (const v1::EpochEvaluation& entry : of.evaluations.entries()) *status.add_evaluations() = entry;
 
@@ -126,7 +127,7 @@ v1::ClusterStatus StatusOf(const JobView& of, v1::Membership membership) {
   const bool finished = of.state == v1::DRAINING || of.state == v1::DONE;
   status.set_step(!mode.commits_steps && finished ? size.steps : of.progress.steps_done());
   for (const std::string& name : WaitingFor(of)) status.add_waiting_for(name);
-  for (uint32_t i = 0; i < of.shards.size() && !of.over(); ++i) {
+  for (uint32_t i = 0; i < of.shards.size() && !of.job.over(); ++i) {
     const v1::ShardStats& stats = of.shards[i].stats;
     // The server's last report tells nothing of one that is gone; of a silent one it does, with its age,
     // which is TaskStatus.seconds_since_heard.
@@ -136,14 +137,14 @@ v1::ClusterStatus StatusOf(const JobView& of, v1::Membership membership) {
     }
     double quiet = stats.seconds_since_update();
     if (of.shards[i].stats_since > absl::InfinitePast()) {
-      quiet += absl::ToDoubleSeconds(of.now - of.shards[i].stats_since);
+      quiet += absl::ToDoubleSeconds(of.job.now() - of.shards[i].stats_since);
     }
     status.set_seconds_since_update(i == 0 ? quiet : std::min(quiet, status.seconds_since_update()));
   }
-  for (int t = 0; t < of.config.tables_size(); ++t) {
+  for (int t = 0; t < of.job.config.tables_size(); ++t) {
     v1::TableStatus& table = *status.add_tables();
-    table.set_name(of.config.tables(t).name());
-    table.set_dim(of.config.tables(t).dim());
+    table.set_name(of.job.config.tables(t).name());
+    table.set_dim(of.job.config.tables(t).dim());
     for (const ShardFleet::Shard& shard : of.shards) {
       AddTable(t < shard.stats.tables_size() ? shard.stats.tables(t) : v1::TableStats(), &table);
     }
@@ -158,7 +159,7 @@ v1::ClusterStatus StatusOf(const JobView& of, v1::Membership membership) {
   if (of.checkpoints.enabled()) {
     status.set_checkpoint(of.checkpoints.newest_folder());
     if (of.checkpoints.any()) {
-      status.set_checkpoint_age_seconds(absl::ToDoubleSeconds(of.now - of.checkpoints.newest_since()));
+      status.set_checkpoint_age_seconds(absl::ToDoubleSeconds(of.job.now() - of.checkpoints.newest_since()));
     }
   }
   status.set_recoveries(of.shards.recoveries());
@@ -178,7 +179,7 @@ v1::ClusterStatus StatusOf(const JobView& of, v1::Membership membership) {
     task->set_incarnation(server.incarnation);
     task->set_version(server.stats.version().count());
     if (server.last_heard > absl::InfinitePast()) {
-      task->set_seconds_since_heard(absl::ToDoubleSeconds(of.now - server.last_heard));
+      task->set_seconds_since_heard(absl::ToDoubleSeconds(of.job.now() - server.last_heard));
     }
   }
   double utilization = 0;
@@ -194,7 +195,7 @@ v1::ClusterStatus StatusOf(const JobView& of, v1::Membership membership) {
     // While it is admitted it cannot call.
     task->set_phase(member.join.has_value() ? v1::TASK_WAITING : v1::TASK_LIVE);
     task->set_incarnation(member.incarnation);
-    task->set_seconds_since_heard(absl::ToDoubleSeconds(of.now - member.last_heard));
+    task->set_seconds_since_heard(absl::ToDoubleSeconds(of.job.now() - member.last_heard));
     task->set_clock(of.progress.steps().committed());
     if (mode.keeps_clocks && !of.shards.empty()) {
       for (const v1::WorkerClock& clock : of.shards[0].stats.clocks()) {
@@ -208,7 +209,7 @@ v1::ClusterStatus StatusOf(const JobView& of, v1::Membership membership) {
     task->set_task(reader.task);
     task->set_phase(v1::TASK_LIVE);
     task->set_incarnation(reader.incarnation);
-    task->set_seconds_since_heard(absl::ToDoubleSeconds(of.now - reader.last_heard));
+    task->set_seconds_since_heard(absl::ToDoubleSeconds(of.job.now() - reader.last_heard));
   }
   size_t waiting = 0;
   for (const MemberTable::WaitingJoin& join : of.members.waiting()) {
@@ -227,16 +228,16 @@ v1::ClusterStatus StatusOf(const JobView& of, v1::Membership membership) {
 std::vector<std::string> WaitingFor(const JobView& of) {
   std::vector<std::string> names;
   // What the other servers wait for may be due to these.
-  for (uint32_t i = 0; i < of.shards.size() && !of.over(); ++i) {
+  for (uint32_t i = 0; i < of.shards.size() && !of.job.over(); ++i) {
     if (!IsSilent(of, of.shards[i])) continue;
-    names.push_back(
-        absl::StrCat(of.shards.name(i), " to answer (nothing was heard of it for ",
-                     absl::FormatDuration(absl::Trunc(of.now - of.shards[i].last_heard, absl::Seconds(1))),
-                     ": it stands still, or is cut off)"));
+    names.push_back(absl::StrCat(
+        of.shards.name(i), " to answer (nothing was heard of it for ",
+        absl::FormatDuration(absl::Trunc(of.job.now() - of.shards[i].last_heard, absl::Seconds(1))),
+        ": it stands still, or is cut off)"));
   }
   for (uint32_t i = 0; i < of.shards.servers().size(); ++i) {
     const ShardFleet::Shard& shard = of.shards[i];
-    if (of.over()) break;
+    if (of.job.over()) break;
     if (i < of.shards.size() && IsSilent(of, shard)) continue;
     if (shard.lost_since.has_value()) {
       names.push_back(absl::StrCat(of.shards.name(i),
@@ -254,7 +255,7 @@ std::vector<std::string> WaitingFor(const JobView& of) {
     }
   }
   if (of.state == v1::RUNNING) {
-    std::string evaluator = of.evaluations.WaitingFor(of.members, of.now);
+    std::string evaluator = of.evaluations.WaitingFor(of.members, of.job.now());
     if (!evaluator.empty()) names.push_back(std::move(evaluator));
   }
   if (of.state == v1::STARTING || of.state == v1::RECOVERING) {
@@ -262,7 +263,7 @@ std::vector<std::string> WaitingFor(const JobView& of) {
     if (here.empty() && of.state == v1::RECOVERING) {
       names.push_back("a worker to join again");
     } else if (of.state == v1::STARTING && here.size() < of.declared.needed_workers()) {
-      for (uint32_t rank = 0; rank < of.workers; ++rank) {
+      for (uint32_t rank = 0; rank < of.job.workers; ++rank) {
         if (here.count(rank) > 0) continue;
         names.push_back(of.members.NameOf(rank));
       }
@@ -279,7 +280,7 @@ std::vector<std::string> WaitingFor(const JobView& of) {
       names.push_back(absl::StrCat(task, " to be told that the job is done"));
     }
   }
-  if (of.checkpoints.enabled() && !of.over()) {
+  if (of.checkpoints.enabled() && !of.job.over()) {
     if (std::string waiting = of.checkpoints.WaitingFor(); !waiting.empty())
       names.push_back(std::move(waiting));
     if (of.searches) {

@@ -4,19 +4,18 @@
 #include <string>
 #include <vector>
 
-#include "absl/time/time.h"
 #include "proto/coordinator.pb.h"
-#include "proto/job_config.pb.h"
-#include "ps_server/coordinator/checkpoints.h"
-#include "ps_server/coordinator/initial_upload.h"
-#include "ps_server/coordinator/job_declaration.h"
+#include "ps_server/coordinator/checkpoints/checkpoints.h"
+#include "ps_server/coordinator/checkpoints/job_numbers.h"
+#include "ps_server/coordinator/evaluation/job_evaluations.h"
+#include "ps_server/coordinator/job/job_context.h"
 #include "ps_server/coordinator/job_ending.h"
-#include "ps_server/coordinator/job_evaluations.h"
-#include "ps_server/coordinator/job_meter.h"
-#include "ps_server/coordinator/job_numbers.h"
-#include "ps_server/coordinator/job_progress.h"
-#include "ps_server/coordinator/member_table.h"
-#include "ps_server/coordinator/shard_fleet.h"
+#include "ps_server/coordinator/members/initial_upload.h"
+#include "ps_server/coordinator/members/job_declaration.h"
+#include "ps_server/coordinator/members/member_table.h"
+#include "ps_server/coordinator/progress/job_meter.h"
+#include "ps_server/coordinator/progress/job_progress.h"
+#include "ps_server/coordinator/shards/shard_fleet.h"
 
 // What people are told of a job. No decision depends on it.
 namespace weir {
@@ -24,11 +23,8 @@ namespace weir {
 // The state of a job, in its parts.
 struct JobView {
   v1::JobState state = v1::STARTING;
-  absl::Time now;
-  const v1::JobConfig& config;
-  const v1::JobIdentity& job;
-  // The number of workers that train.
-  uint32_t workers = 1;
+  const JobContext& job;
+  const v1::JobIdentity& identity;
   // The job's TCP connections have TLS.
   bool tls = false;
   // ps:0 looks for a whole checkpoint, since the newest one is damaged.
@@ -43,8 +39,6 @@ struct JobView {
   const InitialUpload& upload;
   const JobMeter& meter;
   const JobEvaluations& evaluations;
-
-  bool over() const { return state == v1::DONE || state == v1::FAILED; }
 };
 
 v1::ClusterStatus StatusOf(const JobView& of, v1::Membership membership);

@@ -13,7 +13,7 @@
 #include "client/exchange/shard_channel.h"
 #include "common/sync/thread_pool.h"
 #include "proto/shard_control.pb.h"
-#include "ps_server/coordinator/job_store.h"
+#include "ps_server/coordinator/checkpoints/job_store.h"
 #include "ps_server/exchange/shared_memory.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/shard/shard.h"

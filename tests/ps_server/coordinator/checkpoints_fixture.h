@@ -2,20 +2,47 @@
 
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "common/system/clock.h"
-#include "ps_server/coordinator/checkpoints.h"
+#include "ps_server/coordinator/checkpoints/checkpoints.h"
+#include "ps_server/coordinator/job/job_context.h"
 #include "tests/ps_server/coordinator/fake_job_store.h"
 
 namespace weir {
 
+// A job whose part is tested alone.
+struct JobFixture {
+  explicit JobFixture(const v1::JobConfig& of = {}) : config(of) {
+    config.mutable_cluster()->set_lease_seconds(10);
+    config.mutable_cluster()->set_grace_seconds(1);
+    config.mutable_checkpoint()->set_save_wait_seconds(30);
+  }
+
+  v1::JobConfig config;
+  ManualClock clock;
+  bool over = false;
+  // What JobContext::fail and JobContext::replaced were called with.
+  std::vector<absl::Status> failures;
+  std::string replaced;
+  JobContext job{config,
+                 /*workers=*/1,
+                 &clock,
+                 [](const std::function<void()>& function) { function(); },
+                 [this] { return over; },
+                 [this](const absl::Status& failure) {
+                   failures.push_back(failure);
+                   over = true;
+                 },
+                 [this](const std::string& why) { replaced = why; }};
+};
+
 // The checkpoints of a job with one shard, on a fake disk.
-struct CheckpointsFixture {
+struct CheckpointsFixture : JobFixture {
+  using JobFixture::JobFixture;
   Checkpoints::Options Options() {
     Checkpoints::Options options;
-    options.store = disk->Open();
-    options.clock = &clock;
-    options.post = [](const std::function<void()>& function) { function(); };
     options.snapshot = [this] {
       Checkpoints::Snapshot snapshot;
       snapshot.step = step;
@@ -36,12 +63,11 @@ struct CheckpointsFixture {
     checkpoints.OnWritten(0, written);
   }
 
-  ManualClock clock;
   // Of the next checkpoint.
   uint64_t step = 0;
   std::shared_ptr<FakeDisk> disk = std::make_shared<FakeDisk>();
   v1::CheckpointWritten written;
-  Checkpoints checkpoints{Options()};
+  Checkpoints checkpoints{job, disk->Open(), Options()};
 };
 
 }  // namespace weir

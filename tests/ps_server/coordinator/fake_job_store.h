@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "ps_server/coordinator/job_store.h"
+#include "ps_server/coordinator/checkpoints/job_store.h"
 
 namespace weir {
 

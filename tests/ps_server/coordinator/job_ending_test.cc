@@ -15,24 +15,16 @@ constexpr absl::Duration kLease = absl::Seconds(10);
 
 // The end of a job.
 struct Fixture : CheckpointsFixture {
-  explicit Fixture(uint32_t workers = 1) : ending(EndingOptions(workers)) {}
-  JobEnding::Options EndingOptions(uint32_t workers) {
+  explicit Fixture(uint32_t workers = 1) : ending(job, checkpoints, EndingOptions()) {
+    job.workers = workers;
+  }
+  JobEnding::Options EndingOptions() {
     JobEnding::Options options;
-    options.clock = &clock;
-    options.workers = workers;
     options.worker_name = [](uint32_t rank) { return absl::StrCat("worker:", rank); };
-    options.lease = kLease;
-    options.save_wait_seconds = 30;
-    options.checkpoints = &checkpoints;
     options.confirm = [this](std::function<void(const absl::Status&)> done) { confirm = std::move(done); };
     options.all_installed = [this] { return installed; };
     options.saved = [this] { ++saves; };
-    options.fail = [this](const absl::Status& failure) {
-      failures.push_back(failure);
-      ending.End(failure);
-    };
-    options.replaced = [this](const std::string& why) { replaced = why; };
-    options.over = [this] { ++overs; };
+    options.settled = [this] { ++settled; };
     return options;
   }
   JobEnding::Leave Leave() {
@@ -41,9 +33,8 @@ struct Fixture : CheckpointsFixture {
 
   bool installed = true;
   std::function<void(const absl::Status&)> confirm;
-  int saves = 0, overs = 0;
-  std::vector<absl::Status> failures, leaves;
-  std::string replaced;
+  int saves = 0, settled = 0;
+  std::vector<absl::Status> leaves;
   JobEnding ending;
 };
 
@@ -277,16 +268,16 @@ TEST_CASE("A failure is over when all have left, after two seconds, or when nobo
   f.ending.OnLeft(9);
   f.clock.Advance(absl::Milliseconds(1999));
   f.ending.Tick();
-  CHECK(f.overs == 0);
+  CHECK(f.settled == 0);
   SECTION("all have left") { f.ending.OnLeft(8); }
   SECTION("two seconds") {
     f.clock.Advance(absl::Milliseconds(1));
     f.ending.Tick();
   }
   SECTION("nobody is waited for") { f.ending.WaitNoLonger(); }
-  CHECK(f.overs == 1);
+  CHECK(f.settled == 1);
   f.ending.Tick();
-  CHECK(f.overs == 1);
+  CHECK(f.settled == 1);
 }
 
 TEST_CASE("Servers are waited for until they know, as long as is said, beside the members") {
@@ -298,7 +289,7 @@ TEST_CASE("Servers are waited for until they know, as long as is said, beside th
     CHECK(f.ending.awaited_servers() == std::set<uint32_t>{3});
     f.clock.Advance(absl::Milliseconds(4999));
     f.ending.Tick();
-    CHECK(f.overs == 0);
+    CHECK(f.settled == 0);
     f.clock.Advance(absl::Milliseconds(1));
     f.ending.Tick();
   }
@@ -309,17 +300,17 @@ TEST_CASE("Servers are waited for until they know, as long as is said, beside th
     CHECK(f.ending.OnServerBroke(3));
     f.clock.Advance(absl::Milliseconds(1999));
     f.ending.Tick();
-    CHECK(f.overs == 0);
+    CHECK(f.settled == 0);
     f.clock.Advance(absl::Milliseconds(1));
     f.ending.Tick();
   }
   SECTION("beside the members") {
     f.ending.Await({3}, absl::Seconds(5), {7});
     f.ending.OnServerKnows(3);
-    CHECK(f.overs == 0);
+    CHECK(f.settled == 0);
     f.ending.OnLeft(7);
   }
-  CHECK(f.overs == 1);
+  CHECK(f.settled == 1);
 }
 
 }  // namespace

@@ -1,0 +1,253 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/protocol/interval_set.h"
+#include "proto/coordinator.pb.h"
+#include "proto/shard_control.pb.h"
+#include "ps_server/coordinator/job/job_context.h"
+#include "ps_server/coordinator/shards/shard_link.h"
+
+namespace weir {
+
+// The shards of a job: the address of each, the link to it, what it holds, and what it reported last.
+//
+// A small model has fewer shards than the job has servers (LimitTo()). The servers beyond stand by: they have
+// links, so that they know that the job lives and how it ends, but nothing depends on them.
+//
+// A shard may come back at another address, which its process announces. The fleet then tries both addresses,
+// and keeps the process that is attached.
+//
+// Belongs to the coordinator's queue.
+class ShardFleet {
+ public:
+  using AnnounceDone = std::function<void(absl::StatusOr<v1::AnnounceReply>)>;
+  struct Options {
+    // The coordinator's incarnation, which a shard is told as soon as its link is connected.
+    uint64_t incarnation = 1;
+    // The coordinator's job.
+    v1::JobIdentity identity;
+    ShardLinkFactory open_link;
+    // Called in the queue, for the shard's newest link only.
+    std::function<void(uint32_t shard, const v1::ShardReport& report)> on_report;
+    std::function<void(uint32_t shard, const absl::Status& status)> on_ended;
+  };
+
+  struct WaitingAnnounce {
+    v1::AnnounceRequest request;
+    AnnounceDone done;
+    // The ping whose answer shows that the attached process is alive.
+    uint64_t ping = 0;
+  };
+  struct Shard {
+    // The address of the link, or of the next one; and when the link was opened.
+    std::string address;
+    absl::Time opened;
+    // The newest announcement of an address that differs from the cluster spec's.
+    std::optional<v1::AnnounceRequest> announced;
+    // Not empty: the shard was last attached at this address, which differs from the cluster spec's. Members
+    // know the address from `moved_revision` of the coordinator on.
+    std::string moved_to;
+    uint64_t moved_revision = 0;
+    // Announcements that wait while another process is attached, or seems to be.
+    std::vector<WaitingAnnounce> announcing;
+    // nullptr: no link is open.
+    std::unique_ptr<ShardLink> link;
+    // The link's number; events of earlier links are ignored. 0: there is no link.
+    uint64_t link_number = 0;
+    bool connected = false;
+    // What the shard held when it was attached to this link.
+    std::optional<v1::Attached> attached;
+    // Install was sent on this link and not answered yet; when it was sent; the shard is installed.
+    bool installing = false;
+    absl::Time install_sent;
+    bool installed = false;
+    uint64_t incarnation = 0;
+    // The batches that the shard was installed with, or kept.
+    Intervals batches;
+    uint64_t acked_epoch = 0;
+    uint64_t floor = 0;
+    v1::ShardStats stats;
+    // When the stats came; when anything came last. InfinitePast(): nothing has.
+    absl::Time stats_since = absl::InfinitePast();
+    absl::Time last_heard = absl::InfinitePast();
+    // When the shard was lost, until it is installed again. It may come back and be lost again meanwhile:
+    // when it went away last, and why.
+    std::optional<absl::Time> lost_since;
+    absl::Time away_since;
+    std::string lost_why;
+  };
+
+  // `addresses`: the cluster spec's.
+  ShardFleet(const JobContext& job, std::vector<std::string> addresses, Options options)
+      : job_(job), addresses_(std::move(addresses)), options_(std::move(options)) {}
+
+  // The addresses in the cluster spec.
+  const std::vector<std::string>& addresses() const { return addresses_; }
+  // The model has this many shards at most, on the first servers. Before any call: one for each server.
+  void LimitTo(uint32_t shards) { limit_ = shards; }
+  // True before Open().
+  bool empty() const { return servers_.empty(); }
+  // The number of shards; 0 before Open(). Iteration covers the shards, servers() all servers.
+  size_t size() const { return std::min<size_t>(servers_.size(), limit_); }
+  absl::Span<Shard> servers() { return absl::MakeSpan(servers_); }
+  absl::Span<const Shard> servers() const { return servers_; }
+  // Any server's.
+  Shard& operator[](size_t server) { return servers_[server]; }
+  const Shard& operator[](size_t server) const { return servers_[server]; }
+  std::vector<Shard>::iterator begin() { return servers_.begin(); }
+  std::vector<Shard>::iterator end() { return servers_.begin() + static_cast<ptrdiff_t>(size()); }
+  std::vector<Shard>::const_iterator begin() const { return servers_.begin(); }
+  std::vector<Shard>::const_iterator end() const { return servers_.begin() + static_cast<ptrdiff_t>(size()); }
+  // Nothing depends on this server.
+  bool stands_by(uint32_t server) const { return server >= size(); }
+  // "ps:1 at 10.0.0.1:2222"
+  std::string name(uint32_t shard) const;
+
+  // Every shard; every server.
+  bool AllAttached() const;
+  bool AllServersAttached() const;
+  // There are shards, and each is installed.
+  bool AllInstalled() const;
+  // Every shard has acknowledged this epoch.
+  bool AllAcknowledged(uint64_t epoch) const;
+
+  // ---- links
+
+  // Opens links to all shards, unless that was done before.
+  void Open();
+  // Opens a link to the shard if it has none.
+  void Reopen(uint32_t shard);
+  // Drops the link, and what the shard was on this link.
+  void Drop(uint32_t shard);
+  // Takes other addresses as the cluster spec's. Links to unchanged addresses are kept.
+  void Readdress(std::vector<std::string> addresses);
+  // Sends a message to all connected shards.
+  void Broadcast(const v1::ControlMessage& message);
+  // Tells all connected servers how the job ends, and from now on each server whose link is connected. A
+  // server has heard it when its link ends with OK. Returns the servers that were told.
+  std::set<uint32_t> TellEnd(v1::ControlMessage shutdown);
+  // Asks all servers for their stats; returns the ping's number.
+  uint64_t Ping();
+  // Pings every half second, or three times a lease if that is more often. Call it from time to time.
+  void PingIfDue();
+  // The next PingIfDue() sends one, so that it is soon known what shards have applied.
+  void PingSoon() { next_ping_ = absl::InfinitePast(); }
+  // The job is done, and all members are gone: the answers to this ping complete the summary, with the
+  // digests of this many embedding tables.
+  void SendFinalPing(int tables = 0) {
+    digests_ = tables;
+    final_ping_ = last_ping_ + 1;
+    Ping();
+  }
+  bool final_ping_sent() const { return final_ping_ > 0; }
+  bool AnsweredFinalPing(const Shard& shard) const {
+    return final_ping_sent() && shard.stats.sequence() >= final_ping_ &&
+           shard.stats.table_digests_size() == digests_;
+  }
+  // Gives all links away, to be destroyed outside of the queue.
+  std::vector<std::unique_ptr<ShardLink>> Close();
+
+  // ---- what they hold
+
+  // Some shard was told to install, or goes on as it is.
+  bool begun() const { return begun_; }
+  // The attached shard goes on with what it holds.
+  void Keep(uint32_t shard);
+  // Tells the attached shard to install its part of the model. Sets the message's number.
+  void Install(uint32_t shard, v1::ControlMessage message);
+  // The shard has done so.
+  void OnInstalled(uint32_t shard, const v1::Installed& installed);
+  // The shard is lost, for this reason: drops its link. `started`: the job has begun, so that something is
+  // lost.
+  void Lose(uint32_t shard, const std::string& why, bool started);
+  // Drops the link to a server that stands by.
+  void DropStandby(uint32_t server, absl::string_view why);
+  // Why a lost shard that is not attached is given up: it stays away for too long. Empty: it is not.
+  std::string GivenUp(uint32_t shard) const;
+  // The shard cannot load the checkpoint that it was told to install.
+  void OnRefused(uint32_t shard) { servers_[shard].installing = false; }
+  // Some shard was told to install, and has not answered yet.
+  bool AnyInstalling() const {
+    return std::any_of(begin(), end(), [](const Shard& shard) { return shard.installing; });
+  }
+  // All shards are to be installed again. A shard that is installing goes on with that.
+  void GoBack();
+  // All shards are installed. How long this one was lost; nullopt: it was not.
+  std::optional<absl::Duration> OnBack(uint32_t shard);
+  // How many times a lost shard came back.
+  uint64_t recoveries() const { return recoveries_; }
+
+  // How many servers the job has, as far as is known: for people. A process that came after the end of the
+  // job may name servers that this coordinator has not heard of.
+  uint64_t known_servers() const { return std::max<uint64_t>({servers_.size(), addresses_.size(), named_}); }
+  void OnNamed(uint64_t servers) { named_ = std::max(named_, servers); }
+
+  // ---- addresses
+
+  // A process says that it is a shard, and where it listens. Errors: FailedPrecondition, InvalidArgument;
+  // AlreadyExists: another process is the shard, and is alive; Unavailable: try again.
+  void Announce(v1::AnnounceRequest request, AnnounceDone done);
+  // Answers all waiting announcements with this error.
+  void RefuseAnnounces(const absl::Status& why);
+  enum class Place {
+    kOther,  // a different process from the expected one is there, and is left alone
+    kSame,   // the shard is where it was before
+    kMoved,  // members must be told: the coordinator sets Shard::moved_revision
+  };
+  // The shard has reported what it holds.
+  Place Attach(uint32_t shard, const v1::Attached& attached);
+  // True: the link broke at an announced address, before a shard was attached. Nothing is lost by that, and
+  // the fleet tries the cluster spec's address.
+  bool WasElsewhere(uint32_t shard, const absl::Status& status);
+  void Tick();
+  // The addresses of shards that are not where the cluster spec says.
+  google::protobuf::Map<uint32_t, std::string> Moved() const;
+
+ private:
+  // Sends the message to those of `servers` that are connected.
+  void SendTo(absl::Span<Shard> servers, const v1::ControlMessage& message);
+  void OpenLink(uint32_t shard);
+  void OnConnected(uint32_t shard);
+  // Opens a link to the shard at `address`.
+  void LookAt(uint32_t shard, const std::string& address);
+  // The other address that the shard may have; empty: there is none.
+  std::string OtherAddress(uint32_t shard) const;
+
+  const JobContext& job_;
+  std::vector<std::string> addresses_;
+  const Options options_;
+  std::vector<Shard> servers_;
+  size_t limit_ = std::numeric_limits<size_t>::max();
+  uint64_t last_link_ = 0;
+  uint64_t last_ping_ = 0;
+  absl::Time next_ping_ = absl::InfinitePast();
+  // 0: it was not sent yet.
+  uint64_t final_ping_ = 0;
+  // How many each ping asks for.
+  int digests_ = 0;
+  // How the job ends, once that is to be told.
+  std::optional<v1::ControlMessage> shutdown_;
+  bool begun_ = false;
+  // Install messages sent so far.
+  uint64_t installs_ = 0;
+  uint64_t recoveries_ = 0;
+  uint64_t named_ = 0;
+};
+
+}  // namespace weir
