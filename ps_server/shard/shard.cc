@@ -30,7 +30,10 @@ Shard::Shard(Options options)
       mode_(TraitsOf(options_.config)),
       reporter_([](v1::ShardReport) {}),
       loader_(LoaderOptions()),
-      members_(mode_.keeps_clocks),
+      room_({&options_.config, options_.clock, &now_, &counters_.versions_written_off, options_.memory_bytes,
+             options_.nudge, options_.on_revoke, options_.on_short,
+             [this] { return checkpoint_.RowsKept(now_.tables()); }}),
+      now_(options_.config, install_, counters_),
       log_(options_.clock, &queue_,
            [this](const absl::Status& status) {
              if (!status.ok()) FailLog(status);
@@ -41,12 +44,10 @@ Shard::Shard(Options options)
                    [this](bool ok, std::optional<v1::ShardReport> report) {
                      if (ok) ++counters_.checkpoints_written;
                      if (report.has_value()) Report(*std::move(report));
-                     if (store_ != nullptr) Wake();  // updates may have waited for the memory of former rows
+                     if (now_.store() != nullptr)
+                       Wake();  // updates may have waited for the memory of former rows
                    }}),
-      room_({&options_.config, options_.clock, &members_, &staged_, &counters_.versions_written_off,
-             options_.memory_bytes, options_.nudge, options_.on_revoke, options_.on_short,
-             [this] { return checkpoint_.RowsKept(tables_); }}),
-      waits_({*options_.clock, policy_, members_, arrivals_, calls_, log_, staged_, initial_, room_}) {}
+      waits_({*options_.clock, now_, arrivals_, calls_, log_, initial_, room_}) {}
 
 ShardLoader::Options Shard::LoaderOptions() {
   ShardLoader::Options options;
@@ -157,7 +158,7 @@ void Shard::ShowRows(v1::ReadRowsRequest request, ReadRowsDone done) {
       return done(addressee);
     }
     if (over_) return done(absl::UnavailableError(absl::StrCat("the job is over: ", over_->message())));
-    if (store_ == nullptr) return done(absl::UnavailableError("this shard has no model yet"));
+    if (now_.store() == nullptr) return done(absl::UnavailableError("this shard has no model yet"));
     done(table_report_.Read(request));
   });
 }
@@ -178,10 +179,10 @@ void Shard::Quiesce() {
 
 void Shard::HandleMembership(const v1::SetMembership& message) {
   const v1::Membership& membership = message.membership();
-  if (store_ == nullptr || over_ || membership.epoch() <= members_.epoch()) return;
+  if (now_.store() == nullptr || over_ || membership.epoch() <= now_.members().epoch()) return;
   // The record tells a restored shard whose clocks the pushes after the membership complete.
   if (log_.kept()) log_.Append(membership);
-  const ShardMembers::Change change = members_.Follow(membership, *policy_);
+  const ShardMembers::Change change = now_.members().Follow(membership, *now_.policy());
   for (const ShardMembers::Gone& gone : change.gone) {
     arrivals_.RemoveWorker(gone.worker);
     FailWaiting([&](uint32_t worker) { return worker == gone.worker; },
@@ -197,18 +198,18 @@ void Shard::HandleMembership(const v1::SetMembership& message) {
     }
   }
   v1::ShardReport report;
-  report.mutable_membership()->set_epoch(members_.epoch());
+  report.mutable_membership()->set_epoch(now_.members().epoch());
   report.mutable_membership()->set_floor(change.floor);
   Report(std::move(report));
   Wake();
 }
 
 void Shard::HandleCommit(const v1::CommitStep& commit) {
-  if (over_ || store_ == nullptr) return;
-  std::optional<StagedParts::LateCommit>& late = staged_.late_commit;
+  if (over_ || now_.store() == nullptr) return;
+  std::optional<StagedParts::LateCommit>& late = now_.staged().late_commit;
   const bool waits = late.has_value() && late->commit.step() == commit.step();
-  if (waits || commit.step() < policy_->JoinClock()) return;  // a repeat
-  const absl::StatusOr<StagedParts::Gradients> gradients = staged_.GradientsOf(commit, *policy_);
+  if (waits || commit.step() < now_.policy()->JoinClock()) return;  // a repeat
+  const absl::StatusOr<StagedParts::Gradients> gradients = now_.staged().GradientsOf(commit, *now_.policy());
   if (!gradients.ok()) {
     // The other shards commit the step, and this one would stay behind for ever.
     return Fail(JobFailure(v1::FAILURE_INTERNAL,
@@ -220,50 +221,31 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
     room_.SetShort(true);
     return;
   }
-  store_->Update(gradients->dense);
-  absl::Status rows;
-  if (rows_early()) {
-    // Versions of tables count as many parts on every shard, whatever has come in time.
-    for (size_t part = early_rows_.taken(); part < install_.parts(); ++part) rows.Update(tables_->Update({}));
-    early_rows_.Commit();
-  } else if (tables_ != nullptr) {
-    rows = tables_->Update(gradients->rows);
-  }
-  if (!rows.ok()) return Fail(rows);
-  policy_->Commit();
-  counters_.version = commit.step() + 1;
+  const auto answer = [this](const Verdict& verdict, const std::vector<StagedParts::Waiter>& waiters) {
+    for (const StagedParts::Waiter& waiter : waiters) Answer(waiter.done, verdict);
+  };
+  if (const absl::Status status = now_.Commit(commit, *gradients, answer); !status.ok()) return Fail(status);
   waits_.Mark();
-  staged_.Commit(commit, [this](const Verdict& verdict, std::vector<StagedParts::Waiter>& waiters) {
-    const bool applied = verdict.outcome == v1::OK;
-    ++(applied ? counters_.pushes_applied : counters_.pushes_refused);
-    if (applied) {
-      tally_.staleness.Add(0);
-      tally_.lead.Add(0);
-    }
-    for (const StagedParts::Waiter& waiter : waiters) {
-      Answer(waiter.done, verdict);
-    }
-  });
   Wake();
 }
 
 void Shard::HandlePin(const v1::PinVersion& pin) {
-  if (store_ == nullptr) return;
-  if (staged_.late_commit.has_value()) {
-    staged_.late_commit->pins.push_back(pin);
+  if (now_.store() == nullptr) return;
+  if (now_.staged().late_commit.has_value()) {
+    now_.staged().late_commit->pins.push_back(pin);
     return;
   }
   v1::ShardReport report;
   report.mutable_pinned()->set_pin(pin.pin());
-  report.mutable_pinned()->mutable_version()->set_incarnation(incarnation_);
+  report.mutable_pinned()->mutable_version()->set_incarnation(now_.number());
   report.mutable_pinned()->mutable_version()->set_count(room_.Hold(pin).version->count);
   Report(std::move(report));
 }
 
 void Shard::HandleUnpin(const v1::UnpinVersion& unpin) {
   room_.Release(unpin.pin());
-  if (!staged_.late_commit.has_value()) return;
-  std::vector<v1::PinVersion>& late = staged_.late_commit->pins;
+  if (!now_.staged().late_commit.has_value()) return;
+  std::vector<v1::PinVersion>& late = now_.staged().late_commit->pins;
   late.erase(std::remove_if(late.begin(), late.end(),
                             [&](const v1::PinVersion& pin) { return pin.pin() == unpin.pin(); }),
              late.end());
@@ -272,13 +254,13 @@ void Shard::HandleUnpin(const v1::UnpinVersion& unpin) {
 void Shard::HandlePing(const v1::Ping& ping) {
   last_ping_ = ping.sequence();
   if (ping.with_table_digests() && table_report_.BeginDigests()) {
-    queue_.Post([this, incarnation = incarnation_] { GoOnWithDigests(incarnation); });
+    queue_.Post([this, incarnation = now_.number()] { GoOnWithDigests(incarnation); });
   }
   ReportStats();
 }
 
 void Shard::GoOnWithDigests(uint64_t incarnation) {
-  if (over_ || incarnation != incarnation_ || !table_report_.digesting()) return;
+  if (over_ || incarnation != now_.number() || !table_report_.digesting()) return;
   table_report_.StepDigests();
   if (!table_report_.digesting()) return ReportStats();
   queue_.Post([this, incarnation] { GoOnWithDigests(incarnation); });
@@ -288,23 +270,9 @@ void Shard::ReportStats() {
   v1::ShardReport report;
   v1::ShardStats& stats = *report.mutable_stats();
   stats.set_sequence(last_ping_);
-  stats.mutable_version()->set_incarnation(incarnation_);
-  stats.mutable_version()->set_count(counters_.version);
-  stats.set_pushes_applied(counters_.pushes_applied);
-  stats.set_pushes_refused(counters_.pushes_refused);
-  stats.set_pushes_lost(counters_.pushes_lost);
-  stats.set_batches_settled(tally_.batches_settled());
+  now_.Describe(&stats);
   stats.set_bytes_pushed(counters_.bytes_pushed);
   stats.set_bytes_pulled(counters_.bytes_pulled);
-  *stats.mutable_version_staleness() = ToSamples(tally_.staleness);
-  *stats.mutable_lead() = ToSamples(tally_.lead);
-  if (policy_ != nullptr) {
-    for (const WorkerClockValue& value : policy_->Clocks()) {
-      v1::WorkerClock* clock = stats.add_clocks();
-      clock->set_worker(value.worker);
-      clock->set_clock(value.clock);
-    }
-  }
   for (v1::Wait& wait : waits_.All()) *stats.add_waits() = std::move(wait);
   stats.set_seconds_since_update(absl::ToDoubleSeconds(options_.clock->Now() - waits_.marked()));
   table_report_.Describe(&stats);
@@ -314,9 +282,9 @@ void Shard::ReportStats() {
 void Shard::HandleFreeze(const v1::FreezeCheckpoint& freeze) {
   ForgetCheckpoint();
   if (freeze.release()) return;
-  if (staged_.late_commit.has_value()) {
+  if (now_.staged().late_commit.has_value()) {
     // The coordinator sent this step's commit before.
-    staged_.late_commit->freeze = freeze;
+    now_.staged().late_commit->freeze = freeze;
     return;
   }
   std::optional<uint64_t> follows;
@@ -328,8 +296,8 @@ void Shard::HandleFreeze(const v1::FreezeCheckpoint& freeze) {
 void Shard::HandleCheckpoint(const v1::TakeCheckpoint& take) {
   if (take.complete() > 0) log_.DropBefore(take.complete() - 1);
   if (!checkpoint_.keeps(take.step())) {
-    if (staged_.late_commit.has_value()) {
-      staged_.late_commit->checkpoint = take;
+    if (now_.staged().late_commit.has_value()) {
+      now_.staged().late_commit->checkpoint = take;
       return;
     }
     // A coordinator of protocol 1.5 sends no FreezeCheckpoint.
@@ -342,15 +310,15 @@ void Shard::HandleCheckpoint(const v1::TakeCheckpoint& take) {
 }
 
 absl::Status Shard::KeepForCheckpoint(uint64_t step, std::optional<uint64_t> follows) {
-  if (store_ == nullptr) return absl::FailedPreconditionError("this shard has no model yet");
-  return checkpoint_.Keep(step, follows, *store_, tables_, StateNow());
+  if (now_.store() == nullptr) return absl::FailedPreconditionError("this shard has no model yet");
+  return checkpoint_.Keep(step, follows, *now_.store(), now_.tables(), now_.State());
 }
 
 void Shard::ForgetCheckpoint() {
   checkpoint_.Forget();
-  if (!staged_.late_commit.has_value()) return;
-  staged_.late_commit->freeze.reset();
-  staged_.late_commit->checkpoint.reset();
+  if (!now_.staged().late_commit.has_value()) return;
+  now_.staged().late_commit->freeze.reset();
+  now_.staged().late_commit->checkpoint.reset();
 }
 
 void Shard::HandleShutdown(const v1::Shutdown& shutdown) {
@@ -383,6 +351,88 @@ void Shard::ReportFailed() {
   report.mutable_failed()->set_error(std::string(over_->message()));
   report.mutable_failed()->set_replaced(log_.taken());
   report.mutable_failed()->set_kind(KindOf(*over_));
+  Report(std::move(report));
+}
+
+void Shard::HandleHello(const v1::Hello& hello) {
+  if (job_.id() == 0) job_ = hello.job();
+  loader_.Abandon();
+  ForgetCheckpoint();
+  if (failed_) ReportFailed();
+  v1::ShardReport report;
+  v1::Attached& attached = *report.mutable_attached();
+  // A shard whose initial values are awaited is of no use to another coordinator.
+  if (now_.store() != nullptr && !initial_.awaited()) {
+    attached.set_incarnation(now_.number());
+    attached.mutable_version()->set_incarnation(now_.number());
+    attached.mutable_version()->set_count(now_.store()->count());
+    attached.set_epoch(now_.members().epoch());
+    attached.set_model_hash(now_.model_hash());
+    attached.set_num_shards(install_.num_shards());
+    *attached.mutable_batches() = now_.tally().batches.ToProto();
+  }
+  Report(std::move(report));
+}
+
+void Shard::HandleInstall(const v1::Install& install) {
+  absl::StatusOr<BlockStore::Options> store = loader_.Check(install);
+  if (!store.ok()) return ReportInstalled(store.status());
+  Drop(install.has_restore() ? "this shard goes back to a checkpoint" : "this shard starts anew");
+  loader_.Load(install, job_, *std::move(store), [this, install](absl::StatusOr<ShardLoader::Loaded> loaded) {
+    if (over_) return;
+    if (KindOf(loaded.status()) == v1::FAILURE_RESOURCE) {
+      install_ = install;
+      return FailLog(loaded.status());
+    }
+    if (loaded.ok()) FinishInstall(install, *std::move(loaded));
+    ReportInstalled(loaded.status());
+  });
+}
+
+void Shard::Drop(const std::string& reason) {
+  loader_.Abandon();
+  ForgetCheckpoint();
+  if (now_.store() == nullptr) return;
+  LogInfo("incarnation ", now_.number(), " of the shard ends at version ", now_.store()->count(), ": ",
+          reason);
+  FailAll({v1::FENCED, reason});
+  initial_ = InitialValues();
+  arrivals_ = PushArrivals();
+  room_.End();
+  log_.End();
+  table_report_.SetTables(nullptr);
+  elements_ = 0;
+  now_.End();
+}
+
+void Shard::FinishInstall(const v1::Install& install, ShardLoader::Loaded loaded) {
+  install_ = install;
+  log_.Begin(std::move(loaded.log));
+  now_.Begin(options_.new_incarnation(), std::move(loaded), options_.make_policy(options_.config, install));
+  room_.Begin(install);
+  table_report_.SetTables(now_.tables());
+  room_.SetTableBytes(table_report_.bytes());
+  if (options_.own_thread && (now_.tables() != nullptr || now_.store()->elements() > kMaxElementsOfCallers)) {
+    queue_.StartThread();
+  }
+  elements_ = now_.store()->elements();
+  waits_.Mark();
+  if (now_.store()->model().uploaded() && !install.has_restore()) initial_.Await();
+  if (install.has_restore()) {
+    LogInfo("incarnation ", now_.number(), " of the shard starts at version ", now_.store()->count(),
+            ", from step ", install.restore().step(), " in checkpoint.",
+            install.restore().init_from() ? "init_from" : "directory");
+  }
+}
+
+void Shard::ReportInstalled(const absl::Status& status) {
+  v1::ShardReport report;
+  report.mutable_installed()->set_error(std::string(status.message()));
+  report.mutable_installed()->set_permanent(
+      absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status) || absl::IsUnimplemented(status));
+  report.mutable_installed()->set_damaged(absl::IsDataLoss(status));
+  report.mutable_installed()->set_incarnation(now_.number());
+  *report.mutable_installed()->mutable_batches() = now_.tally().batches.ToProto();
   Report(std::move(report));
 }
 

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,24 +18,20 @@
 #include "common/sync/thread_pool.h"
 #include "common/system/clock.h"
 #include "common/system/file_system.h"
-#include "proto/checkpoint.pb.h"
 #include "proto/job_config.pb.h"
 #include "proto/parameter_server.pb.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/consistency/policy.h"
 #include "ps_server/shard/calls/calls.h"
 #include "ps_server/shard/calls/push_arrival.h"
-#include "ps_server/shard/calls/shard_members.h"
 #include "ps_server/shard/calls/waiting_calls.h"
 #include "ps_server/shard/decision_log.h"
+#include "ps_server/shard/incarnation.h"
 #include "ps_server/shard/initial_values.h"
-#include "ps_server/shard/push_tally.h"
 #include "ps_server/shard/restore/shard_loader.h"
 #include "ps_server/shard/rows/row_memory.h"
-#include "ps_server/shard/rows/shard_tables.h"
 #include "ps_server/shard/rows/table_report.h"
 #include "ps_server/shard/shard_checkpoint.h"
-#include "ps_server/shard/staged_parts.h"
 #include "ps_server/shard/update_room.h"
 #include "ps_server/shard/versions/block_store.h"
 #include "ps_server/shard/wait_report.h"
@@ -164,20 +159,7 @@ class Shard {
   // Its part of the model is being made or restored. Thread-safe.
   bool loading() const { return loader_.under_way(); }
 
-  // For metrics; thread-safe.
-  struct Counters {
-    // A checkpoint restores these four.
-    std::atomic<uint64_t> pushes_applied{0}, pushes_refused{0}, pushes_lost{0};
-    std::atomic<uint64_t> version{0};
-    std::atomic<uint64_t> pushes_repeated{0};
-    std::atomic<uint64_t> bytes_pushed{0}, bytes_pulled{0};
-    std::atomic<uint64_t> parked_pulls{0};
-    // Versions that were written off because readers held them too long (VersionReaders).
-    std::atomic<uint64_t> versions_written_off{0};
-    // The longest wait of a call, in milliseconds, as of the last Tick().
-    std::atomic<uint64_t> longest_wait_ms{0};
-    std::atomic<uint64_t> checkpoints_written{0};
-  };
+  using Counters = ShardCounters;
   const Counters& counters() const { return counters_; }
   // Of the job's tables, in their order, as of the last Tick(); empty: nothing is installed. Thread-safe.
   std::vector<Table::Stats> table_stats() const { return table_report_.stats(); }
@@ -194,7 +176,6 @@ class Shard {
   void HandleInstall(const v1::Install& install);
   void Drop(const std::string& reason);
   void FinishInstall(const v1::Install& install, ShardLoader::Loaded loaded);
-  void RestoreState(const v1::ShardState& state);
   void ReportInstalled(const absl::Status& status);
   void HandleMembership(const v1::SetMembership& message);
   void HandleCommit(const v1::CommitStep& commit);
@@ -211,7 +192,6 @@ class Shard {
   absl::Status KeepForCheckpoint(uint64_t step, std::optional<uint64_t> follows);
   // Drops what is kept, or is to be kept, for a checkpoint that is not written yet.
   void ForgetCheckpoint();
-  v1::ShardState StateNow() const;
   void HandleShutdown(const v1::Shutdown& shutdown);
   void HandleBegin(HeldPush push);
   // The push has arrived whole, or has waited in calls_.ready, and its turn has come.
@@ -227,15 +207,8 @@ class Shard {
   // NotFound: the call is for another job or shard. Comes before every other check, since the job of such a
   // caller may have ranks, incarnations and clocks as this one, and may go on when this one is over.
   absl::Status CheckAddressee(uint64_t job, uint32_t shard_plus_one) const;
-  // As ShardMembers::DeclareLost. True if any pushes are lost.
-  bool DeclareLost(uint32_t worker, uint64_t answered_clock);
-  // Whether the header fits this shard, whoever the sender is. Unavailable: nothing is installed.
-  absl::Status CheckHeader(const v1::PushRequest& header) const;
   // Why the push cannot begin, or, for an upload of initial values, end; nullopt: it can.
   std::optional<absl::StatusOr<Verdict>> Refuse(const v1::PushRequest& header) const;
-  // Called before a gradient is taken, and again before it is used. InvalidArgument: such a push is
-  // impossible.
-  absl::StatusOr<Verdict> VerdictOn(const v1::PushRequest& header) const;
   // As PushArrivals::WaitForStream.
   bool WaitsForStream(const v1::PushRequest& header);
   // nullptr: the push is arriving twice already.
@@ -245,9 +218,7 @@ class Shard {
   void Decide(Decision decision);
   void CountPushed(const v1::PushRequest& header);
   void TakeEffect(const Decision& decision);
-  // Records a push with its outcome, except for the weights.
-  void Account(const v1::PushRequest& header, v1::PushReply* reply);
-  // sync. `refusal`: empty, or why no step may contain the part; a refused part needs no gradient.
+  // sync. As Incarnation::Stage().
   void StagePush(const v1::PushRequest& header, Slab gradient, PushedRows rows, std::string refusal,
                  Session session, PushDone done);
   void RepeatPush(Session session, const v1::PushRequest& header, PushDone done);
@@ -257,7 +228,6 @@ class Shard {
   void ReportFailed();
   // Applies the decisions that are durable, then handles the messages that waited for them.
   void ApplyDurable();
-  void Replay(const v1::LoggedPush& record);
   // Calls or a commit wait for memory that readers hold.
   bool ShortOfMemory() const;
   // Continues the calls that a change may let continue: of anything, or of the clocks in calls_.changes
@@ -267,7 +237,6 @@ class Shard {
   void ResumeWaiting();
   bool TryAnswerPull(const ParkedPull& pull);
   void Hold(CallList<HeldPush>& among, HeldPush push);
-  std::string NonFinite(const PushArrival& arrival) const;
   Verdict JobOver() const;
   PushAnswer NewAnswer(const Verdict& verdict) const;
   void Answer(const PushDone& done, const absl::StatusOr<Verdict>& verdict) const;
@@ -276,9 +245,6 @@ class Shard {
   // The same for all workers, and for the calls that wait for the open step's commit.
   void FailAll(const Verdict& verdict);
   void Report(v1::ShardReport report) { reporter_(std::move(report)); }
-  // The rows of a staged part take effect as it arrives.
-  bool rows_early() const { return TablesCountParts(options_.config); }
-  bool logs() const { return options_.config.server().durability() == v1::ServerConfig::DURABILITY_LOG; }
 
   const Options options_;
   const ModeTraits& mode_;
@@ -297,27 +263,18 @@ class Shard {
   // Of the tables' answers.
   RowMemory row_memory_{options_.weights_source};
 
-  // Drop() resets all members below, except for those about the end of the job. Null: nothing is installed.
+  // Of now_, or of the incarnation that could not begin.
   v1::Install install_;
-  uint64_t incarnation_ = 0;
-  std::shared_ptr<BlockStore> store_;
-  // Null: the job has no embedding tables. Their version is the store's, or, with rows_early(), counts the
-  // parts of the steps, also those that a step is committed without.
-  std::shared_ptr<ShardTables> tables_;
+  // Before now_: it hears of versions that are released until they are gone.
+  UpdateRoom room_;
+  Incarnation now_;
   TableReport table_report_;
   uint64_t last_ping_ = 0;
-  std::unique_ptr<ConsistencyPolicy> policy_;
-  uint64_t model_hash_ = 0;
-  ShardMembers members_;
   PushArrivals arrivals_;
   WaitingCalls calls_;
   DecisionLog log_;
   ShardCheckpoint checkpoint_;
-  StagedParts staged_;
-  EarlyRows early_rows_;
   InitialValues initial_;
-  PushTally tally_;
-  UpdateRoom room_;
   WaitReport waits_;
   // The job is over; OK: it is done.
   std::optional<absl::Status> over_;

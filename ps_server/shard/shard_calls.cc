@@ -22,10 +22,10 @@ void Shard::HandlePull(ParkedPull pull) {
   }
   bool lost = false;
   const auto live = [&] {
-    const absl::StatusOr<Verdict> standing = members_.Check(request.caller());
+    const absl::StatusOr<Verdict> standing = now_.members().Check(request.caller());
     return standing.ok() && standing->outcome == v1::OK;
   };
-  if (mode_.keeps_clocks && store_ != nullptr && request.pin() == 0 && live()) {
+  if (mode_.keeps_clocks && now_.store() != nullptr && request.pin() == 0 && live()) {
     if (request.answered_clock() > request.clock()) {
       return pull.done(absl::InvalidArgumentError(absl::StrCat(
           "answered_clock: ", request.answered_clock(), " is above the pull's clock ", request.clock())));
@@ -33,21 +33,16 @@ void Shard::HandlePull(ParkedPull pull) {
     // If a push of this worker is pending in the log, the pull waits for it, and the clock must not change
     // until then.
     const uint32_t worker = request.caller().worker();
-    lost = !log_.OnItsWay(worker) && DeclareLost(worker, request.answered_clock());
+    lost = !log_.OnItsWay(worker) && now_.DeclareLost(worker, request.answered_clock());
   }
   if (!TryAnswerPull(pull)) {
-    if (absl::Status full = calls_.CheckRoom(pull.worker(), members_); !full.ok()) return pull.done(full);
+    if (absl::Status full = calls_.CheckRoom(pull.worker(), now_.members()); !full.ok())
+      return pull.done(full);
     pull.turn = calls_.NewTurn();
     calls_.parked.Add(std::move(pull));
     counters_.parked_pulls = calls_.parked.size();
   }
   if (lost) Wake();
-}
-
-bool Shard::DeclareLost(uint32_t worker, uint64_t answered_clock) {
-  const uint64_t lost = members_.DeclareLost(worker, answered_clock, *policy_);
-  counters_.pushes_lost += lost;
-  return lost > 0;
 }
 
 bool Shard::TryAnswerPull(const ParkedPull& pull) {
@@ -58,23 +53,23 @@ bool Shard::TryAnswerPull(const ParkedPull& pull) {
     PullAnswer out;
     out.header = NewPullReply(verdict, request.with_clocks());
     if (version != nullptr && !pull.rows->empty()) {
-      absl::StatusOr<std::shared_ptr<const ReadRows>> rows = tables_->Read(*pull.rows, row_memory_, at);
+      absl::StatusOr<std::shared_ptr<const ReadRows>> rows = now_.tables()->Read(*pull.rows, row_memory_, at);
       if (!rows.ok()) {
         pull.done(rows.status());
         return true;
       }
       out.rows = *std::move(rows);
       for (const TableKeys& of : *pull.rows) {
-        CountPulled(of.count * tables_->table(of.table).dim(), request.dtype());
+        CountPulled(of.count * now_.tables()->table(of.table).dim(), request.dtype());
       }
     }
     if (version != nullptr) {
       if (RowsOnArrival(options_.config)) {
-        out.header.set_table_version(at == nullptr ? tables_->version() : at->version());
+        out.header.set_table_version(at == nullptr ? now_.tables()->version() : at->version());
       }
       out.header.mutable_version()->set_count(version->count);
       if (!request.header_only()) {
-        CountPulled(static_cast<uint64_t>(store_->elements()), request.dtype());
+        CountPulled(static_cast<uint64_t>(now_.store()->elements()), request.dtype());
         out.version = std::move(version);
       }
     }
@@ -83,11 +78,11 @@ bool Shard::TryAnswerPull(const ParkedPull& pull) {
   };
   const auto holder = [&] { return Holder{pull.session, request.caller().worker(), request.pin()}; };
   if (over_) return answer(JobOver(), nullptr);
-  if (store_ == nullptr) {
+  if (now_.store() == nullptr) {
     pull.done(absl::UnavailableError("this shard has no model yet"));
     return true;
   }
-  if (request.caller().model_hash() != model_hash_) {
+  if (request.caller().model_hash() != now_.model_hash()) {
     pull.done(
         absl::InvalidArgumentError("the pull is for a different model from this job's (model_hash differs)"));
     return true;
@@ -103,9 +98,9 @@ bool Shard::TryAnswerPull(const ParkedPull& pull) {
           absl::StrCat("pin ", request.pin(), " is not held here; its lease may have ended")));
       return true;
     }
-    return answer({}, store_->LendAgain(*pin->version, holder()), pin->tables.get());
+    return answer({}, now_.store()->LendAgain(*pin->version, holder()), pin->tables.get());
   }
-  if (const absl::StatusOr<Verdict> standing = members_.Check(request.caller()); !standing.ok()) {
+  if (const absl::StatusOr<Verdict> standing = now_.members().Check(request.caller()); !standing.ok()) {
     pull.done(standing.status());
     return true;
   } else if (standing->outcome != v1::OK) {
@@ -113,35 +108,20 @@ bool Shard::TryAnswerPull(const ParkedPull& pull) {
   }
   // The rows are the newest, whatever the weights are.
   if (request.header_only() && request.rows_alone() && RowsOnArrival(options_.config)) {
-    return answer({}, store_->Lend(holder()));
+    return answer({}, now_.store()->Lend(holder()));
   }
-  switch (policy_->OnPull(request.caller().worker(), request.clock())) {
+  switch (now_.policy()->OnPull(request.caller().worker(), request.clock())) {
     case PullDecision::kWait:
       return false;
     case PullDecision::kPast:
       return answer({v1::STEP_PAST, absl::StrCat("step ", request.clock(), " is past")}, nullptr);
     case PullDecision::kReady:
-      return answer({}, store_->Lend(holder()));
+      return answer({}, now_.store()->Lend(holder()));
   }
   return false;
 }
 
 // ---- words
-
-std::string Shard::NonFinite(const PushArrival& arrival) const {
-  const v1::PushRequest& push = arrival.header();
-  const auto found = [&] {
-    if (!arrival.non_finite().has_value()) {
-      return NonFiniteValue(arrival.non_finite_row()->what, arrival.non_finite_row()->value);
-    }
-    const auto& [at, value] = *arrival.non_finite();
-    return NonFiniteValue(absl::StrCat("the gradient of ", store_->Describe(at)), value);
-  };
-  const uint64_t batch = push.batch_plus_one() - 1;
-  return NonFinitePush(push.caller().worker(), members_.TaskOf(push.caller().worker()), found(), push.clock(),
-                       batch, batch * options_.config.data().batch_size(),
-                       push.batch_plus_one() == 0 ? 0 : push.examples());
-}
 
 Verdict Shard::JobOver() const { return {v1::JOB_OVER, std::string(over_->message())}; }
 
@@ -151,9 +131,9 @@ PushAnswer Shard::NewAnswer(const Verdict& verdict) const {
   reply.set_outcome(verdict.outcome);
   reply.set_reason(verdict.reason);
   if (verdict.outcome == v1::JOB_OVER) reply.set_failure_kind(KindOf(*over_));
-  reply.set_epoch(members_.epoch());
-  reply.mutable_version()->set_incarnation(incarnation_);
-  if (store_ != nullptr) reply.mutable_version()->set_count(store_->count());
+  reply.set_epoch(now_.members().epoch());
+  reply.mutable_version()->set_incarnation(now_.number());
+  if (now_.store() != nullptr) reply.mutable_version()->set_count(now_.store()->count());
   return answer;
 }
 
@@ -166,13 +146,13 @@ v1::PullReply Shard::NewPullReply(const Verdict& verdict, bool with_clocks) cons
   reply.set_outcome(verdict.outcome);
   reply.set_reason(verdict.reason);
   if (verdict.outcome == v1::JOB_OVER) reply.set_failure_kind(KindOf(*over_));
-  reply.set_epoch(members_.epoch());
-  reply.mutable_version()->set_incarnation(incarnation_);
-  if (store_ == nullptr) return reply;
-  reply.mutable_version()->set_count(store_->count());
-  reply.set_elements(store_->elements());
+  reply.set_epoch(now_.members().epoch());
+  reply.mutable_version()->set_incarnation(now_.number());
+  if (now_.store() == nullptr) return reply;
+  reply.mutable_version()->set_count(now_.store()->count());
+  reply.set_elements(now_.store()->elements());
   if (with_clocks && mode_.keeps_clocks) {
-    for (const WorkerClockValue& value : policy_->Clocks()) {
+    for (const WorkerClockValue& value : now_.policy()->Clocks()) {
       v1::WorkerClock* clock = reply.add_clocks();
       clock->set_worker(value.worker);
       clock->set_clock(value.clock);
@@ -182,7 +162,7 @@ v1::PullReply Shard::NewPullReply(const Verdict& verdict, bool with_clocks) cons
 }
 
 bool Shard::ShortOfMemory() const {
-  if (staged_.late_commit.has_value()) return true;
+  if (now_.staged().late_commit.has_value()) return true;
   return log_.kept() ? log_.NextDurable() != nullptr : !calls_.ready.empty();
 }
 
@@ -212,8 +192,8 @@ void Shard::ResumeWaiting() {
     calls_.ready.pop_front();
     HandlePush(std::move(ready), /*waited=*/true);
   }
-  if (staged_.late_commit.has_value() && room_.Make()) {
-    const StagedParts::LateCommit late = *std::exchange(staged_.late_commit, std::nullopt);
+  if (now_.staged().late_commit.has_value() && room_.Make()) {
+    const StagedParts::LateCommit late = *std::exchange(now_.staged().late_commit, std::nullopt);
     HandleCommit(late.commit);
     for (const v1::PinVersion& pin : late.pins) HandlePin(pin);
     if (late.freeze.has_value()) HandleFreeze(*late.freeze);
@@ -221,8 +201,8 @@ void Shard::ResumeWaiting() {
   }
   room_.SetShort(ShortOfMemory());
   // A pull may wait for the slowest worker, whoever that is.
-  if (policy_ == nullptr) return;
-  const uint64_t slowest = policy_->JoinClock();
+  if (now_.policy() == nullptr) return;
+  const uint64_t slowest = now_.policy()->JoinClock();
   all |= std::exchange(resumed_at_, slowest) != slowest;
   const std::vector<uint32_t> moved = std::exchange(calls_.changes.moved, {});
   const auto begin = [this](const std::vector<uint64_t>& turns) {
@@ -261,7 +241,7 @@ void Shard::HandleEnd(Session session) {
   const auto cancel = [](const auto& call) { call.done(absl::CancelledError("the connection has ended")); };
   const auto ended = [session](const auto& call) { return call.session == session; };
   calls_.EndSession(session, {cancel, cancel, cancel});
-  staged_.EndWaiters(ended, [&](uint32_t, const StagedParts::Waiter& waiter) { cancel(waiter); });
+  now_.staged().EndWaiters(ended, [&](uint32_t, const StagedParts::Waiter& waiter) { cancel(waiter); });
   initial_.EndWaiter(ended, cancel);
   log_.AnswerIf(ended, cancel);
   counters_.parked_pulls = calls_.parked.size();
@@ -295,11 +275,11 @@ void Shard::HandleTick() {
         absl::StrCat("the disk has answered none of ", log_.writes(), " writes for ", waited(log_.moved()))));
   }
   // The part stays staged, so a repeat of the push finds it.
-  staged_.EndWaiters([&](const StagedParts::Waiter& waiter) { return waiter.since <= limit; },
-                     [&](uint32_t part, const StagedParts::Waiter& waiter) {
-                       late(waiter, "part ", part, " waited ", waited(waiter.since), " for ",
-                            waits_.OfPart());
-                     });
+  now_.staged().EndWaiters([&](const StagedParts::Waiter& waiter) { return waiter.since <= limit; },
+                           [&](uint32_t part, const StagedParts::Waiter& waiter) {
+                             late(waiter, "part ", part, " waited ", waited(waiter.since), " for ",
+                                  waits_.OfPart());
+                           });
   // The values stay, too.
   initial_.EndWaiter([&](const InitialValues::Waiter& waiter) { return waiter.since <= limit; },
                      [&](const InitialValues::Waiter& waiter) {
@@ -308,7 +288,7 @@ void Shard::HandleTick() {
                      });
   room_.EndPins();
   // Arrivals are destroyed without notice to the shard, so a held push may now be able to begin.
-  if (store_ != nullptr) {
+  if (now_.store() != nullptr) {
     room_.RevokeLate();
     calls_.changes.held = true;
     WakeMoved();
@@ -334,7 +314,8 @@ void Shard::FailAll(const Verdict& verdict) {
   FailWaiting([](uint32_t) { return true; }, verdict);
   // Waits for a commit do not belong to a worker: they end only with the step.
   const auto all = [](const StagedParts::Waiter&) { return true; };
-  staged_.EndWaiters(all, [&](uint32_t, const StagedParts::Waiter& waiter) { Answer(waiter.done, verdict); });
+  now_.staged().EndWaiters(
+      all, [&](uint32_t, const StagedParts::Waiter& waiter) { Answer(waiter.done, verdict); });
   initial_.EndWaiter(all, [&](const StagedParts::Waiter& waiter) { Answer(waiter.done, verdict); });
 }
 

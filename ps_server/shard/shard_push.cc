@@ -11,84 +11,18 @@
 #include "ps_server/shard/shard.h"
 
 namespace weir {
-namespace {
-
-// The verdict on a push that the shard itself would take: OK, unless the push says that its gradient is not
-// finite.
-Verdict AsClaimed(const v1::PushRequest& header) {
-  return header.refused().empty() ? Verdict{} : Verdict{v1::REFUSED, header.refused()};
-}
-
-}  // namespace
-
-absl::Status Shard::CheckHeader(const v1::PushRequest& header) const {
-  if (store_ == nullptr) return absl::UnavailableError("this shard has no model yet");
-  if (header.caller().model_hash() != model_hash_) {
-    return absl::InvalidArgumentError(
-        "the push is for a different model from this job's (model_hash differs)");
-  }
-  if (static_cast<int64_t>(header.elements()) != store_->elements()) {
-    return absl::InvalidArgumentError(absl::StrCat("elements: the push has ", header.elements(),
-                                                   " values; this shard has ", store_->elements()));
-  }
-  if (header.initial_values()) return InitialValues::CheckHeader(header);
-  if (initial_.awaited()) return absl::UnavailableError("this shard has no initial values yet");
-  if (header.examples() == 0) return absl::InvalidArgumentError("examples: must be at least 1");
-  if (header.refused().size() > kMaxRefusalBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "refused: ", header.refused().size(), " bytes of reason; at most ", kMaxRefusalBytes, " are taken"));
-  }
-  if (!v1::Dtype_IsValid(header.dtype())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("dtype: ", static_cast<int>(header.dtype()), " is none that this server knows"));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<Verdict> Shard::VerdictOn(const v1::PushRequest& header) const {
-  if (mode_.commits_steps) {
-    const uint64_t batch = BatchOf(header.clock(), header.part(), install_.parts());
-    const uint64_t first = batch * options_.config.data().batch_size();
-    const uint64_t examples =
-        std::min<uint64_t>(options_.config.data().batch_size(), install_.total_examples() - first);
-    if (header.batch_plus_one() != batch + 1 || header.examples() != examples) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("part ", header.part(), " of step ", header.clock(), " is batch ", batch, " of ",
-                       examples, " examples; got batch ", static_cast<int64_t>(header.batch_plus_one()) - 1,
-                       " of ", header.examples()));
-    }
-    if (header.base().incarnation() == incarnation_ && header.base().count() == header.clock()) {
-      return AsClaimed(header);
-    }
-    return absl::InvalidArgumentError(
-        absl::StrCat("base: a part of step ", header.clock(), " must be computed from version ",
-                     header.clock(), " of incarnation ", incarnation_, "; got version ",
-                     header.base().count(), " of incarnation ", header.base().incarnation()));
-  }
-  if (header.base().incarnation() != incarnation_) {
-    return Verdict{
-        v1::STALE_VERSION,
-        absl::StrCat("the gradient was computed from a version of incarnation ", header.base().incarnation(),
-                     " of this shard, which is now incarnation ", incarnation_)};
-  }
-  if (header.base().count() > store_->count()) {
-    return absl::InvalidArgumentError(absl::StrCat("base: version ", header.base().count(),
-                                                   " is yet to come; the shard is at version ",
-                                                   store_->count()));
-  }
-  if (header.batch_plus_one() > 0 && tally_.batches.Contains(header.batch_plus_one() - 1)) {
-    return Verdict{v1::DUPLICATE_BATCH,
-                   absl::StrCat("batch ", header.batch_plus_one() - 1, " was done before")};
-  }
-  return AsClaimed(header);
-}
-
 std::optional<absl::StatusOr<Verdict>> Shard::Refuse(const v1::PushRequest& header) const {
   if (over_) return JobOver();
-  if (absl::Status status = CheckHeader(header); !status.ok()) return status;
-  absl::StatusOr<Verdict> standing = members_.Check(header.caller());
+  if (absl::Status status = now_.CheckModel(header); !status.ok()) return status;
+  if (initial_.awaited() && !header.initial_values()) {
+    return absl::UnavailableError("this shard has no initial values yet");
+  }
+  absl::Status fits =
+      header.initial_values() ? InitialValues::CheckHeader(header) : Incarnation::CheckHeader(header);
+  if (!fits.ok()) return fits;
+  absl::StatusOr<Verdict> standing = now_.members().Check(header.caller());
   if (!standing.ok() || standing->outcome != v1::OK) return standing;
-  if (header.initial_values()) return initial_.Answer(header.caller(), members_);
+  if (header.initial_values()) return initial_.Answer(header.caller(), now_.members());
   return std::nullopt;
 }
 
@@ -114,13 +48,13 @@ void Shard::HandleBegin(HeldPush push) {
       return push.done(absl::InvalidArgumentError(absl::StrCat(
           "answered_clock: ", header.answered_clock(), " is above the push's clock ", header.clock())));
     }
-    if (DeclareLost(header.caller().worker(), header.answered_clock())) Wake();
+    if (now_.DeclareLost(header.caller().worker(), header.answered_clock())) Wake();
   }
-  const PushDecision decision = policy_->OnPush(KeyOf(header));
+  const PushDecision decision = now_.policy()->OnPush(KeyOf(header));
   switch (decision) {
     case PushDecision::kApply:
     case PushDecision::kStage: {
-      absl::StatusOr<Verdict> verdict = VerdictOn(header);
+      absl::StatusOr<Verdict> verdict = now_.VerdictOn(header);
       if (!verdict.ok()) return push.done(verdict.status());
       if (verdict->outcome != v1::OK && decision == PushDecision::kStage) {
         return StagePush(header, nullptr, {}, std::move(verdict->reason), push.session,
@@ -157,7 +91,7 @@ void Shard::HandleBegin(HeldPush push) {
     case PushDecision::kInvalid:
       return push.done(absl::InvalidArgumentError(absl::StrCat(
           "no push of worker ", header.caller().worker(), " can come with clock ", header.clock(),
-          " and part ", header.part(), " while this shard is at version ", store_->count())));
+          " and part ", header.part(), " while this shard is at version ", now_.store()->count())));
   }
   Hold(calls_.held, std::move(push));
 }
@@ -165,23 +99,23 @@ void Shard::HandleBegin(HeldPush push) {
 void Shard::HandleUpload(Session session, std::unique_ptr<PushArrival> arrival, PushDone done) {
   if (auto refused = Refuse(arrival->header())) return Answer(done, *std::move(refused));
   const bool again = initial_.staged();
-  if (absl::Status status = initial_.Stage(*arrival, *store_); !status.ok()) return done(status);
+  if (absl::Status status = initial_.Stage(*arrival, *now_.store()); !status.ok()) return done(status);
   if (!again) Report(initial_.Report());
   initial_.Wait({session, std::move(done), options_.clock->Now()});
 }
 
 void Shard::Hold(CallList<HeldPush>& among, HeldPush push) {
-  const absl::Status full = calls_.CheckRoom(push.worker(), members_);
+  const absl::Status full = calls_.CheckRoom(push.worker(), now_.members());
   if (!full.ok()) return push.done(full);
   if (push.turn == 0) push.turn = calls_.NewTurn();
   among.Add(std::move(push));
 }
 
 bool Shard::WaitsForStream(const v1::PushRequest& header) {
-  const int64_t bytes = store_->elements() * BytesPerValue(header.dtype());
+  const int64_t bytes = now_.store()->elements() * BytesPerValue(header.dtype());
   // Such a push comes in one or two messages.
   if (bytes <= kMaxChunkBytes) return false;
-  const std::optional<uint64_t> chunks = store_->chunks_built();
+  const std::optional<uint64_t> chunks = now_.store()->chunks_built();
   if (!chunks.has_value()) return false;
   const absl::Duration wait = arrivals_.WaitForStream(bytes, *chunks, options_.clock->Now());
   if (wait == absl::ZeroDuration()) return false;
@@ -196,23 +130,23 @@ std::unique_ptr<PushArrival> Shard::Arrive(Session session, v1::PushRequest head
   std::shared_ptr<VersionBuilder> builder;
   if (!header.initial_values() && mode_.applies_alone && !log_.kept() &&
       options_.config.server().apply() == v1::ServerConfig::APPLY_STREAMED && !arrivals_.WasOvertaken(key)) {
-    builder = store_->Build({session, key.worker, 0});
-    if (builder == nullptr && !store_->readers().MayBuild() && options_.on_short) options_.on_short();
+    builder = now_.store()->Build({session, key.worker, 0});
+    if (builder == nullptr && !now_.store()->readers().MayBuild() && options_.on_short) options_.on_short();
   }
   Slab gradient;
   if (builder == nullptr) {
-    gradient = store_->TakeSlab();
+    gradient = now_.store()->TakeSlab();
   } else {
     arrivals_.BeginStream(key, options_.clock->Now());
   }
-  return std::make_unique<PushArrival>(std::move(header), std::move(builder), std::move(gradient), tables_,
-                                       std::move(presence), options_.chunk_unit);
+  return std::make_unique<PushArrival>(std::move(header), std::move(builder), std::move(gradient),
+                                       now_.tables(), std::move(presence), options_.chunk_unit);
 }
 
 bool Shard::AnswersAfter(const v1::PushRequest& push) const {
   if (mode_.commits_steps) return false;
   const uint32_t worker = push.caller().worker();
-  const std::vector<uint32_t> awaited = policy_->WaitingFor(worker, push.clock() + 1);
+  const std::vector<uint32_t> awaited = now_.policy()->WaitingFor(worker, push.clock() + 1);
   return std::all_of(awaited.begin(), awaited.end(), [worker](uint32_t other) { return other == worker; });
 }
 
@@ -223,18 +157,18 @@ void Shard::HandlePush(ReadyPush push, bool waited) {
   }
   if (over_) return Answer(push.done, JobOver());
   // The checks are repeated, because the state may have changed while the push arrived.
-  const absl::StatusOr<Verdict> standing = members_.Check(header.caller());
+  const absl::StatusOr<Verdict> standing = now_.members().Check(header.caller());
   if (!standing.ok()) {
     return push.done(absl::UnavailableError("the shard was restarted while the push arrived"));
   }
   if (standing->outcome != v1::OK) return Answer(push.done, standing);
-  const PushDecision decision = policy_->OnPush(KeyOf(header));
+  const PushDecision decision = now_.policy()->OnPush(KeyOf(header));
   if (decision == PushDecision::kRepeat) return RepeatPush(push.session, header, std::move(push.done));
   if (decision != PushDecision::kApply && decision != PushDecision::kStage) {
     return push.done(absl::UnavailableError(absl::StrCat(
         "the push at clock ", header.clock(), " has lost its turn while it arrived; send it again")));
   }
-  absl::StatusOr<Verdict> verdict = VerdictOn(header);
+  absl::StatusOr<Verdict> verdict = now_.VerdictOn(header);
   if (!verdict.ok()) {
     arrivals_.Remove(KeyOf(header));
     push.done(verdict.status());
@@ -250,10 +184,11 @@ void Shard::FinishPush(ReadyPush push, PushDecision decision, Verdict verdict, b
     return Answer(push.done, Verdict{v1::SEND_AGAIN, ""});
   }
   // Without the log, a push that makes no version needs no turn.
-  const bool takes_turn = decision == PushDecision::kStage ? rows_early() && arrival.finite()
+  const bool takes_turn = decision == PushDecision::kStage ? now_.rows_early() && arrival.finite()
                                                            : log_.kept() || verdict.outcome == v1::OK;
   if (takes_turn && !waited && (!calls_.ready.empty() || !CanDecide(header))) {
-    if (absl::Status full = calls_.CheckRoom(push.worker(), members_); !full.ok()) return push.done(full);
+    if (absl::Status full = calls_.CheckRoom(push.worker(), now_.members()); !full.ok())
+      return push.done(full);
     push.since = options_.clock->Now();
     calls_.ready.push_back(std::move(push));
     room_.SetShort(ShortOfMemory());
@@ -261,11 +196,11 @@ void Shard::FinishPush(ReadyPush push, PushDecision decision, Verdict verdict, b
   }
   arrivals_.Remove(KeyOf(header));
   if (decision == PushDecision::kStage) {
-    std::string refusal = arrival.finite() ? "" : NonFinite(arrival);
+    std::string refusal = arrival.finite() ? "" : now_.NonFinite(arrival);
     return StagePush(header, arrival.TakeGradient(), arrival.TakeRows(), std::move(refusal), push.session,
                      std::move(push.done));
   }
-  if (verdict.outcome == v1::OK && !arrival.finite()) verdict = {v1::REFUSED, NonFinite(arrival)};
+  if (verdict.outcome == v1::OK && !arrival.finite()) verdict = {v1::REFUSED, now_.NonFinite(arrival)};
   const bool applies = verdict.outcome == v1::OK;
   Decide({push.session, header, std::move(verdict), applies ? arrival.TakeGradient() : nullptr,
           applies ? arrival.builder() : nullptr,
@@ -277,106 +212,58 @@ void Shard::FinishPush(ReadyPush push, PushDecision decision, Verdict verdict, b
 
 void Shard::TakeEffect(const Decision& decision) {
   const v1::PushRequest& header = decision.header;
+  const uint32_t worker = header.caller().worker();
   std::shared_ptr<const LentVersion> made;
   if (decision.builder != nullptr) {
     made = decision.builder->version();
-    // The push was not overtaken, and nothing can have overtaken it since.
-    store_->Publish(*decision.builder);
     arrivals_.EndStream();
   } else if (decision.verdict.outcome == v1::OK) {
-    const WeightedGradient weighted{decision.gradient.get(), header.examples()};
     arrivals_.Overtake();
-    store_->Update(absl::MakeConstSpan(&weighted, 1));
   }
-  if (tables_ != nullptr && decision.verdict.outcome == v1::OK) {
-    const WeightedRows weighted{decision.rows.get(), header.examples()};
-    if (const absl::Status rows = tables_->Update(absl::MakeConstSpan(&weighted, 1)); !rows.ok()) {
-      Fail(rows);
-      if (decision.done) Answer(decision.done, JobOver());
-      return;
-    }
+  if (const absl::Status status = now_.Apply(decision); !status.ok()) {
+    Fail(status);
+    if (decision.done) Answer(decision.done, JobOver());
+    return;
   }
   PushAnswer answer = NewAnswer(decision.verdict);
-  Account(header, &answer.reply);
+  now_.Record(header, &answer.reply);
+  if (decision.verdict.outcome == v1::OK) waits_.Mark();
+  if (!calls_.held.empty() || !calls_.parked.empty()) calls_.changes.moved.push_back(worker);
+  arrivals_.ForgetOvertaken(worker);
   if (decision.builder != nullptr &&
-      policy_->OnPull(header.caller().worker(), header.clock() + 1) == PullDecision::kReady) {
+      now_.policy()->OnPull(worker, header.clock() + 1) == PullDecision::kReady) {
     answer.made = NewPullReply({}, header.with_clocks());
     answer.version = std::move(made);
   }
   if (decision.done) decision.done(std::move(answer));
 }
 
-void Shard::Account(const v1::PushRequest& header, v1::PushReply* reply) {
-  const bool applied = reply->outcome() == v1::OK;
-  ++(applied ? counters_.pushes_applied : counters_.pushes_refused);
-  // A batch that was refused would be refused again.
-  const bool batch_done = applied || reply->outcome() == v1::REFUSED;
-  if (batch_done && header.batch_plus_one() > 0) tally_.batches.Insert(header.batch_plus_one() - 1);
-  // With the log, this incarnation knows every push that was answered. Without it, this push may be a repeat
-  // of one that an earlier incarnation has acknowledged.
-  const bool stale = reply->outcome() == v1::STALE_VERSION;
-  if (stale && logs() && header.batch_plus_one() > 0) {
-    tally_.stale_batches.Insert(header.batch_plus_one() - 1);
-  }
-  if (applied) {
-    counters_.version = reply->version().count();
-    waits_.Mark();
-    reply->set_staleness(reply->version().count() - 1 - header.base().count());
-    tally_.staleness.Add(reply->staleness());
-  }
-  policy_->Complete(KeyOf(header));
-  const uint32_t worker = header.caller().worker();
-  if (!calls_.held.empty() || !calls_.parked.empty()) calls_.changes.moved.push_back(worker);
-  members_.Record(worker, header.clock(), *reply);
-  arrivals_.ForgetOvertaken(worker);
-  if (stale && !logs()) {
-    members_.AddLost(worker, header.clock());
-    ++counters_.pushes_lost;
-  }
-  if (!applied) return;
-  // If no worker counts, JoinClock() is the highest clock on record, which is not below this one.
-  const uint64_t completed = header.clock() + 1;
-  tally_.lead.Add(completed - std::min(completed, policy_->JoinClock()));
-}
-
 void Shard::StagePush(const v1::PushRequest& header, Slab gradient, PushedRows rows, std::string refusal,
                       Session session, PushDone done) {
-  if (rows_early()) {
-    if (refusal.empty() && early_rows_.Take(header.part(), rows)) {
-      const WeightedRows weighted{&rows, header.examples()};
-      if (const absl::Status taken = tables_->Update(absl::MakeConstSpan(&weighted, 1)); !taken.ok()) {
-        Fail(taken);
-        return Answer(done, JobOver());
-      }
-    }
-    rows = {};
+  StagedParts::Waiter waiter{session, std::move(done), options_.clock->Now()};
+  auto staged = now_.Stage(header, std::move(gradient), std::move(rows), std::move(refusal), waiter);
+  if (!staged.ok()) {
+    Fail(staged.status());
+    return Answer(waiter.done, JobOver());
   }
-  staged_.Stage(header, std::move(gradient), std::move(rows), std::move(refusal),
-                {session, std::move(done), options_.clock->Now()});
-  policy_->Complete(KeyOf(header));
-
-  const std::optional<uint64_t> complete = policy_->CompleteStep();
-  if (!complete.has_value()) return;
-  v1::ShardReport report;
-  *report.mutable_staged() = staged_.Report(*complete);
-  Report(std::move(report));
+  if (staged->has_value()) Report(**std::move(staged));
 }
 
 void Shard::RepeatPush(Session session, const v1::PushRequest& header, PushDone done) {
   ++counters_.pushes_repeated;
   if (mode_.commits_steps) {
-    if (policy_->JoinClock() == header.clock() && staged_.Has(header.part())) {
+    if (now_.policy()->JoinClock() == header.clock() && now_.staged().Has(header.part())) {
       const absl::Status full =
-          staged_.AddWaiter(header.clock(), header.part(), {session, done, options_.clock->Now()});
+          now_.staged().AddWaiter(header.clock(), header.part(), {session, done, options_.clock->Now()});
       if (!full.ok()) done(full);
       return;
     }
-    const Verdict verdict = staged_.VerdictAt(header.clock(), header.part());
+    const Verdict verdict = now_.staged().VerdictAt(header.clock(), header.part());
     PushAnswer answer = NewAnswer(verdict);
     if (verdict.outcome == v1::OK) answer.reply.mutable_version()->set_count(header.clock() + 1);
     return done(std::move(answer));
   }
-  const v1::PushReply* answer = members_.AnswerAt(header.caller().worker(), header.clock());
+  const v1::PushReply* answer = now_.members().AnswerAt(header.caller().worker(), header.clock());
   if (answer != nullptr) return done(PushAnswer{*answer, {}});
   // The answer is no longer recorded, or the clock is below this incarnation's first one.
   done(absl::InvalidArgumentError(absl::StrCat("clock ", header.clock(), " of worker ",
@@ -394,7 +281,7 @@ bool Shard::CanDecide(const v1::PushRequest& header) {
 
 void Shard::Decide(Decision decision) {
   if (!log_.kept()) return TakeEffect(decision);
-  log_.Append(std::move(decision), store_->count());
+  log_.Append(std::move(decision), now_.store()->count());
 }
 
 void Shard::ApplyDurable() {

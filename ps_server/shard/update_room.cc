@@ -13,27 +13,22 @@
 
 namespace weir {
 
-void UpdateRoom::Begin(const v1::Install& install, std::shared_ptr<BlockStore> store,
-                       std::shared_ptr<ShardTables> tables) {
-  store_ = std::move(store);
-  tables_ = std::move(tables);
+void UpdateRoom::Begin(const v1::Install& install) {
   limit_ = MemoryLimitOf(*options_.config, options_.memory_bytes);
   model_bytes_ = ServerMemoryOf(*options_.config, install.workers()).least() * sizeof(float) *
-                 static_cast<double>(store_->model().elements()) / install.num_shards();
+                 static_cast<double>(options_.now->store()->model().elements()) / install.num_shards();
 }
 
 void UpdateRoom::End() {
   pins_.clear();
   short_ = false;
-  store_ = nullptr;
-  tables_ = nullptr;
 }
 
 bool UpdateRoom::MakeForWeights() {
-  if (store_->readers().MayPublish()) return true;
+  if (options_.now->store()->readers().MayPublish()) return true;
   if (options_.on_short) options_.on_short();
   RevokeLate();
-  return store_->readers().MayPublish();
+  return options_.now->store()->readers().MayPublish();
 }
 
 double UpdateRoom::BytesLeft() const {
@@ -47,9 +42,9 @@ std::string UpdateRoom::DescribeBytesLeft() const {
 }
 
 bool UpdateRoom::RowsFit() const {
-  return tables_ == nullptr || !limited() ||
-         static_cast<double>(tables_->former_bytes()) <=
-             std::max(0.0, BytesLeft() - static_cast<double>(options_.staged->row_bytes()));
+  return options_.now->tables() == nullptr || !limited() ||
+         static_cast<double>(options_.now->tables()->former_bytes()) <=
+             std::max(0.0, BytesLeft() - static_cast<double>(options_.now->staged().row_bytes()));
 }
 
 bool UpdateRoom::MakeForRows() {
@@ -67,7 +62,7 @@ bool UpdateRoom::MakeForRows() {
 }
 
 void UpdateRoom::RevokeLate() {
-  const std::vector<VersionReaders::Held> written_off = store_->readers().RevokeLate();
+  const std::vector<VersionReaders::Held> written_off = options_.now->store()->readers().RevokeLate();
   if (written_off.empty()) return;
   for (const VersionReaders::Held& held : written_off) {
     LogWarning("pushes no longer wait for the readers of ", Describe(held));
@@ -84,9 +79,9 @@ absl::Status UpdateRoom::CheckStepRows(const v1::PushRequest& header, const Push
     return absl::OkStatus();
   }
   // Other workers' copies of the same part do not count: one of them will be the step's.
-  uint64_t bytes = BytesOfRows(options_.config->tables(), header) + options_.staged->row_bytes();
+  uint64_t bytes = BytesOfRows(options_.config->tables(), header) + options_.now->staged().row_bytes();
   for (const auto& [part, of_part] : arrivals.RowBytesOf(header.clock())) {
-    if (part != header.part() && !options_.staged->Has(part)) bytes += of_part;
+    if (part != header.part() && !options_.now->staged().Has(part)) bytes += of_part;
   }
   if (static_cast<double>(bytes) <= BytesLeft()) return absl::OkStatus();
   return LimitReached(
@@ -99,8 +94,8 @@ absl::Status UpdateRoom::CheckStepRows(const v1::PushRequest& header, const Push
 const UpdateRoom::Pin& UpdateRoom::Hold(const v1::PinVersion& pin) {
   Pin& entry = pins_[pin.pin()];
   if (entry.version == nullptr) {
-    entry.version = store_->Lend({0, absl::nullopt, pin.pin()});
-    if (tables_ != nullptr) entry.tables = tables_->Pin();
+    entry.version = options_.now->store()->Lend({0, absl::nullopt, pin.pin()});
+    if (options_.now->tables() != nullptr) entry.tables = options_.now->tables()->Pin();
   }
   entry.deadline = options_.clock->Now() + absl::Seconds(pin.lease_seconds());
   return entry;
@@ -125,7 +120,7 @@ std::string UpdateRoom::Describe(const VersionReaders::Held& held) const {
     if (holder.pin != 0) {
       name = absl::StrCat("pin ", holder.pin);
     } else if (holder.worker.has_value()) {
-      name = options_.members->TaskOf(*holder.worker);
+      name = options_.now->members().TaskOf(*holder.worker);
     }
     if (holder.session != 0) absl::StrAppend(&name, name.empty() ? "" : " ", "on stream ", holder.session);
   }
@@ -140,26 +135,26 @@ std::string UpdateRoom::Describe(const VersionReaders::Held& held) const {
 }
 
 std::string UpdateRoom::Holders() const {
-  if (store_->readers().MayPublish() && !RowsFit()) return RowHolders();
+  if (options_.now->store()->readers().MayPublish() && !RowsFit()) return RowHolders();
   std::vector<std::string> versions;
-  for (const VersionReaders::Held& held : store_->readers().held()) {
+  for (const VersionReaders::Held& held : options_.now->store()->readers().held()) {
     if (!held.dead) versions.push_back(Describe(held));
   }
   return absl::StrCat("memory of weights, which readers hold: ", absl::StrJoin(versions, "; "));
 }
 
 std::string UpdateRoom::RowHolders() const {
-  return absl::StrCat("memory of rows: ", MemoryText(static_cast<double>(tables_->former_bytes())),
-                      " of former rows are kept for a checkpoint that is being written. ",
-                      DescribeBytesLeft());
+  return absl::StrCat(
+      "memory of rows: ", MemoryText(static_cast<double>(options_.now->tables()->former_bytes())),
+      " of former rows are kept for a checkpoint that is being written. ", DescribeBytesLeft());
 }
 
 std::vector<std::string> UpdateRoom::Tasks() const {
   std::vector<std::string> tasks;
-  for (const VersionReaders::Held& held : store_->readers().held()) {
+  for (const VersionReaders::Held& held : options_.now->store()->readers().held()) {
     for (const Holder& holder : held.holders) {
       if (held.dead || !holder.worker.has_value() || holder.pin != 0) continue;
-      std::string task = options_.members->TaskOf(*holder.worker);
+      std::string task = options_.now->members().TaskOf(*holder.worker);
       if (std::find(tasks.begin(), tasks.end(), task) == tasks.end()) tasks.push_back(std::move(task));
     }
   }

@@ -17,10 +17,8 @@
 #include "proto/parameter_server.pb.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/shard/calls/push_arrival.h"
-#include "ps_server/shard/calls/shard_members.h"
+#include "ps_server/shard/incarnation.h"
 #include "ps_server/shard/rows/shard_tables.h"
-#include "ps_server/shard/staged_parts.h"
-#include "ps_server/shard/versions/block_store.h"
 
 namespace weir {
 
@@ -35,8 +33,7 @@ class UpdateRoom {
     // These outlive the room.
     const v1::JobConfig* config = nullptr;
     const Clock* clock = nullptr;
-    const ShardMembers* members = nullptr;
-    const StagedParts* staged = nullptr;
+    const Incarnation* now = nullptr;
     std::atomic<uint64_t>* versions_written_off = nullptr;
     // As Shard::Options::memory_bytes, nudge, on_revoke and on_short.
     uint64_t memory_bytes = 0;
@@ -47,9 +44,8 @@ class UpdateRoom {
   };
   explicit UpdateRoom(Options options) : options_(std::move(options)) {}
 
-  // An incarnation of the shard begins and ends. `tables` null: the job has none.
-  void Begin(const v1::Install& install, std::shared_ptr<BlockStore> store,
-             std::shared_ptr<ShardTables> tables);
+  // An incarnation of the shard has begun, or ends.
+  void Begin(const v1::Install& install);
   void End();
 
   // Whether the next version has room for its weights and for former rows.
@@ -105,9 +101,6 @@ class UpdateRoom {
 
   const Options options_;
   std::atomic<bool> short_{false};
-  // Null: the shard has no model.
-  std::shared_ptr<BlockStore> store_;
-  std::shared_ptr<ShardTables> tables_;
   // The memory of the server, and what the dense model takes of it.
   MemoryLimit limit_;
   double model_bytes_ = 0;

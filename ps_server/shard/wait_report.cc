@@ -73,9 +73,9 @@ void ForFirst(const Calls& calls, const Visit& visit) {
 }  // namespace
 
 std::vector<v1::Wait> WaitReport::All() const {
-  if (of_.policy == nullptr) return {};
+  if (of_.now.policy() == nullptr) return {};
   WaitList list(of_.clock.Now());
-  const auto task = [&](uint32_t worker) { return of_.members.TaskOf(worker); };
+  const auto task = [&](uint32_t worker) { return of_.now.members().TaskOf(worker); };
   const auto at = [&](uint32_t worker, uint64_t clock) {
     return absl::StrCat(" of ", task(worker), " at clock ", clock);
   };
@@ -97,7 +97,7 @@ std::vector<v1::Wait> WaitReport::All() const {
     if (of_.log.OnItsWay(worker)) {
       add_push(push.header, push.since, "the push before it, whose record is on its way to the log's disk",
                {});
-    } else if (of_.policy->OnPush(KeyOf(push.header)) == PushDecision::kHold) {
+    } else if (of_.now.policy()->OnPush(KeyOf(push.header)) == PushDecision::kHold) {
       add_push(push.header, push.since, "pushes of the same worker before it", {task(worker)});
     } else {
       add_push(push.header, push.since, "the same push, which is arriving twice already", {task(worker)});
@@ -125,17 +125,17 @@ std::vector<v1::Wait> WaitReport::All() const {
     list.Add("message", " of the coordinator", "", of_.log.moved(), "what is on its way to the log's disk",
              {});
   }
-  if (const auto& late = of_.staged.late_commit; late.has_value()) {
+  if (const auto& late = of_.now.staged().late_commit; late.has_value()) {
     list.Add("commit", absl::StrCat(" of step ", late->commit.step()), "", late->since, of_.room.Holders(),
              of_.room.Tasks());
   }
-  if (!of_.staged.empty()) {
+  if (!of_.now.staged().empty()) {
     // All of them wait for the same.
-    const uint64_t step = of_.policy->JoinClock();
+    const uint64_t step = of_.now.policy()->JoinClock();
     const std::string missing = OfPart();
     const std::vector<std::string> missed = TasksAwaited(0, step + 1);
     size_t seen = 0;
-    of_.staged.ForEachWaiter([&](uint32_t part, const StagedParts::Waiter& waiter) {
+    of_.now.staged().ForEachWaiter([&](uint32_t part, const StagedParts::Waiter& waiter) {
       if (++seen > kMostDescribed) return;
       list.Add("push", absl::StrCat(" of part ", part, " of step ", step), "", waiter.since, missing, missed);
     });
@@ -150,9 +150,9 @@ absl::Time WaitReport::Oldest() const {
   absl::Time oldest = of_.calls.oldest();
   const auto see = [&](absl::Time since) { oldest = std::min(oldest, since); };
   if (!of_.log.decisions().empty()) see(of_.log.decisions().front().since);
-  of_.staged.ForEachWaiter([&](uint32_t, const StagedParts::Waiter& waiter) { see(waiter.since); });
+  of_.now.staged().ForEachWaiter([&](uint32_t, const StagedParts::Waiter& waiter) { see(waiter.since); });
   if (of_.initial.waiter().has_value()) see(of_.initial.waiter()->since);
-  if (of_.staged.late_commit.has_value()) see(of_.staged.late_commit->since);
+  if (of_.now.staged().late_commit.has_value()) see(of_.now.staged().late_commit->since);
   return oldest;
 }
 
@@ -182,24 +182,24 @@ void WaitReport::Watch() {
 
 std::vector<std::string> WaitReport::TasksAwaited(uint32_t worker, uint64_t clock) const {
   std::vector<std::string> tasks;
-  for (uint32_t other : of_.policy->WaitingFor(worker, clock)) {
+  for (uint32_t other : of_.now.policy()->WaitingFor(worker, clock)) {
     if (tasks.size() == kMostDescribed) break;
-    tasks.push_back(of_.members.TaskOf(other));
+    tasks.push_back(of_.now.members().TaskOf(other));
   }
   return tasks;
 }
 
 std::string WaitReport::OfPull(uint32_t worker, uint64_t clock) const {
-  if (of_.policy == nullptr) return "the coordinator";
+  if (of_.now.policy() == nullptr) return "the coordinator";
   std::vector<std::string> names;
-  const std::vector<WorkerClockValue> clocks = of_.policy->Clocks();
-  const std::vector<uint32_t> awaited = of_.policy->WaitingFor(worker, clock);
+  const std::vector<WorkerClockValue> clocks = of_.now.policy()->Clocks();
+  const std::vector<uint32_t> awaited = of_.now.policy()->WaitingFor(worker, clock);
   for (uint32_t other : awaited) {
     if (names.size() == kMostDescribed) {
       names.push_back(absl::StrCat(awaited.size() - kMostDescribed, " more"));
       break;
     }
-    std::string name = of_.members.TaskOf(other);
+    std::string name = of_.now.members().TaskOf(other);
     const auto at =
         std::lower_bound(clocks.begin(), clocks.end(), other,
                          [](const WorkerClockValue& value, uint32_t of) { return value.worker < of; });

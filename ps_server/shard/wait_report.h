@@ -13,6 +13,7 @@
 #include "ps_server/shard/calls/shard_members.h"
 #include "ps_server/shard/calls/waiting_calls.h"
 #include "ps_server/shard/decision_log.h"
+#include "ps_server/shard/incarnation.h"
 #include "ps_server/shard/initial_values.h"
 #include "ps_server/shard/staged_parts.h"
 #include "ps_server/shard/update_room.h"
@@ -51,15 +52,13 @@ namespace weir {
 // Belongs to the shard's queue.
 class WaitReport {
  public:
-  // Where calls wait, and who is awaited. These outlive the report. `policy` null: nothing is installed.
+  // Where calls wait, and who is awaited. These outlive the report.
   struct Sources {
     const Clock& clock;
-    const std::unique_ptr<ConsistencyPolicy>& policy;
-    const ShardMembers& members;
+    const Incarnation& now;
     const PushArrivals& arrivals;
     const WaitingCalls& calls;
     const DecisionLog& log;
-    const StagedParts& staged;
     const InitialValues& initial;
     const UpdateRoom& room;
   };
@@ -73,7 +72,7 @@ class WaitReport {
   // What one call waits for: a pull, a push that is ready, a part of the open step, an upload.
   std::string OfPull(uint32_t worker, uint64_t clock) const;
   std::string OfReady() const;
-  std::string OfPart() const { return OfPull(0, of_.policy->JoinClock() + 1); }
+  std::string OfPart() const { return OfPull(0, of_.now.policy()->JoinClock() + 1); }
   static std::string OfUpload();
 
   // A call has taken effect.

@@ -27,15 +27,15 @@ struct Fixture {
     auto made = BlockStore::Create(options);
     REQUIRE(made.ok());
     store = *made;
-    v1::Install install;
     install.set_workers(1);
     install.set_num_shards(1);
-    room.Begin(install, store, nullptr);
+    now.Begin(1, {store, nullptr, {}, {}, nullptr}, MakeAsyncPolicy());
+    room.Begin(install);
   }
   ~Fixture() {
     read.clear();
     room.End();
-    store->Retire();
+    now.End();
   }
   const UpdateRoom::Pin& Hold(uint64_t number) {
     v1::PinVersion pin;
@@ -58,12 +58,13 @@ struct Fixture {
   v1::JobConfig config;
   ManualClock clock;
   ThreadPool threads{1};
-  ShardMembers members{true};
-  StagedParts staged;
-  std::atomic<uint64_t> written_off{0};
+  v1::Install install;
+  ShardCounters counters;
+  Incarnation now{config, install, counters};
   int shortages = 0, revocations = 0, nudges = 0;
-  UpdateRoom room{{&config, &clock, &members, &staged, &written_off, 0, [this](absl::Duration) { ++nudges; },
-                   [this] { ++revocations; }, [this] { ++shortages; }, [] { return std::nullopt; }}};
+  UpdateRoom room{{&config, &clock, &now, &counters.versions_written_off, 0,
+                   [this](absl::Duration) { ++nudges; }, [this] { ++revocations; }, [this] { ++shortages; },
+                   [] { return std::nullopt; }}};
   std::shared_ptr<BlockStore> store;
   std::vector<std::shared_ptr<const LentVersion>> read;
 };
@@ -82,7 +83,7 @@ TEST_CASE("UpdateRoom: an update waits for workers for a while, and then writes 
   f.clock.Advance(absl::Seconds(2));
   CHECK(f.room.Make());
   CHECK(f.revocations == 1);
-  CHECK(f.written_off == 1);
+  CHECK(f.counters.versions_written_off == 1);
   CHECK(f.read[0]->revoked);
   CHECK(f.room.Find(1) != nullptr);
 }

@@ -1,0 +1,323 @@
+#include "ps_server/shard/incarnation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/protocol/job_failure.h"
+#include "common/protocol/limits.h"
+#include "common/protocol/mode_traits.h"
+#include "common/protocol/part_assignment.h"
+#include "common/telemetry/logging.h"
+
+namespace weir {
+namespace {
+
+// The verdict on a push that the shard itself would take: OK, unless the push says that its gradient is not
+// finite.
+Verdict AsClaimed(const v1::PushRequest& header) {
+  return header.refused().empty() ? Verdict{} : Verdict{v1::REFUSED, header.refused()};
+}
+
+// The form of a histogram in messages and checkpoints.
+v1::Samples ToSamples(const IntHistogram& histogram) {
+  v1::Samples out;
+  out.mutable_counts()->Add(histogram.counts().begin(), histogram.counts().end());
+  out.set_overflow(histogram.overflow());
+  out.set_max(histogram.max());
+  return out;
+}
+
+void AddSamples(const v1::Samples& samples, IntHistogram& into) {
+  for (int value = 0; value < samples.counts_size(); ++value) {
+    if (samples.counts(value) > 0) into.Add(static_cast<uint64_t>(value), samples.counts(value));
+  }
+  if (samples.overflow() > 0) into.Add(samples.max(), samples.overflow());
+}
+
+}  // namespace
+
+void Incarnation::Begin(uint64_t number, ShardLoader::Loaded loaded,
+                        std::unique_ptr<ConsistencyPolicy> policy) {
+  number_ = number;
+  store_ = std::move(loaded.store);
+  tables_ = std::move(loaded.tables);
+  policy_ = std::move(policy);
+  model_hash_ = store_->model().Hash();
+  counters_.version = store_->count();
+  Restore(loaded.state);
+  for (const v1::LoggedPush& record : loaded.records) Replay(record);
+  if (!loaded.records.empty()) LogInfo("replayed ", loaded.records.size(), " records of the log");
+  members_.EndRestore();
+}
+
+void Incarnation::End() {
+  number_ = model_hash_ = 0;
+  staged_ = StagedParts();
+  early_rows_ = EarlyRows();
+  tally_ = PushTally();
+  members_ = ShardMembers(TraitsOf(config_).keeps_clocks);
+  policy_ = nullptr;
+  store_->Retire();
+  store_ = nullptr;
+  tables_ = nullptr;
+}
+
+void Incarnation::Restore(const v1::ShardState& state) {
+  counters_.pushes_applied = state.pushes_applied();
+  counters_.pushes_refused = state.pushes_refused();
+  AddSamples(state.version_staleness(), tally_.staleness);
+  AddSamples(state.lead(), tally_.lead);
+  tally_.batches.Insert(state.batches());
+  tally_.stale_batches.Insert(state.stale_batches());
+  staged_.Restore(state);
+  early_rows_.Begin(install_.shard(), install_.num_shards(), state);
+  uint64_t lost = 0;
+  std::vector<WorkerRecord> records;
+  for (const v1::WorkerState& worker : state.workers()) {
+    records.push_back({worker.worker(), worker.next_clock(), worker.counts()});
+    lost += members_.Restore(worker);
+  }
+  // A state that was combined from those of other shards has only the workers' counts.
+  counters_.pushes_lost = std::max(lost, state.pushes_lost());
+  policy_->Restore(store_->count(), records);
+}
+
+void Incarnation::Replay(const v1::LoggedPush& record) {
+  if (record.has_membership()) {
+    members_.Follow(record.membership(), *policy_);
+    return;
+  }
+  const v1::PushRequest& push = record.push();
+  members_.FollowRecord(push.caller(), *policy_);
+  // The incarnation that wrote this record had declared lost those of the worker's clocks that it did not
+  // know.
+  DeclareLost(push.caller().worker(), push.clock());
+  v1::PushReply reply;
+  reply.set_outcome(record.outcome());
+  reply.set_reason(record.reason());
+  reply.mutable_version()->set_incarnation(push.base().incarnation());
+  reply.mutable_version()->set_count(record.version());
+  Record(push, &reply);
+}
+
+v1::ShardState Incarnation::State() const {
+  v1::ShardState state;
+  state.set_shard(install_.shard());
+  state.set_num_shards(install_.num_shards());
+  state.mutable_version()->set_incarnation(number_);
+  state.mutable_version()->set_count(store_->count());
+  state.set_epoch(members_.epoch());
+  for (const WorkerRecord& record : policy_->Records()) {
+    v1::WorkerState& worker = *state.add_workers();
+    worker.set_worker(record.worker);
+    worker.set_next_clock(record.clock);
+    worker.set_counts(record.counts);
+    members_.Save(worker);
+  }
+  *state.mutable_batches() = tally_.batches.ToProto();
+  *state.mutable_stale_batches() = tally_.stale_batches.ToProto();
+  staged_.Save(state);
+  early_rows_.Save(state);
+  state.set_pushes_applied(counters_.pushes_applied);
+  state.set_pushes_refused(counters_.pushes_refused);
+  state.set_pushes_lost(counters_.pushes_lost);
+  *state.mutable_version_staleness() = ToSamples(tally_.staleness);
+  *state.mutable_lead() = ToSamples(tally_.lead);
+  return state;
+}
+
+void Incarnation::Describe(v1::ShardStats* stats) const {
+  stats->mutable_version()->set_incarnation(number_);
+  stats->mutable_version()->set_count(counters_.version);
+  stats->set_pushes_applied(counters_.pushes_applied);
+  stats->set_pushes_refused(counters_.pushes_refused);
+  stats->set_pushes_lost(counters_.pushes_lost);
+  stats->set_batches_settled(tally_.batches_settled());
+  *stats->mutable_version_staleness() = ToSamples(tally_.staleness);
+  *stats->mutable_lead() = ToSamples(tally_.lead);
+  if (policy_ == nullptr) return;
+  for (const WorkerClockValue& value : policy_->Clocks()) {
+    v1::WorkerClock* clock = stats->add_clocks();
+    clock->set_worker(value.worker);
+    clock->set_clock(value.clock);
+  }
+}
+
+absl::Status Incarnation::CheckModel(const v1::PushRequest& header) const {
+  if (store_ == nullptr) return absl::UnavailableError("this shard has no model yet");
+  if (header.caller().model_hash() != model_hash_) {
+    return absl::InvalidArgumentError(
+        "the push is for a different model from this job's (model_hash differs)");
+  }
+  if (static_cast<int64_t>(header.elements()) != store_->elements()) {
+    return absl::InvalidArgumentError(absl::StrCat("elements: the push has ", header.elements(),
+                                                   " values; this shard has ", store_->elements()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Incarnation::CheckHeader(const v1::PushRequest& header) {
+  if (header.examples() == 0) return absl::InvalidArgumentError("examples: must be at least 1");
+  if (header.refused().size() > kMaxRefusalBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "refused: ", header.refused().size(), " bytes of reason; at most ", kMaxRefusalBytes, " are taken"));
+  }
+  if (!v1::Dtype_IsValid(header.dtype())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("dtype: ", static_cast<int>(header.dtype()), " is none that this server knows"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Verdict> Incarnation::VerdictOn(const v1::PushRequest& header) const {
+  if (TraitsOf(config_).commits_steps) {
+    const uint64_t batch = BatchOf(header.clock(), header.part(), install_.parts());
+    const uint64_t first = batch * config_.data().batch_size();
+    const uint64_t examples =
+        std::min<uint64_t>(config_.data().batch_size(), install_.total_examples() - first);
+    if (header.batch_plus_one() != batch + 1 || header.examples() != examples) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("part ", header.part(), " of step ", header.clock(), " is batch ", batch, " of ",
+                       examples, " examples; got batch ", static_cast<int64_t>(header.batch_plus_one()) - 1,
+                       " of ", header.examples()));
+    }
+    if (header.base().incarnation() == number_ && header.base().count() == header.clock()) {
+      return AsClaimed(header);
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("base: a part of step ", header.clock(), " must be computed from version ",
+                     header.clock(), " of incarnation ", number_, "; got version ", header.base().count(),
+                     " of incarnation ", header.base().incarnation()));
+  }
+  if (header.base().incarnation() != number_) {
+    return Verdict{v1::STALE_VERSION, absl::StrCat("the gradient was computed from a version of incarnation ",
+                                                   header.base().incarnation(),
+                                                   " of this shard, which is now incarnation ", number_)};
+  }
+  if (header.base().count() > store_->count()) {
+    return absl::InvalidArgumentError(absl::StrCat("base: version ", header.base().count(),
+                                                   " is yet to come; the shard is at version ",
+                                                   store_->count()));
+  }
+  if (header.batch_plus_one() > 0 && tally_.batches.Contains(header.batch_plus_one() - 1)) {
+    return Verdict{v1::DUPLICATE_BATCH,
+                   absl::StrCat("batch ", header.batch_plus_one() - 1, " was done before")};
+  }
+  return AsClaimed(header);
+}
+
+std::string Incarnation::NonFinite(const PushArrival& arrival) const {
+  const v1::PushRequest& push = arrival.header();
+  const auto found = [&] {
+    if (!arrival.non_finite().has_value()) {
+      return NonFiniteValue(arrival.non_finite_row()->what, arrival.non_finite_row()->value);
+    }
+    const auto& [at, value] = *arrival.non_finite();
+    return NonFiniteValue(absl::StrCat("the gradient of ", store_->Describe(at)), value);
+  };
+  const uint64_t batch = push.batch_plus_one() - 1;
+  return NonFinitePush(push.caller().worker(), members_.TaskOf(push.caller().worker()), found(), push.clock(),
+                       batch, batch * config_.data().batch_size(),
+                       push.batch_plus_one() == 0 ? 0 : push.examples());
+}
+
+bool Incarnation::DeclareLost(uint32_t worker, uint64_t answered_clock) {
+  const uint64_t lost = members_.DeclareLost(worker, answered_clock, *policy_);
+  counters_.pushes_lost += lost;
+  return lost > 0;
+}
+
+absl::Status Incarnation::Apply(const Decision& decision) {
+  if (decision.verdict.outcome != v1::OK) return absl::OkStatus();
+  if (decision.builder != nullptr) {
+    // The push was not overtaken, and nothing can have overtaken it since.
+    store_->Publish(*decision.builder);
+  } else {
+    const WeightedGradient weighted{decision.gradient.get(), decision.header.examples()};
+    store_->Update(absl::MakeConstSpan(&weighted, 1));
+  }
+  if (tables_ == nullptr) return absl::OkStatus();
+  const WeightedRows weighted{decision.rows.get(), decision.header.examples()};
+  return tables_->Update(absl::MakeConstSpan(&weighted, 1));
+}
+
+void Incarnation::Record(const v1::PushRequest& header, v1::PushReply* reply) {
+  const bool applied = reply->outcome() == v1::OK;
+  ++(applied ? counters_.pushes_applied : counters_.pushes_refused);
+  // A batch that was refused would be refused again.
+  const bool batch_done = applied || reply->outcome() == v1::REFUSED;
+  if (batch_done && header.batch_plus_one() > 0) tally_.batches.Insert(header.batch_plus_one() - 1);
+  // With the log, this incarnation knows every push that was answered. Without it, this push may be a repeat
+  // of one that an earlier incarnation has acknowledged.
+  const bool stale = reply->outcome() == v1::STALE_VERSION;
+  if (stale && logs() && header.batch_plus_one() > 0) {
+    tally_.stale_batches.Insert(header.batch_plus_one() - 1);
+  }
+  if (applied) {
+    counters_.version = reply->version().count();
+    reply->set_staleness(reply->version().count() - 1 - header.base().count());
+    tally_.staleness.Add(reply->staleness());
+  }
+  policy_->Complete(KeyOf(header));
+  const uint32_t worker = header.caller().worker();
+  members_.Record(worker, header.clock(), *reply);
+  if (stale && !logs()) {
+    members_.AddLost(worker, header.clock());
+    ++counters_.pushes_lost;
+  }
+  if (!applied) return;
+  // If no worker counts, JoinClock() is the highest clock on record, which is not below this one.
+  const uint64_t completed = header.clock() + 1;
+  tally_.lead.Add(completed - std::min(completed, policy_->JoinClock()));
+}
+
+absl::StatusOr<std::optional<v1::ShardReport>> Incarnation::Stage(const v1::PushRequest& header,
+                                                                  Slab gradient, PushedRows rows,
+                                                                  std::string refusal,
+                                                                  StagedParts::Waiter& waiter) {
+  if (rows_early()) {
+    if (refusal.empty() && early_rows_.Take(header.part(), rows)) {
+      const WeightedRows weighted{&rows, header.examples()};
+      const absl::Status taken = tables_->Update(absl::MakeConstSpan(&weighted, 1));
+      if (!taken.ok()) return taken;
+    }
+    rows = {};
+  }
+  staged_.Stage(header, std::move(gradient), std::move(rows), std::move(refusal), std::move(waiter));
+  policy_->Complete(KeyOf(header));
+  std::optional<v1::ShardReport> report;
+  if (const std::optional<uint64_t> complete = policy_->CompleteStep(); complete.has_value()) {
+    *report.emplace().mutable_staged() = staged_.Report(*complete);
+  }
+  return report;
+}
+
+absl::Status Incarnation::Commit(
+    const v1::CommitStep& commit, const StagedParts::Gradients& gradients,
+    const std::function<void(const Verdict& verdict, std::vector<StagedParts::Waiter>& waiters)>& answer) {
+  store_->Update(gradients.dense);
+  absl::Status rows;
+  if (rows_early()) {
+    // Versions of tables count as many parts on every shard, whatever has come in time.
+    for (size_t part = early_rows_.taken(); part < install_.parts(); ++part) rows.Update(tables_->Update({}));
+    early_rows_.Commit();
+  } else if (tables_ != nullptr) {
+    rows = tables_->Update(gradients.rows);
+  }
+  if (!rows.ok()) return rows;
+  policy_->Commit();
+  counters_.version = commit.step() + 1;
+  staged_.Commit(commit, [&](const Verdict& verdict, std::vector<StagedParts::Waiter>& waiters) {
+    const bool applied = verdict.outcome == v1::OK;
+    ++(applied ? counters_.pushes_applied : counters_.pushes_refused);
+    if (applied) {
+      tally_.staleness.Add(0);
+      tally_.lead.Add(0);
+    }
+    answer(verdict, waiters);
+  });
+  return absl::OkStatus();
+}
+
+}  // namespace weir

@@ -1,0 +1,132 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/protocol/interval_set.h"
+#include "common/protocol/mode_traits.h"
+#include "common/telemetry/int_histogram.h"
+#include "proto/checkpoint.pb.h"
+#include "proto/job_config.pb.h"
+#include "proto/parameter_server.pb.h"
+#include "proto/shard_control.pb.h"
+#include "ps_server/consistency/policy.h"
+#include "ps_server/shard/calls/push_arrival.h"
+#include "ps_server/shard/calls/shard_members.h"
+#include "ps_server/shard/decision_log.h"
+#include "ps_server/shard/restore/shard_loader.h"
+#include "ps_server/shard/staged_parts.h"
+
+namespace weir {
+
+// What became of a shard's pushes, apart from the counters; for the coordinator and for checkpoints.
+struct PushTally {
+  // Batches that are done here; with the log, also those whose gradient came from an earlier incarnation.
+  IntervalSet batches, stale_batches;
+  // The applied pushes' staleness in versions, and their lead in clocks.
+  IntHistogram staleness, lead;
+
+  uint64_t batches_settled() const { return batches.size() + stale_batches.SizeWithout(batches); }
+};
+
+// For metrics; thread-safe.
+struct ShardCounters {
+  // A checkpoint restores these four.
+  std::atomic<uint64_t> pushes_applied{0}, pushes_refused{0}, pushes_lost{0};
+  std::atomic<uint64_t> version{0};
+  std::atomic<uint64_t> pushes_repeated{0};
+  std::atomic<uint64_t> bytes_pushed{0}, bytes_pulled{0};
+  std::atomic<uint64_t> parked_pulls{0};
+  // Versions that were written off because readers held them too long (VersionReaders).
+  std::atomic<uint64_t> versions_written_off{0};
+  // The longest wait of a call, in milliseconds, as of the last Tick().
+  std::atomic<uint64_t> longest_wait_ms{0};
+  std::atomic<uint64_t> checkpoints_written{0};
+};
+
+// One incarnation of a shard: its part of the model, its members with their clocks, and what became of their
+// pushes. A push, a commit and a membership change these together. Nothing waits here: the shard decides when
+// something takes effect, and answers calls. Between End() and Begin() nothing is installed.
+//
+// Belongs to the shard's queue.
+class Incarnation {
+ public:
+  // These outlive the incarnation. `install`: the Install of Begin().
+  Incarnation(const v1::JobConfig& config, const v1::Install& install, ShardCounters& counters)
+      : config_(config), install_(install), counters_(counters) {}
+
+  // Replays the records that were loaded.
+  void Begin(uint64_t number, ShardLoader::Loaded loaded, std::unique_ptr<ConsistencyPolicy> policy);
+  void End();
+  v1::ShardState State() const;
+
+  // 0: nothing is installed, and the next three are null.
+  uint64_t number() const { return number_; }
+  const std::shared_ptr<BlockStore>& store() const { return store_; }
+  const std::unique_ptr<ConsistencyPolicy>& policy() const { return policy_; }
+  // Null, too, if the job has no embedding tables. Their version is the store's, or, where rows take effect
+  // early, counts the parts of the steps, also those that a step is committed without.
+  const std::shared_ptr<ShardTables>& tables() const { return tables_; }
+  uint64_t model_hash() const { return model_hash_; }
+  ShardMembers& members() { return members_; }
+  const ShardMembers& members() const { return members_; }
+  StagedParts& staged() { return staged_; }
+  const StagedParts& staged() const { return staged_; }
+  const PushTally& tally() const { return tally_; }
+  // Fills the version, the pushes and the clocks.
+  void Describe(v1::ShardStats* stats) const;
+
+  // Whether the header is of this model, and whether it can be of a push, whoever the sender is.
+  absl::Status CheckModel(const v1::PushRequest& header) const;
+  static absl::Status CheckHeader(const v1::PushRequest& header);
+  // Called before a gradient is taken, and again before it is used. InvalidArgument: such a push is
+  // impossible.
+  absl::StatusOr<Verdict> VerdictOn(const v1::PushRequest& header) const;
+  std::string NonFinite(const PushArrival& arrival) const;
+
+  // As ShardMembers::DeclareLost. True if any pushes are lost.
+  bool DeclareLost(uint32_t worker, uint64_t answered_clock);
+  // Makes the version of a decision. Error: as ShardTables::Update().
+  absl::Status Apply(const Decision& decision);
+  // Records a push with its outcome, after Apply(), and completes the reply.
+  void Record(const v1::PushRequest& header, v1::PushReply* reply);
+
+  // sync. The rows of a staged part take effect as it arrives.
+  bool rows_early() const { return TablesCountParts(config_); }
+  // Takes `waiter` if it succeeds. Returns the report for the coordinator; nullopt: parts are missing. Error:
+  // as Apply(). `refusal`: empty, or why no step may contain the part; a refused part needs no gradient.
+  absl::StatusOr<std::optional<v1::ShardReport>> Stage(const v1::PushRequest& header, Slab gradient,
+                                                       PushedRows rows, std::string refusal,
+                                                       StagedParts::Waiter& waiter);
+  // Error: as Apply().
+  absl::Status Commit(
+      const v1::CommitStep& commit, const StagedParts::Gradients& gradients,
+      const std::function<void(const Verdict& verdict, std::vector<StagedParts::Waiter>& waiters)>& answer);
+
+ private:
+  void Restore(const v1::ShardState& state);
+  void Replay(const v1::LoggedPush& record);
+  bool logs() const { return config_.server().durability() == v1::ServerConfig::DURABILITY_LOG; }
+
+  const v1::JobConfig& config_;
+  const v1::Install& install_;
+  ShardCounters& counters_;
+  uint64_t number_ = 0;
+  std::shared_ptr<BlockStore> store_;
+  std::shared_ptr<ShardTables> tables_;
+  std::unique_ptr<ConsistencyPolicy> policy_;
+  uint64_t model_hash_ = 0;
+  ShardMembers members_{TraitsOf(config_).keeps_clocks};
+  StagedParts staged_;
+  EarlyRows early_rows_;
+  PushTally tally_;
+};
+
+}  // namespace weir
