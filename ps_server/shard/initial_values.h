@@ -47,7 +47,7 @@ class InitialValues {
   }
 
   // Who uploads, or whose upload is whole on every shard. A new uploader makes the upload of the one before
-  // void. Returns the verdict on the waiting call; nullopt: it goes on waiting.
+  // void. Returns the verdict on the waiting call; nullopt: it still waits.
   std::optional<Verdict> Follow(const v1::SetMembership& message);
 
  private:
