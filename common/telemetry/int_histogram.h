@@ -5,7 +5,8 @@
 
 namespace weir {
 
-// How often each small integer was seen (version staleness, lead): exact, so quantiles are too. Values from kLimit on share one count. A value type; not thread-safe.
+// How often each small integer was seen (version staleness, lead): exact, so quantiles are too. Values from
+// kLimit on share one count. A value type; not thread-safe.
 class IntHistogram {
  public:
   static constexpr uint64_t kLimit = 1024;
