@@ -15,7 +15,6 @@
 #include "cli/commands/commands.h"
 #include "common/program/command_line.h"
 #include "common/program/exit_codes.h"
-#include "common/program/help_formatter.h"
 #include "common/program/version.h"
 
 namespace weir {

@@ -19,8 +19,6 @@
 #include "common/checkpoint/checkpoint_reader.h"
 #include "common/object_store/object_file_system.h"
 #include "common/program/exit_codes.h"
-#include "common/rpc/job_token.h"
-#include "common/rpc/tls.h"
 
 namespace weir {
 namespace {
@@ -54,23 +52,11 @@ std::string DescribeTables(const CheckpointReader& reader) {
 }
 
 int RunCheckpointTake(const ClusterFlags& cluster) {
-  const absl::StatusOr<std::string> address = CoordinatorAddress(cluster);
-  if (!address.ok()) {
-    return Refuse(absl::IsInvalidArgument(address.status()) ? kExitUsage : kExitConfig,
-                  Printable(address.status().message()));
-  }
-  const absl::StatusOr<JobToken> token = JobToken::ReadIfGiven(cluster.token_file);
-  if (!token.ok()) return RefuseFor(token.status());
-  const auto tls = Tls::ReadIfGiven(cluster.tls);
-  if (!tls.ok()) return RefuseFor(tls.status());
-  StatusClient client(*address, *token, *tls);
+  RunningJob job;
+  Refusal refusal;
   // A short call shows whether a coordinator answers at all; the checkpoint takes its time.
-  const auto status = client.Get(absl::Seconds(5));
-  if (!status.ok()) {
-    const Refusal refusal = ExplainNoAnswer(*address, status.status(), tls->get());
-    return Refuse(refusal.exit_code, Printable(refusal.message));
-  }
-  const auto taken = client.TakeCheckpoint(kTakeDeadline);
+  if (!AskJob(cluster, &job, &refusal)) return Refuse(refusal.exit_code, Printable(refusal.message));
+  const auto taken = StatusClient(job.address, job.token, job.tls).TakeCheckpoint(kTakeDeadline);
   if (!taken.ok()) {
     const bool refused =
         absl::IsFailedPrecondition(taken.status()) || absl::IsPermissionDenied(taken.status());

@@ -1,9 +1,12 @@
 #include "cli/commands/coordinator_address.h"
 
 #include <cstdlib>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "cli/commands/grpc_status_client.h"
 #include "cli/report/format.h"
 #include "common/config/address.h"
 #include "common/config/cluster_spec.h"
@@ -12,6 +15,8 @@
 
 namespace weir {
 namespace {
+
+constexpr absl::Duration kStatusDeadline = absl::Seconds(5);
 
 absl::StatusOr<std::string> AddressIn(const absl::StatusOr<ClusterSpec>& spec, absl::string_view source) {
   if (!spec.ok()) return absl::FailedPreconditionError(spec.status().message());
@@ -23,8 +28,8 @@ absl::StatusOr<std::string> AddressIn(const absl::StatusOr<ClusterSpec>& spec, a
   return addresses[0];
 }
 
-}  // namespace
-
+// InvalidArgument: the command line gives none, or no good one. FailedPrecondition: the cluster or TF_CONFIG
+// gives none, or no good one.
 absl::StatusOr<std::string> CoordinatorAddress(const ClusterFlags& flags) {
   if (!flags.address.empty()) {
     const auto parsed = ParseAddress(flags.address);
@@ -53,6 +58,34 @@ Refusal ExplainNoAnswer(const std::string& address, const absl::Status& status, 
   return {kExitPeerLost,
           absl::StrCat("ps:0 at ", address, " does not answer (", Printable(status.message()),
                        "); is the job running, is this its address, or does ps:0 stand still?")};
+}
+
+}  // namespace
+
+bool AskJob(const ClusterFlags& flags, RunningJob* job, Refusal* refusal) {
+  absl::StatusOr<std::string> address = CoordinatorAddress(flags);
+  if (!address.ok()) {
+    *refusal = {absl::IsInvalidArgument(address.status()) ? kExitUsage : kExitConfig,
+                std::string(address.status().message())};
+    return false;
+  }
+  job->address = *std::move(address);
+  absl::StatusOr<JobToken> token = JobToken::ReadIfGiven(flags.token_file);
+  absl::StatusOr<std::shared_ptr<const Tls>> tls = Tls::ReadIfGiven(flags.tls);
+  if (!token.ok() || !tls.ok()) {
+    *refusal = {kExitConfig, std::string((token.ok() ? tls.status() : token.status()).message())};
+    return false;
+  }
+  job->token = *std::move(token);
+  job->tls = *std::move(tls);
+  absl::StatusOr<v1::ClusterStatus> status =
+      StatusClient(job->address, job->token, job->tls).Get(kStatusDeadline);
+  if (!status.ok()) {
+    *refusal = ExplainNoAnswer(job->address, status.status(), job->tls.get());
+    return false;
+  }
+  job->status = *std::move(status);
+  return true;
 }
 
 }  // namespace weir

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <memory>
 #include <string>
 
-#include "absl/status/statusor.h"
+#include "common/rpc/job_token.h"
 #include "common/rpc/tls.h"
+#include "proto/coordinator.pb.h"
 
 namespace weir {
 
@@ -16,16 +18,22 @@ struct ClusterFlags {
   TlsFiles tls;            // none named: the job has no TLS
 };
 
-// The address of ps:0, "host:port". InvalidArgument: the command line gives none, or no good one.
-// FailedPrecondition: the cluster or TF_CONFIG gives none, or no good one.
-absl::StatusOr<std::string> CoordinatorAddress(const ClusterFlags& flags);
+struct RunningJob {
+  std::string address;  // of ps:0, "host:port"
+  JobToken token;
+  std::shared_ptr<const Tls> tls;  // null: none
+  v1::ClusterStatus status;
+};
 
-// What to say, and which code to exit with, if a call to ps:0 failed with `status`. Null for `tls`: there is
-// none. May connect to ps:0 to find out.
+// What to say, and which code to exit with: 64, 78: the command line or what it names gives no address, or no
+// good one; 138: nothing answers.
 struct Refusal {
   int exit_code;
   std::string message;
 };
-Refusal ExplainNoAnswer(const std::string& address, const absl::Status& status, const Tls* tls);
+
+// Asks ps:0 how the job is. True: `job` is filled, else `refusal`. If nothing answers, may connect to ps:0
+// once more to find out why.
+bool AskJob(const ClusterFlags& flags, RunningJob* job, Refusal* refusal);
 
 }  // namespace weir

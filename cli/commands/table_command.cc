@@ -26,8 +26,6 @@
 #include "common/config/row_slots.h"
 #include "common/model/key_bucket.h"
 #include "common/program/exit_codes.h"
-#include "common/rpc/job_token.h"
-#include "common/rpc/tls.h"
 #include "proto/coordinator.pb.h"
 #include "proto/parameter_server.pb.h"
 
@@ -106,7 +104,6 @@ std::string RowsReport(const v1::ReadRowsReply& rows) {
 constexpr absl::Duration kDeadline = absl::Seconds(5);
 
 int RefuseFor(const Refusal& refusal) { return Refuse(refusal.exit_code, Printable(refusal.message)); }
-Refusal BadConfig(absl::string_view message) { return {kExitConfig, std::string(message)}; }
 
 int Print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
@@ -124,40 +121,7 @@ std::string NoTable(const std::string& wanted, const std::vector<v1::TableStatus
 
 // ---- a running job
 
-struct Job {
-  std::string address;  // of ps:0
-  JobToken token;
-  std::shared_ptr<const Tls> tls;
-  v1::ClusterStatus status;
-};
-
-// True: `job` is filled.
-bool AskJob(const ClusterFlags& cluster, Job* job, Refusal* refusal) {
-  absl::StatusOr<std::string> address = CoordinatorAddress(cluster);
-  if (!address.ok()) {
-    *refusal = {absl::IsInvalidArgument(address.status()) ? kExitUsage : kExitConfig,
-                std::string(address.status().message())};
-    return false;
-  }
-  job->address = *std::move(address);
-  absl::StatusOr<JobToken> token = JobToken::ReadIfGiven(cluster.token_file);
-  absl::StatusOr<std::shared_ptr<const Tls>> tls = Tls::ReadIfGiven(cluster.tls);
-  if (!token.ok() || !tls.ok()) {
-    *refusal = BadConfig((token.ok() ? tls.status() : token.status()).message());
-    return false;
-  }
-  job->token = *std::move(token);
-  job->tls = *std::move(tls);
-  absl::StatusOr<v1::ClusterStatus> status = StatusClient(job->address, job->token, job->tls).Get(kDeadline);
-  if (!status.ok()) {
-    *refusal = ExplainNoAnswer(job->address, status.status(), job->tls.get());
-    return false;
-  }
-  job->status = *std::move(status);
-  return true;
-}
-
-std::string AddressOf(const Job& job, uint32_t server) {
+std::string AddressOf(const RunningJob& job, uint32_t server) {
   if (server == 0) return job.address;
   const std::string name = absl::StrCat("ps:", server);
   for (const v1::TaskStatus& task : job.status.tasks()) {
@@ -167,7 +131,8 @@ std::string AddressOf(const Job& job, uint32_t server) {
 }
 
 // The rows of these keys, in their order, from the servers that have them.
-absl::StatusOr<v1::ReadRowsReply> RowsOfJob(const Job& job, const TableOptions& options, uint32_t shards) {
+absl::StatusOr<v1::ReadRowsReply> RowsOfJob(const RunningJob& job, const TableOptions& options,
+                                            uint32_t shards) {
   std::map<uint32_t, v1::ReadRowsRequest> requests;  // by shard
   for (const uint64_t key : options.keys) requests[ShardOfKey(key, shards)].add_keys(key);
   std::map<uint64_t, v1::RowState> found;
@@ -266,13 +231,13 @@ bool Select(const std::string& wanted, std::vector<v1::TableStatus>* tables, Ref
     tables->erase(std::remove_if(tables->begin(), tables->end(), other), tables->end());
     return true;
   }
-  *refusal = BadConfig(NoTable(wanted, *tables));
+  *refusal = {kExitConfig, NoTable(wanted, *tables)};
   return false;
 }
 
 // The job or the checkpoint of a command, and its tables.
 struct Source {
-  Job job;
+  RunningJob job;
   absl::StatusOr<CheckpointReader> checkpoint = absl::UnknownError("");
   std::vector<v1::TableStatus> tables;
 };

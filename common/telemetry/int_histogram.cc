@@ -17,14 +17,6 @@ void IntHistogram::Add(uint64_t value, uint64_t times) {
   max_ = std::max(max_, value);
 }
 
-void IntHistogram::Merge(const IntHistogram& other) {
-  if (counts_.size() < other.counts_.size()) counts_.resize(other.counts_.size());
-  for (size_t v = 0; v < other.counts_.size(); ++v) counts_[v] += other.counts_[v];
-  overflow_ += other.overflow_;
-  count_ += other.count_;
-  max_ = std::max(max_, other.max_);
-}
-
 uint64_t IntHistogram::Quantile(double q) const {
   const auto rank = static_cast<uint64_t>(std::ceil(q * static_cast<double>(count_)));
   uint64_t seen = 0;

@@ -5,14 +5,13 @@
 
 namespace weir {
 
-// How often each small integer was seen (version staleness, lead): exact, so quantiles are too, and mergeable
-// across shards. Values from kLimit on share one count. A value type; not thread-safe.
+// How often each small integer was seen (version staleness, lead): exact, so quantiles are too. Values from
+// kLimit on share one count. A value type; not thread-safe.
 class IntHistogram {
  public:
   static constexpr uint64_t kLimit = 1024;
 
   void Add(uint64_t value, uint64_t times = 1);
-  void Merge(const IntHistogram& other);
 
   uint64_t count() const { return count_; }
   // The largest value, exact beyond kLimit as well; 0 when empty.

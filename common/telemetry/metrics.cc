@@ -53,11 +53,6 @@ std::string LabelText(const Labels& labels) {
   return out + "}";
 }
 
-Labels With(Labels labels, const std::string& name, const std::string& value) {
-  labels.emplace_back(name, value);
-  return labels;
-}
-
 double ResidentBytes() {
   std::ifstream statm("/proc/self/statm");
   double size = 0, resident = 0;
@@ -85,46 +80,15 @@ double OpenFiles() {
 
 }  // namespace
 
-void Gauge::Add(double amount) {
-  double old = value_.load(std::memory_order_relaxed);
-  while (!value_.compare_exchange_weak(old, old + amount, std::memory_order_relaxed)) {
-  }
-}
-
-Histogram::Histogram(std::vector<double> bounds)
-    : bounds_(std::move(bounds)), counts_(new std::atomic<uint64_t>[bounds_.size() + 1]()) {}
-
-void Histogram::Observe(double value) {
-  const size_t bucket = std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();
-  counts_[bucket].fetch_add(1, std::memory_order_relaxed);
-  sum_.Add(value);
-}
-
-std::vector<uint64_t> Histogram::counts() const {
-  std::vector<uint64_t> out;
-  for (size_t i = 0; i <= bounds_.size(); ++i) out.push_back(counts_[i].load(std::memory_order_relaxed));
-  return out;
-}
-
-std::vector<double> LatencyBounds() {
-  return {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
-          0.1,    0.25,    0.5,    1,     2.5,    5,     10,   30,    60};
-}
-
-// Exactly one of the four is set; `value` serves gauges and counters alike.
-struct MetricRegistry::Series {
-  Labels labels;
-  std::unique_ptr<Counter> counter;
-  std::unique_ptr<Gauge> gauge;
-  std::unique_ptr<Histogram> histogram;
-  std::function<double()> value;
-};
-
 struct MetricRegistry::Family {
+  struct Series {
+    Labels labels;
+    std::function<double()> value;
+  };
   std::string name;
   std::string help;
   std::string type;
-  std::vector<std::unique_ptr<Series>> series;
+  std::vector<Series> series;
   // If set, there are no other series.
   std::function<std::vector<std::pair<Labels, double>>()> values;
 };
@@ -151,55 +115,33 @@ MetricRegistry::Family& MetricRegistry::GetFamily(absl::string_view name, absl::
   return **family;
 }
 
-MetricRegistry::Series& MetricRegistry::Get(absl::string_view name, absl::string_view help, const char* type,
-                                            const Labels& labels) {
-  for (const auto& [label, value] : labels) {
-    if (!LegalName(label) || label == "le") Die(absl::StrCat(name, ": '", label, "' is no legal label"));
+void MetricRegistry::Add(absl::string_view name, absl::string_view help, const char* type,
+                         const Labels& labels, std::function<double()> value) {
+  for (const auto& label : labels) {
+    if (!LegalName(label.first)) Die(absl::StrCat(name, ": '", label.first, "' is no legal label"));
   }
+  MutexLock lock(mutex_);
   Family& family = GetFamily(name, help, type);
   for (const auto& series : family.series) {
-    if (series->labels == labels) return *series;
+    if (series.labels == labels) Die(absl::StrCat(name, " is there already"));
   }
-  family.series.push_back(std::make_unique<Series>());
-  Series& series = *family.series.back();
-  series.labels = labels;
-  return series;
-}
-
-Counter& MetricRegistry::AddCounter(absl::string_view name, absl::string_view help, const Labels& labels) {
-  MutexLock lock(mutex_);
-  Series& series = Get(name, help, "counter", labels);
-  if (series.value) Die(absl::StrCat(name, " is a callback"));
-  if (series.counter == nullptr) series.counter = std::make_unique<Counter>();
-  return *series.counter;
+  family.series.push_back({labels, std::move(value)});
 }
 
 Gauge& MetricRegistry::AddGauge(absl::string_view name, absl::string_view help, const Labels& labels) {
-  MutexLock lock(mutex_);
-  Series& series = Get(name, help, "gauge", labels);
-  if (series.value) Die(absl::StrCat(name, " is a callback"));
-  if (series.gauge == nullptr) series.gauge = std::make_unique<Gauge>();
-  return *series.gauge;
-}
-
-Histogram& MetricRegistry::AddHistogram(absl::string_view name, absl::string_view help,
-                                        const std::vector<double>& bounds, const Labels& labels) {
-  if (bounds.empty() || !std::is_sorted(bounds.begin(), bounds.end(), std::less_equal<double>())) {
-    Die(absl::StrCat(name, ": bounds must rise"));
-  }
-  MutexLock lock(mutex_);
-  Series& series = Get(name, help, "histogram", labels);
-  if (series.histogram == nullptr) series.histogram = std::make_unique<Histogram>(bounds);
-  if (series.histogram->bounds() != bounds) Die(absl::StrCat(name, " has other bounds"));
-  return *series.histogram;
+  const auto gauge = std::make_shared<Gauge>();
+  Add(name, help, "gauge", labels, [gauge] { return gauge->value(); });
+  return *gauge;
 }
 
 void MetricRegistry::AddCallbackGauge(absl::string_view name, absl::string_view help, const Labels& labels,
                                       std::function<double()> value) {
-  MutexLock lock(mutex_);
-  Series& series = Get(name, help, "gauge", labels);
-  if (series.gauge != nullptr || series.value) Die(absl::StrCat(name, " is there already"));
-  series.value = std::move(value);
+  Add(name, help, "gauge", labels, std::move(value));
+}
+
+void MetricRegistry::AddCallbackCounter(absl::string_view name, absl::string_view help, const Labels& labels,
+                                        std::function<double()> value) {
+  Add(name, help, "counter", labels, std::move(value));
 }
 
 void MetricRegistry::AddCallbackGauges(absl::string_view name, absl::string_view help,
@@ -208,14 +150,6 @@ void MetricRegistry::AddCallbackGauges(absl::string_view name, absl::string_view
   Family& family = GetFamily(name, help, "gauge");
   if (!family.series.empty()) Die(absl::StrCat(name, " is there already"));
   family.values = std::move(values);
-}
-
-void MetricRegistry::AddCallbackCounter(absl::string_view name, absl::string_view help, const Labels& labels,
-                                        std::function<double()> value) {
-  MutexLock lock(mutex_);
-  Series& series = Get(name, help, "counter", labels);
-  if (series.counter != nullptr || series.value) Die(absl::StrCat(name, " is there already"));
-  series.value = std::move(value);
 }
 
 void MetricRegistry::AddProcessMetrics() {
@@ -240,25 +174,7 @@ std::string MetricRegistry::Exposition() const {
       }
     }
     for (const auto& series : family->series) {
-      const std::string labels = LabelText(series->labels);
-      if (series->value) {
-        absl::StrAppend(&out, name, labels, " ", Number(series->value()), "\n");
-      } else if (series->counter != nullptr) {
-        absl::StrAppend(&out, name, labels, " ", series->counter->value(), "\n");
-      } else if (series->gauge != nullptr) {
-        absl::StrAppend(&out, name, labels, " ", Number(series->gauge->value()), "\n");
-      } else {
-        const auto& bounds = series->histogram->bounds();
-        const auto counts = series->histogram->counts();
-        uint64_t total = 0;
-        for (size_t i = 0; i < counts.size(); ++i) {
-          total += counts[i];
-          const std::string le = i < bounds.size() ? Number(bounds[i]) : "+Inf";
-          absl::StrAppend(&out, name, "_bucket", LabelText(With(series->labels, "le", le)), " ", total, "\n");
-        }
-        absl::StrAppend(&out, name, "_sum", labels, " ", Number(series->histogram->sum()), "\n");
-        absl::StrAppend(&out, name, "_count", labels, " ", total, "\n");
-      }
+      absl::StrAppend(&out, name, LabelText(series.labels), " ", Number(series.value()), "\n");
     }
   }
   return out;
