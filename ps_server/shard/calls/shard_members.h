@@ -32,7 +32,7 @@ class ShardMembers {
   // 0: no membership has come, and no worker is admitted.
   uint64_t epoch() const { return epoch_; }
 
-  // OK: the caller is a live member. FENCED: the caller is no live member. Unavailable: the shard does not know yet.
+  // OK: the caller is a live member. FENCED: it is not. Unavailable: the shard does not know yet.
   absl::StatusOr<Verdict> Check(const v1::Caller& caller) const;
   // "worker:1", or "worker 1" if no membership has named the worker.
   std::string TaskOf(uint32_t worker) const;
