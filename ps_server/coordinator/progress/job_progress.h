@@ -131,8 +131,7 @@ class JobProgress {
   void BeginRanges(bool untouched);
   // Training may change what the shards hold.
   void Touch() { untouched_ = false; }
-  // No work beyond this many steps or batches is done now; nullopt: there is no
-  // such end.
+  // No work beyond this many steps or batches is done now; nullopt: there is no such end.
   void SetWorkEnd(std::optional<uint64_t> end);
 
   // sync: committed steps; bounded, async: complete batches.
