@@ -22,7 +22,7 @@ std::unique_ptr<HttpServer> MustStart(const HttpServer::Options& options) {
 
 TEST_CASE("metrics, health and pages") {
   MetricRegistry registry;
-  registry.AddCounter("weir_pushes_total", "Pushes.").Add(3);
+  registry.AddCallbackCounter("weir_pushes_total", "Pushes.", {}, [] { return 3; });
   std::atomic<bool> healthy{true}, ready{false};
   HttpServer::Options options;
   options.metrics = &registry;
