@@ -40,8 +40,14 @@ struct RawSetting {
   double step_seconds = 0;
   double refined_step_seconds = 0;  // 0: not among the best, which are measured again
 };
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RawSetting, window_bytes, connections, congestion_control, step_seconds,
-                                   refined_step_seconds)
+
+void to_json(json& out, const RawSetting& setting) {
+  out = json{{"window_bytes", setting.window_bytes},
+             {"connections", setting.connections},
+             {"congestion_control", setting.congestion_control},
+             {"step_seconds", setting.step_seconds},
+             {"refined_step_seconds", setting.refined_step_seconds}};
+}
 
 struct SweepResult {
   std::vector<RawSetting> tried;

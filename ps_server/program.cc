@@ -1,6 +1,7 @@
 #include "ps_server/program.h"
 
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -158,14 +159,26 @@ int Run(const Flags& flags) {
 
   const bool open_to_all = options.token.empty() && !encrypted && !address->is_unix();
   BlockSignals({SIGINT, SIGTERM});
-  // The start may wait for object storage, and has nothing to save.
-  const auto early = SignalWaiter::Start({SIGINT, SIGTERM}, [&](int signal) {
-    LogInfo(me.task.ToString(), " got signal ", signal, " while it started");
-    std::_Exit(kExitDrained);
+  // Null: the server has yet to start. One waiter serves the whole time: between two a signal would be lost.
+  std::atomic<Server*> running = nullptr;
+  bool drained = false;
+  const auto signals = SignalWaiter::Start({SIGINT, SIGTERM}, [&](int signal) {
+    const std::string reason = absl::StrCat(me.task.ToString(), " got signal ", signal);
+    Server* const serving = running;
+    if (serving == nullptr) {
+      // The start may wait for object storage, and has nothing to save.
+      LogInfo(reason, " while it started");
+      std::_Exit(kExitDrained);
+    }
+    // A second signal means that the user does not want to wait for a checkpoint.
+    if (std::exchange(drained, true)) {
+      serving->Stop(reason);
+    } else {
+      serving->Drain(reason);
+    }
   });
-  if (!early.ok()) return Fail(kExitInternal, early.status().message());
+  if (!signals.ok()) return Fail(kExitInternal, signals.status().message());
   auto server = Server::Start(std::move(options));
-  (*early)->Stop();
   if (!server.ok()) {
     // Object storage that does not answer now may do so later. Internal: the system gives no threads.
     return Fail(absl::IsUnavailable(server.status())              ? kExitPeerLost
@@ -174,6 +187,7 @@ int Run(const Flags& flags) {
                                                                   : kExitConfig,
                 server.status().message());
   }
+  running = server->get();
   if (open_to_all) {
     LogWarning(
         "this server has no token: whoever reaches its port (",
@@ -189,20 +203,10 @@ int Run(const Flags& flags) {
     }
     file.close();
     if (!file || std::rename(temporary.c_str(), flags.port_file.c_str()) != 0) {
+      (*signals)->Stop();
       return Fail(kExitConfig, absl::StrCat("--port_file=", flags.port_file, " could not be written"));
     }
   }
-  bool drained = false;
-  const auto signals = SignalWaiter::Start({SIGINT, SIGTERM}, [&](int signal) {
-    const std::string reason = absl::StrCat(me.task.ToString(), " got signal ", signal);
-    // A second signal means that the user does not want to wait for a checkpoint.
-    if (std::exchange(drained, true)) {
-      (*server)->Stop(reason);
-    } else {
-      (*server)->Drain(reason);
-    }
-  });
-  if (!signals.ok()) return Fail(kExitInternal, signals.status().message());
   const absl::Status status = (*server)->Wait();
   (*signals)->Stop();
   server->reset();
