@@ -54,7 +54,8 @@ class OfTheJob(unittest.TestCase):
         for flags in (["--workers=1"], ["--workers=3", "--ps=2", "--evaluator"]):
             with self.subTest(flags=flags):
                 run = Run(self, {"own": True})
-                done = support.run(run.up(*flags))
+                # The job waits for the evaluator, which may start late.
+                done = support.run(run.up(*flags, program=["--hold_at=2"] if "--evaluator" in flags else []))
                 run.check(done, models=1 if len(flags) == 1 else (2, 3))
         expected = serial_run(own=True)
         self.assertTrue({"0.weight_u", "4.mean", "4.square"} <= set(expected))
