@@ -34,7 +34,7 @@ absl::Status Refused(absl::string_view purpose, absl::string_view why) {
 
 // The limit of the nearest control group that has one.
 std::string LimitOfControlGroup(const std::string& root) {
-  for (const std::string& limit : ControlGroupLines("pids", "pids.max", "pids.max", root)) {
+  for (const std::string& limit : ControlGroupLines("pids", "pids.max", {"pids.max"}, root)) {
     if (limit != "max") return absl::StrCat("pids.max of the control group ", limit);
   }
   return "";

@@ -18,7 +18,7 @@ HostMemory LookAtMemory(const std::string& root) {
     if (key == "MemTotal:") memory.total = kilobytes * 1024;
     if (key == "MemAvailable:") memory.available = kilobytes * 1024;
   }
-  for (const std::string& line : ControlGroupLines("memory", "memory.max", "memory.limit_in_bytes", root)) {
+  for (const std::string& line : ControlGroupLines("memory", "memory.max", {"memory.limit_in_bytes"}, root)) {
     uint64_t limit = 0;
     // No limit is "max", or a number beyond all memory.
     if (absl::SimpleAtoi(line, &limit) && limit < memory.total) {

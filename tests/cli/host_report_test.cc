@@ -1,32 +1,14 @@
 #include "cli/report/host_report.h"
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-
 #include "catch2/catch.hpp"
 #include "common/cuda/cuda_device.h"
 #include "nlohmann/json.hpp"
+#include "tests/common/fake_root.h"
 
 namespace weir {
 namespace {
 
-namespace fs = std::filesystem;
 using Catch::Contains;
-
-// A machine's /proc and /sys.
-class FakeRoot {
- public:
-  FakeRoot() : dir_(std::string(std::getenv("TEST_TMPDIR")) + "/root") { fs::remove_all(dir_); }
-  void Write(const std::string& path, const std::string& text) {
-    fs::create_directories(fs::path(dir_ + path).parent_path());
-    std::ofstream(dir_ + path) << text;
-  }
-  const std::string& path() const { return dir_; }
-
- private:
-  const std::string dir_;
-};
 
 FakeRoot Machine() {
   FakeRoot root;

@@ -1,7 +1,5 @@
 #include "common/sync/thread.h"
 
-#include <filesystem>
-#include <fstream>
 #include <future>
 #include <string>
 
@@ -14,6 +12,7 @@
 #include "common/system/process.h"
 #include "common/system/subprocess.h"
 #include "common/telemetry/http_server.h"
+#include "tests/common/fake_root.h"
 #include "tests/common/no_threads.h"
 
 namespace weir {
@@ -72,27 +71,21 @@ TEST_CASE("a name is looked up once there are threads again") {
 }
 
 TEST_CASE("the limit of the nearest control group is told, of either version") {
-  namespace fs = std::filesystem;
-  const fs::path root = fs::path(std::getenv("TEST_TMPDIR")) / "root";
-  const auto write = [&](const std::string& path, const std::string& text) {
-    fs::create_directories((root / path).parent_path());
-    std::ofstream(root / path) << text;
-  };
+  const FakeRoot root;
   SECTION("the first") {
-    write("proc/self/cgroup", "5:cpu,cpuacct:/other\n4:pids:/pod/task\n0::/\n");
-    write("sys/fs/cgroup/pids/pod/task/pids.max", "max\n");
-    write("sys/fs/cgroup/pids/pod/pids.max", "64\n");
+    root.Write("/proc/self/cgroup", "5:cpu,cpuacct:/other\n4:pids:/pod/task\n0::/\n");
+    root.Write("/sys/fs/cgroup/pids/pod/task/pids.max", "max\n");
+    root.Write("/sys/fs/cgroup/pids/pod/pids.max", "64\n");
   }
   SECTION("the second") {
-    write("proc/self/cgroup", "0::/pod/task\n");
-    write("sys/fs/cgroup/pod/pids.max", "64\n");
+    root.Write("/proc/self/cgroup", "0::/pod/task\n");
+    root.Write("/sys/fs/cgroup/pod/pids.max", "64\n");
   }
   SECTION("in a container, whose group is the root") {
-    write("proc/self/cgroup", "0::/\n");
-    write("sys/fs/cgroup/pids.max", "64\n");
+    root.Write("/proc/self/cgroup", "0::/\n");
+    root.Write("/sys/fs/cgroup/pids.max", "64\n");
   }
-  CHECK_THAT(LimitsOfThreads(root), Contains("pids.max of the control group 64"));
-  fs::remove_all(root);
+  CHECK_THAT(LimitsOfThreads(root.path()), Contains("pids.max of the control group 64"));
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ class JobStoreOnDisk {
     v1::JobIdentity job;
     // How many of the newest checkpoints are kept. At least 1.
     int keep = 3;
-    // The process that opens the store, and whether a process that has it certainly runs (folder_holder.h).
+    // The process that opens the store, and whether a process that has it certainly runs (folder_claim.h).
     v1::FolderHolder holder = ThisProcess();
     std::function<bool(const v1::FolderHolder&)> certainly_runs = CertainlyRuns;
     // Runs functions that block, one after another in order, and all of them before the store's destructor is
