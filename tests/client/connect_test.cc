@@ -1,49 +1,74 @@
-// The client's search for a server that accepts connections but never answers.
-#include <netinet/in.h>
-#include <sys/socket.h>
-
+// How long the client's attempts to reach a coordinator that does not answer may take.
 #include <chrono>
-#include <future>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "client/client.h"
-#include "common/system/unique_fd.h"
+#include "client/grpc/grpc_poller.h"
+#include "client/job/client_impl.h"
+#include "client/job/transport.h"
 #include "tests/client/client_fixture.h"
 
 namespace weir {
 namespace {
 
-using std::chrono::steady_clock;
+using std::chrono::nanoseconds;
+using std::chrono::seconds;
+
+// The end of each try to join. No other call is made.
+class UnansweredChannel final : public CoordinatorChannel {
+ public:
+  UnansweredChannel(absl::Status end, EventLoop& loop) : end_(std::move(end)), loop_(loop) {}
+  std::string name() const override { return "ps:0 (coordinator) at 10.0.0.1:2222"; }
+  bool connected() const override { return false; }
+  TryPtr Join(const v1::JoinRequest&, Limit, Done<v1::JoinReply> done) override {
+    loop_.Post([done = std::move(done), end = end_] { done(end); });
+    return nullptr;
+  }
+  TryPtr Status(const v1::StatusRequest&, Limit, Done<v1::ClusterStatus>) override { return nullptr; }
+  TryPtr Heartbeat(const v1::HeartbeatRequest&, Limit, Done<v1::HeartbeatReply>) override { return nullptr; }
+  TryPtr NextRange(const v1::NextRangeRequest&, Limit, Done<v1::NextRangeReply>) override { return nullptr; }
+  TryPtr Pin(const v1::PinRequest&, Limit, Done<v1::PinReply>) override { return nullptr; }
+  TryPtr Unpin(const v1::UnpinRequest&, Limit, Done<v1::UnpinReply>) override { return nullptr; }
+  TryPtr Report(const v1::ReportRequest&, Limit, Done<v1::ReportReply>) override { return nullptr; }
+  TryPtr Leave(const v1::LeaveRequest&, Limit, Done<v1::LeaveReply>) override { return nullptr; }
+
+ private:
+  const absl::Status end_;
+  EventLoop& loop_;
+};
+
+// The first attempts find nobody; the last one is refused, which ends the join.
+class SilentTransport final : public Transport {
+ public:
+  std::shared_ptr<EventLoop> loop() override { return loop_; }
+  uint64_t NewInstance() override { return 1; }
+  std::unique_ptr<CoordinatorChannel> OpenCoordinator(const std::string&,
+                                                      std::optional<nanoseconds> attempt) override {
+    attempts.push_back(attempt.value());
+    return std::make_unique<UnansweredChannel>(attempts.size() < 6
+                                                   ? absl::UnavailableError("no answer to the greeting")
+                                                   : absl::InvalidArgumentError("scripted"),
+                                               *loop_);
+  }
+  std::unique_ptr<ShardChannel> OpenShard(uint32_t, const std::string&, int64_t) override { return nullptr; }
+
+  std::vector<nanoseconds> attempts;
+
+ private:
+  const std::shared_ptr<GrpcPoller> loop_ = GrpcPoller::Start(std::chrono::microseconds(0)).value();
+};
 
 TEST_CASE("each attempt to connect leaves the server more time to greet than the one before") {
-  const UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  REQUIRE(bind(listener.get(), reinterpret_cast<sockaddr*>(&address), length) == 0);
-  REQUIRE(listen(listener.get(), 16) == 0);
-  REQUIRE(getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &length) == 0);
-
   ClientFixture f(ClientFixture::Small());
-  f.config.mutable_cluster()->set_start_seconds(8);
-  f.options.servers = {"127.0.0.1:" + std::to_string(ntohs(address.sin_port))};
-  f.options.job_config = f.config.SerializeAsString();
-  const auto join = std::async(std::launch::async, [&] { return Client::Join(f.options, f.model).status(); });
-  // How long each connection is kept. gRPC may retry once by itself before the client gives a try up.
-  std::vector<double> seconds;
-  do {
-    const UniqueFd connection(accept(listener.get(), nullptr, nullptr));
-    REQUIRE(connection.valid());
-    const steady_clock::time_point begin = steady_clock::now();
-    char byte;
-    while (recv(connection.get(), &byte, 1, 0) > 0) {
-    }
-    seconds.push_back(std::chrono::duration<double>(steady_clock::now() - begin).count());
-  } while (seconds.back() < 1.5 * seconds[0] && seconds.size() < 4);
-  INFO(Catch::Detail::stringify(seconds));
-  CHECK(seconds.back() > 1.5 * seconds[0]);
+  f.config.mutable_cluster()->set_start_seconds(3600);
+  SilentTransport transport;
+  const absl::Status joined = ClientImpl::Join(f.options, f.model, f.config, transport).status();
+  CHECK(joined == absl::InvalidArgumentError("ps:0 (coordinator) at 10.0.0.1:2222: scripted"));
+  const std::vector<nanoseconds> doubled{seconds(1), seconds(2),  seconds(4),
+                                         seconds(8), seconds(16), seconds(16)};
+  CHECK(transport.attempts == doubled);
 }
 
 }  // namespace
