@@ -13,7 +13,7 @@
 #include "client/tensors/gradient_gate.h"
 #include "client/types.h"
 #include "common/model/model_spec.h"
-#include "common/sync/future.h"
+#include "common/threads/future.h"
 
 namespace weir {
 

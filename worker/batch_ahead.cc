@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "common/sync/thread.h"
+#include "common/threads/thread.h"
 
 namespace weir {
 

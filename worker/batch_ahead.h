@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 #include "worker/data/dataset.h"
 
 namespace weir {

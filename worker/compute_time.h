@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 #include "worker/gradient_computer.h"
 
 namespace weir {

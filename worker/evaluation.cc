@@ -8,8 +8,8 @@
 #include "client/flat_tensors.h"
 #include "common/base/sha256.h"
 #include "common/base/status_macros.h"
-#include "common/sync/thread.h"
 #include "common/telemetry/logging.h"
+#include "common/threads/thread.h"
 #include "worker/work_rows.h"
 
 namespace weir {

@@ -6,8 +6,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/protocol/job_failure.h"
-#include "common/sync/thread.h"
 #include "common/telemetry/logging.h"
+#include "common/threads/thread.h"
 
 namespace weir {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "client/client.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/tensors/wire_options.h"
 #include "common/base/status_macros.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 namespace {

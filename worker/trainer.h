@@ -9,7 +9,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "client/client.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 #include "proto/job_config.pb.h"
 #include "worker/gradient_computer.h"
 #include "worker/work_rows.h"

@@ -20,9 +20,9 @@
 #include "cli/report/console.h"
 #include "common/rpc/job_token.h"
 #include "common/rpc/tls.h"
-#include "common/sync/mutex.h"
 #include "common/system/subprocess.h"
 #include "common/system/unique_fd.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 

@@ -11,8 +11,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "cli/report/console.h"
-#include "common/sync/mutex.h"
 #include "common/system/clock.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 

@@ -6,8 +6,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "common/sync/mutex.h"
 #include "common/system/clock.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 

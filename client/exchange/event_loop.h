@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
-#include "common/sync/executor.h"
-#include "common/sync/future.h"
 #include "common/system/clock.h"
+#include "common/threads/executor.h"
+#include "common/threads/future.h"
 
 namespace weir {
 

@@ -13,7 +13,7 @@
 #include "client/exchange/shard_exchange.h"
 #include "client/exchange/shared_weights.h"
 #include "common/codec/wire_codec.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 #include "proto/parameter_server.pb.h"
 
 namespace weir {

@@ -15,7 +15,7 @@
 #include "client/exchange/shard_exchange.h"
 #include "client/tensors/tensor_map.h"
 #include "client/tensors/wire_options.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 #include "proto/parameter_server.pb.h"
 
 namespace weir {

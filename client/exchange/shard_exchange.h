@@ -21,7 +21,7 @@
 #include "common/codec/wire_codec.h"
 #include "common/protocol/chunk_set.h"
 #include "common/protocol/message.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 #include "proto/parameter_server.pb.h"
 
 namespace weir {

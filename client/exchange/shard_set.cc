@@ -5,7 +5,7 @@
 #include "client/exchange/answers.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/job_failure.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "client/exchange/shard_channel.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 

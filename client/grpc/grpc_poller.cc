@@ -7,8 +7,8 @@
 #include "client/call/backoff.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/grpc_completion_loop.h"
-#include "common/sync/mutex.h"
-#include "common/sync/thread.h"
+#include "common/threads/mutex.h"
+#include "common/threads/thread.h"
 #include "grpcpp/completion_queue.h"
 
 namespace weir {

@@ -10,7 +10,7 @@
 #include "client/exchange/event_loop.h"
 #include "common/shared_memory/doorbell.h"
 #include "common/shared_memory/shared_work.h"
-#include "common/sync/future.h"
+#include "common/threads/future.h"
 
 namespace grpc {
 class CompletionQueue;

@@ -13,7 +13,7 @@
 #include "client/shared_memory/shared_memory_link.h"
 #include "common/rpc/grpc_credentials.h"
 #include "common/rpc/job_token.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 #include "proto/job_config.pb.h"
 
 namespace weir {

@@ -32,8 +32,8 @@
 #include "client/tensors/wire_options.h"
 #include "common/codec/wire_codec.h"
 #include "common/protocol/mode_traits.h"
-#include "common/sync/mutex.h"
 #include "common/system/float_pool.h"
+#include "common/threads/mutex.h"
 #include "proto/coordinator.pb.h"
 #include "proto/job_config.pb.h"
 

@@ -22,8 +22,8 @@
 #include "common/model/wire_model.h"
 #include "common/protocol/job_failure.h"
 #include "common/protocol/protocol_version.h"
-#include "common/sync/mutex.h"
 #include "common/telemetry/logging.h"
+#include "common/threads/mutex.h"
 #include "proto/coordinator.pb.h"
 
 namespace weir {

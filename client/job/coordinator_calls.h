@@ -4,7 +4,7 @@
 #include "client/call/call_group.h"
 #include "client/exchange/event_loop.h"
 #include "client/job/coordinator_channel.h"
-#include "common/sync/future.h"
+#include "common/threads/future.h"
 #include "proto/coordinator.pb.h"
 
 namespace weir {

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/exchange/shard_set.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 #include "proto/parameter_server.pb.h"
 
 namespace weir {

@@ -8,7 +8,7 @@
 
 #include "absl/types/span.h"
 #include "client/tables/sum_duplicates.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 

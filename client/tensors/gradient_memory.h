@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "common/model/model_spec.h"
-#include "common/sync/mutex.h"
 #include "common/system/float_pool.h"
 #include "common/system/shared_memory.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 

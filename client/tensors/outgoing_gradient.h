@@ -14,8 +14,8 @@
 #include "client/tensors/gradient_gate.h"
 #include "client/tensors/tensor_map.h"
 #include "client/tensors/wire_options.h"
-#include "common/sync/mutex.h"
 #include "common/system/shared_memory.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "client/tensors/tensor_map.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 

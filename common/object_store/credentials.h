@@ -8,7 +8,7 @@
 #include "absl/time/time.h"
 #include "common/object_store/http_client.h"
 #include "common/object_store/s3_settings.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 

@@ -12,8 +12,8 @@
 #include "common/base/status_macros.h"
 #include "common/config/object_path.h"
 #include "common/object_store/object_store.h"
-#include "common/sync/mutex.h"
 #include "common/telemetry/logging.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 namespace {

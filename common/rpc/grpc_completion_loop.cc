@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "absl/status/statusor.h"
-#include "common/sync/thread.h"
+#include "common/threads/thread.h"
 
 namespace weir {
 namespace {

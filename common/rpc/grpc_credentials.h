@@ -11,7 +11,7 @@
 
 #include "common/rpc/identity.h"
 #include "common/rpc/tls.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 

@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "absl/status/statusor.h"
-#include "common/sync/thread.h"
+#include "common/threads/thread.h"
 
 namespace weir {
 

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "absl/time/time.h"
-#include "common/sync/mutex.h"
 #include "common/system/clock.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 

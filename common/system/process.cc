@@ -13,7 +13,7 @@
 #include <csignal>
 #include <utility>
 
-#include "common/sync/thread.h"
+#include "common/threads/thread.h"
 
 namespace weir {
 namespace {

@@ -16,10 +16,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/sync/mutex.h"
-#include "common/sync/thread.h"
 #include "common/system/process.h"
 #include "common/system/unique_fd.h"
+#include "common/threads/mutex.h"
+#include "common/threads/thread.h"
 
 namespace weir {
 namespace {

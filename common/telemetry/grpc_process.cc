@@ -13,10 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "common/sync/mutex.h"
-#include "common/sync/thread.h"
 #include "common/telemetry/log_limit.h"
 #include "common/telemetry/logging.h"
+#include "common/threads/mutex.h"
+#include "common/threads/thread.h"
 #include "google/protobuf/stubs/logging.h"
 
 namespace weir {

@@ -22,9 +22,9 @@
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "common/net/tcp_listener.h"
-#include "common/sync/mutex.h"
-#include "common/sync/thread.h"
 #include "common/system/unique_fd.h"
+#include "common/threads/mutex.h"
+#include "common/threads/thread.h"
 
 namespace weir {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 
 // Metrics in Prometheus' text format (version 0.0.4). Names carry their base unit (_seconds, _bytes),
 // counters end in _total. All classes are thread-safe; an update takes no lock.

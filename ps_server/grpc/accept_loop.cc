@@ -9,8 +9,8 @@
 
 #include "common/base/status_macros.h"
 #include "common/net/accept.h"
-#include "common/sync/thread.h"
 #include "common/telemetry/logging.h"
+#include "common/threads/thread.h"
 
 namespace weir {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "absl/time/time.h"
 #include "common/protocol/limit_reached.h"
-#include "common/sync/mutex.h"
 #include "common/system/clock.h"
 #include "common/telemetry/log_limit.h"
+#include "common/threads/mutex.h"
 #include "proto/job_config.pb.h"
 
 namespace weir {

@@ -10,7 +10,7 @@
 #include "common/protocol/protocol_version.h"
 #include "common/rpc/grpc_status.h"
 #include "common/rpc/grpc_token.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "ps_server/grpc/announce_schedule.h"
 

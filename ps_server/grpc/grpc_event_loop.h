@@ -14,8 +14,8 @@
 #include "common/rpc/grpc_operation.h"
 #include "common/shared_memory/doorbell.h"
 #include "common/shared_memory/shared_work.h"
-#include "common/sync/executor.h"
-#include "common/sync/mutex.h"
+#include "common/threads/executor.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 

@@ -10,8 +10,8 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "common/sync/mutex.h"
 #include "common/system/clock.h"
+#include "common/threads/mutex.h"
 #include "proto/shard_control.grpc.pb.h"
 #include "ps_server/grpc/grpc_admission.h"
 #include "ps_server/grpc/grpc_event_loop.h"

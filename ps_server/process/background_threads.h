@@ -9,9 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/sync/mutex.h"
-#include "common/sync/thread.h"
-#include "common/sync/work_thread.h"
+#include "common/threads/mutex.h"
+#include "common/threads/thread.h"
+#include "common/threads/work_thread.h"
 
 namespace weir {
 

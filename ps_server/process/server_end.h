@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 #include "proto/coordinator.pb.h"
 
 namespace weir {

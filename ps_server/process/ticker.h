@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "absl/status/status.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 

@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "common/sync/serial_queue.h"
 #include "common/system/clock.h"
+#include "common/threads/serial_queue.h"
 #include "proto/parameter_server.pb.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/push_log/push_log.h"

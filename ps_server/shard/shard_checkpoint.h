@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/sync/serial_queue.h"
 #include "common/system/file_system.h"
+#include "common/threads/serial_queue.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/shard/decision_log.h"

@@ -17,7 +17,7 @@
 #include "common/net/local_host.h"
 #include "common/net/local_socket.h"
 #include "common/protocol/limits.h"
-#include "common/sync/thread.h"
+#include "common/threads/thread.h"
 
 namespace weir {
 namespace {

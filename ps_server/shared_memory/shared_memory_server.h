@@ -15,9 +15,9 @@
 #include "common/protocol/segment_messages.h"
 #include "common/shared_memory/doorbell.h"
 #include "common/shared_memory/message_ring.h"
-#include "common/sync/mutex.h"
 #include "common/system/shared_memory.h"
 #include "common/system/unique_fd.h"
+#include "common/threads/mutex.h"
 #include "ps_server/exchange/shared_memory.h"
 
 namespace weir {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/job_failure.h"
-#include "common/sync/thread.h"
+#include "common/threads/thread.h"
 #include "proto/failure.pb.h"
 #include "python/capi/error.h"
 #include "python/capi/handles.h"

@@ -19,10 +19,10 @@
 #include "common/protocol/mode_traits.h"
 #include "common/rpc/job_token.h"
 #include "common/rpc/tls.h"
-#include "common/sync/mutex.h"
 #include "common/system/environment.h"
 #include "common/telemetry/grpc_process.h"
 #include "common/telemetry/logging.h"
+#include "common/threads/mutex.h"
 #include "local/saved_rows.h"
 
 namespace weir {

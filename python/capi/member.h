@@ -11,7 +11,7 @@
 #include "absl/types/span.h"
 #include "client/client.h"
 #include "common/model/model_spec.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 #include "local/in_process_cluster.h"
 #include "python/capi/weir_c.h"
 

@@ -10,8 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "client/types.h"
-#include "common/sync/future.h"
-#include "common/sync/mutex.h"
+#include "common/threads/future.h"
+#include "common/threads/mutex.h"
 #include "python/capi/weir_c.h"
 
 namespace weir {

@@ -16,7 +16,7 @@
 #include "client/client.h"
 #include "common/base/status_macros.h"
 #include "common/config/job_config.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 
 namespace weir::bench {
 namespace {

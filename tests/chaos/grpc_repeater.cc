@@ -15,7 +15,7 @@
 #include "common/base/random.h"
 #include "common/codec/wire_dtype.h"
 #include "common/protocol/row_layout.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 #include "proto/parameter_server.grpc.pb.h"
 #include "tests/integration/grpc_forwarder.h"
 #include "tests/ps_server/grpc_raw_stream.h"

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/sync/mutex.h"
 #include "common/system/subprocess.h"
+#include "common/threads/mutex.h"
 #include "tests/cli/fake_coordinator.h"
 
 // `weir up` as a process, with stand-ins for ps_server and worker (fake/).

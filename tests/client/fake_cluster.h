@@ -13,7 +13,7 @@
 
 #include "common/model/model_spec.h"
 #include "common/model/partition.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "proto/parameter_server.grpc.pb.h"

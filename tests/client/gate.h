@@ -1,6 +1,6 @@
 #pragma once
 
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 #include "tests/common/no_threads.h"
 
 namespace weir {

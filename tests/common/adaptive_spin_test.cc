@@ -1,4 +1,4 @@
-#include "common/sync/adaptive_spin.h"
+#include "common/threads/adaptive_spin.h"
 
 #include "catch2/catch.hpp"
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "common/base/random.h"
-#include "common/sync/mutex.h"
 #include "common/system/file_system.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 

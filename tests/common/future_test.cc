@@ -1,4 +1,4 @@
-#include "common/sync/future.h"
+#include "common/threads/future.h"
 
 #include <memory>
 #include <string>

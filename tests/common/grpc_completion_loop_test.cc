@@ -15,7 +15,7 @@
 #include "common/rpc/grpc_event.h"
 #include "common/shared_memory/doorbell.h"
 #include "common/shared_memory/shared_work.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 namespace {

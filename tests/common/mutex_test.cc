@@ -1,4 +1,4 @@
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

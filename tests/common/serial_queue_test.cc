@@ -1,11 +1,11 @@
-#include "common/sync/serial_queue.h"
+#include "common/threads/serial_queue.h"
 
 #include <chrono>
 #include <thread>
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 namespace {

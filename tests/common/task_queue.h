@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
-#include "common/sync/executor.h"
-#include "common/sync/mutex.h"
+#include "common/threads/executor.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 

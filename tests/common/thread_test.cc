@@ -1,4 +1,4 @@
-#include "common/sync/thread.h"
+#include "common/threads/thread.h"
 
 #include <future>
 #include <string>
@@ -6,12 +6,12 @@
 #include "catch2/catch.hpp"
 #include "common/net/resolve.h"
 #include "common/program/exit_codes.h"
-#include "common/sync/serial_queue.h"
-#include "common/sync/thread_pool.h"
-#include "common/sync/work_thread.h"
 #include "common/system/process.h"
 #include "common/system/subprocess.h"
 #include "common/telemetry/http_server.h"
+#include "common/threads/serial_queue.h"
+#include "common/threads/thread_pool.h"
+#include "common/threads/work_thread.h"
 #include "tests/common/fake_root.h"
 #include "tests/common/no_threads.h"
 

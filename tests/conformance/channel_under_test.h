@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "client/exchange/shard_channel.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 #include "ps_server/exchange/shared_memory.h"
 
 namespace weir {

@@ -17,8 +17,8 @@
 #include "absl/strings/str_replace.h"
 #include "common/net/tcp_listener.h"
 #include "common/object_store/object_store.h"
-#include "common/sync/mutex.h"
 #include "common/system/unique_fd.h"
+#include "common/threads/mutex.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/messages.h"
 

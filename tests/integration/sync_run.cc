@@ -16,7 +16,7 @@
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/config/job_config.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 #include "local/in_process_cluster.h"
 #include "tests/common/forwarding_client.h"
 #include "tests/integration/transport.h"

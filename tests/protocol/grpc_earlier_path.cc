@@ -7,7 +7,7 @@
 #include <map>
 #include <utility>
 
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 #include "google/protobuf/descriptor.h"
 #include "tests/integration/grpc_forwarder.h"
 

@@ -11,7 +11,7 @@
 #include "common/model/wire_model.h"
 #include "common/protocol/job_failure.h"
 #include "common/protocol/protocol_version.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 #include "tests/ps_server/server_fixture.h"
 
 namespace weir {

@@ -3,7 +3,7 @@
 #include <functional>
 #include <thread>
 
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 

@@ -12,7 +12,7 @@
 #include "client/client.h"
 #include "client/job/transport.h"
 #include "client/tensors/tensor_map.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 #include "tests/simulation/fiber.h"
 #include "tests/simulation/sim_channel.h"
 #include "tests/simulation/sim_event_loop.h"

@@ -7,8 +7,8 @@
 #include "catch2/catch.hpp"
 #include "common/cuda/cuda_device.h"
 #include "common/program/exit_codes.h"
-#include "common/sync/mutex.h"
 #include "common/system/subprocess.h"
+#include "common/threads/mutex.h"
 #include "tests/skip.h"
 
 namespace weir {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 #include "tests/worker/stub_client.h"
 
 namespace weir {

@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/sync/mutex.h"
 #include "common/system/file_system.h"
+#include "common/threads/mutex.h"
 #include "proto/checkpoint.pb.h"
 
 namespace weir {

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/model/table_digest.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 #include "proto/parameter_server.pb.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/shard/rows/shard_tables.h"

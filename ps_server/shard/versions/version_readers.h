@@ -12,8 +12,8 @@
 
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
-#include "common/sync/mutex.h"
 #include "common/system/clock.h"
+#include "common/threads/mutex.h"
 #include "ps_server/shard/versions/slab.h"
 
 namespace weir {

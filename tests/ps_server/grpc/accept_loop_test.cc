@@ -10,7 +10,7 @@
 
 #include "catch2/catch.hpp"
 #include "common/net/tcp_listener.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 namespace {

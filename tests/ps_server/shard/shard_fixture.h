@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "common/model/model_spec.h"
-#include "common/sync/thread_pool.h"
 #include "common/system/clock.h"
+#include "common/threads/thread_pool.h"
 #include "ps_server/shard/shard.h"
 #include "tests/common/faulty_file_system.h"
 #include "tests/ps_server/answer.h"

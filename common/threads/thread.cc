@@ -1,4 +1,4 @@
-#include "common/sync/thread.h"
+#include "common/threads/thread.h"
 
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/control_group.h"
-#include "common/sync/mutex.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 namespace {

@@ -1,10 +1,10 @@
-#include "common/sync/thread_pool.h"
+#include "common/threads/thread_pool.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "common/sync/thread.h"
+#include "common/threads/thread.h"
 
 namespace weir {
 

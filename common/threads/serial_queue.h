@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "common/sync/mutex.h"
-#include "common/sync/thread.h"
+#include "common/threads/mutex.h"
+#include "common/threads/thread.h"
 
 namespace weir {
 

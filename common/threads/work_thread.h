@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/sync/mutex.h"
-#include "common/sync/thread.h"
+#include "common/threads/mutex.h"
+#include "common/threads/thread.h"
 
 namespace weir {
 
