@@ -16,7 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/openssl_types.h"
+#include "common/rpc/openssl.h"
 #include "common/rpc/tls.h"
 #include "common/system/unique_fd.h"
 

@@ -19,7 +19,7 @@
 #include "common/config/job_config.h"
 #include "common/config/server_memory.h"
 #include "common/program/exit_codes.h"
-#include "common/system/host_memory.h"
+#include "common/system/host.h"
 #include "common/system/subprocess.h"
 
 namespace weir {

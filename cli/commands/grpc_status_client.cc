@@ -7,7 +7,6 @@
 
 #include "common/rpc/grpc_credentials.h"
 #include "common/rpc/grpc_status.h"
-#include "common/rpc/grpc_token.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "proto/parameter_server.grpc.pb.h"
 

@@ -23,7 +23,7 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_reader.h"
 #include "common/checkpoint/table_layout.h"
-#include "common/config/row_slots.h"
+#include "common/config/optimizer_slots.h"
 #include "common/model/key_bucket.h"
 #include "common/program/exit_codes.h"
 #include "proto/coordinator.pb.h"

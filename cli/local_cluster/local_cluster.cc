@@ -27,7 +27,7 @@
 #include "common/config/json_document.h"
 #include "common/rpc/identity.h"
 #include "common/system/clock.h"
-#include "common/system/host_cpus.h"
+#include "common/system/host.h"
 
 namespace weir {
 namespace {

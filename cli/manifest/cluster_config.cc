@@ -11,8 +11,8 @@
 #include "common/base/status_macros.h"
 #include "common/config/compute_devices.h"
 #include "common/config/job_config.h"
-#include "common/config/object_path.h"
 #include "common/config/proto_json.h"
+#include "common/config/written_path.h"
 
 namespace weir {
 namespace {

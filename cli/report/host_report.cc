@@ -13,8 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/cuda/cuda_device.h"
-#include "common/system/host_cpus.h"
-#include "common/system/host_memory.h"
+#include "common/system/host.h"
 #include "common/system/unique_fd.h"
 
 namespace weir {

@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cli/report/format.h"
-#include "common/protocol/silence.h"
+#include "common/protocol/limits.h"
 
 namespace weir {
 namespace {

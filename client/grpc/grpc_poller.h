@@ -9,7 +9,6 @@
 #include "absl/status/statusor.h"
 #include "client/exchange/event_loop.h"
 #include "common/shared_memory/doorbell.h"
-#include "common/shared_memory/shared_work.h"
 #include "common/threads/future.h"
 
 namespace grpc {

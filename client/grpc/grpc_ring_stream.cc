@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/rpc/grpc_rings.h"
+#include "common/protocol/segment_messages.h"
+#include "common/rpc/grpc_credentials.h"
 #include "common/rpc/grpc_status.h"
-#include "common/rpc/grpc_token.h"
 
 namespace weir {
 

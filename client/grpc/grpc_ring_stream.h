@@ -8,10 +8,10 @@
 #include "absl/status/status.h"
 #include "client/exchange/shard_channel.h"
 #include "client/grpc/grpc_poller.h"
-#include "common/rpc/grpc_operation.h"
+#include "common/rpc/grpc_event.h"
 #include "common/rpc/job_token.h"
+#include "common/shared_memory/doorbell.h"
 #include "common/shared_memory/message_ring.h"
-#include "common/shared_memory/shared_work.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
 

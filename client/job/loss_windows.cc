@@ -5,7 +5,7 @@
 #include <limits>
 #include <utility>
 
-#include "common/protocol/loss_windows.h"
+#include "common/protocol/limits.h"
 
 namespace weir {
 namespace {

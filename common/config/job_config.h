@@ -13,7 +13,8 @@ namespace weir {
 
 // Reads, overrides, validates, and fills in what follows from the config alone (a layer's name, stride,
 // padding and init). Every other default is the schema's: use the proto's accessors. An override
-// ("a.b[0].c=value", see override.h) wins over the text and is applied before anything is checked.
+// ("a.b[0].c=value", see ApplyOverride() in job_config.cc) wins over the text and is applied before anything
+// is checked.
 //
 // Paths are checked (common/config/written_path.h), but relative ones and "~" stay.
 //

@@ -22,4 +22,14 @@ inline constexpr uint64_t kMaxRowBytes = uint64_t{512} << 20;
 // The ids of readers begin here; below are the ranks of workers (proto/model.proto, Caller).
 inline constexpr uint32_t kFirstReader = 1u << 31;
 
+// ps:0 hears of each task at least twice a second. A task of which it has heard nothing for so long stands
+// still, or is cut off: ps:0 names it, long before its lease ends.
+inline constexpr double kSilentSeconds = 3;
+
+// train.divergence compares the mean losses of windows of batches (v1.LossWindow). The batches of a window,
+// and of a worker's first window: training that diverges often does so from the start.
+inline constexpr uint64_t kLossWindow = 50, kFirstLossWindow = 5;
+// The most windows that one report has.
+inline constexpr int kMaxLossWindows = 32;
+
 }  // namespace weir

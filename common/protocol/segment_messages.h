@@ -25,7 +25,7 @@ namespace weir {
 constexpr uint64_t kSegmentMagic = 0x33304d4853524557;  // "WERSHM03"
 
 // Random, made by the client: names its segments on the stream (v1.SharedMemoryRequest), and its rings in the
-// metadata of the call (common/rpc/grpc_rings.h).
+// metadata of the call (kRingsEntry).
 using SegmentToken = std::array<char, 16>;
 
 // The most segments that a client may give over one connection.
@@ -55,5 +55,10 @@ struct ServerMessage {
 
 static_assert(std::is_trivially_copyable_v<ClientMessage> && sizeof(ClientMessage) == 40);
 static_assert(std::is_trivially_copyable_v<ServerMessage> && sizeof(ServerMessage) == 256);
+
+// The call whose messages may travel over rings, and the metadata that says so: the client's SegmentToken,
+// under which the server knows the rings.
+inline constexpr char kExchangeMethod[] = "weir.v1.ParameterServer/Exchange";
+inline constexpr char kRingsEntry[] = "weir-rings-bin";
 
 }  // namespace weir

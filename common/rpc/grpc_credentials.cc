@@ -72,6 +72,8 @@ std::shared_ptr<FileWatcherCertificateProvider> Watch(const Tls* tls) {
                                                           kRefreshSeconds);
 }
 
+constexpr char kEntry[] = "authorization";
+
 }  // namespace
 
 JobCredentials::JobCredentials(std::shared_ptr<const Tls> tls)
@@ -124,6 +126,16 @@ absl::StatusOr<std::optional<Identity>> CallerOf(const grpc::ServerContext& cont
                  ToStrings(peer->FindPropertyValues(GRPC_PEER_DNS_PROPERTY_NAME)));
   if (!identity.ok()) return identity.status();
   return std::make_optional(*identity);
+}
+
+void SetToken(const JobToken& token, grpc::ClientContext* context) {
+  if (!token.empty()) context->AddMetadata(kEntry, token.Authorization());
+}
+
+bool CarriesToken(const JobToken& token, const grpc::ServerContext& context) {
+  const auto entry = context.client_metadata().find(kEntry);
+  return entry != context.client_metadata().end() &&
+         token.Authorizes({entry->second.data(), entry->second.size()});
 }
 
 }  // namespace weir

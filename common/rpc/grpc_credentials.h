@@ -10,15 +10,16 @@
 #include <string>
 
 #include "common/rpc/identity.h"
+#include "common/rpc/job_token.h"
 #include "common/rpc/tls.h"
 #include "common/threads/mutex.h"
+#include "grpcpp/grpcpp.h"
 
 namespace weir {
 
 // How a job's TCP connections are secured: by mutual TLS 1.3, or not at all. Without TLS they belong on a
-// network of the job's own, and a call proves by the job's token that it is of the job
-// (common/rpc/grpc_token.h). Unix sockets are in the clear: they check their peer's user
-// (common/net/local_socket.h).
+// network of the job's own, and a call proves by the job's token that it is of the job (SetToken()). Unix
+// sockets are in the clear: they check their peer's user (common/net/local_socket.h).
 //
 // Every program that links this file refuses what is older than TLS 1.3.
 //
@@ -50,5 +51,10 @@ class JobCredentials {
 
 // Who the caller is; nullopt: it came without TLS. NotFound, InvalidArgument: its certificate does not say.
 absl::StatusOr<std::optional<Identity>> CallerOf(const grpc::ServerContext& context);
+
+// Makes a call carry the job's token, if the job has one. Called before the call is started.
+void SetToken(const JobToken& token, grpc::ClientContext* context);
+// Returns whether a call carries this token.
+bool CarriesToken(const JobToken& token, const grpc::ServerContext& context);
 
 }  // namespace weir

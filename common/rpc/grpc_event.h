@@ -14,4 +14,29 @@ class GrpcEvent {
   ~GrpcEvent() = default;
 };
 
+// An operation of an object that lives on the thread which serves the queue. `done` is called when the
+// operation ends.
+template <typename Owner>
+class GrpcOperation final : public GrpcEvent {
+ public:
+  GrpcOperation(Owner* owner, void (Owner::*done)(bool ok)) : owner_(owner), done_(done) {}
+
+  void* tag() { return static_cast<GrpcEvent*>(this); }
+  // Marks the operation as in flight. Returns the tag to start it with.
+  void* Begin() {
+    under_way_ = true;
+    return tag();
+  }
+  bool under_way() const { return under_way_; }
+  void OnEvent(bool ok) override {
+    under_way_ = false;
+    (owner_->*done_)(ok);
+  }
+
+ private:
+  Owner* const owner_;
+  void (Owner::*const done_)(bool ok);
+  bool under_way_ = false;
+};
+
 }  // namespace weir

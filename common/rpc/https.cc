@@ -9,9 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "common/rpc/openssl_types.h"
-#include "common/rpc/socket_bio.h"
-#include "common/rpc/ssl_context.h"
+#include "common/rpc/openssl.h"
 
 namespace weir {
 namespace {

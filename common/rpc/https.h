@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "common/rpc/tls.h"
-#include "common/telemetry/http_stream.h"
+#include "common/telemetry/http_server.h"
 
 namespace weir {
 

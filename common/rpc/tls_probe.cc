@@ -12,9 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/config/address.h"
 #include "common/net/resolve.h"
-#include "common/rpc/openssl_types.h"
-#include "common/rpc/socket_bio.h"
-#include "common/rpc/ssl_context.h"
+#include "common/rpc/openssl.h"
 #include "common/system/unique_fd.h"
 
 namespace weir {

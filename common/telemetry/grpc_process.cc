@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "common/telemetry/log_limit.h"
 #include "common/telemetry/logging.h"
 #include "common/threads/mutex.h"
 #include "common/threads/thread.h"

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -9,10 +12,26 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/system/unique_fd.h"
-#include "common/telemetry/http_stream.h"
 #include "common/telemetry/metrics.h"
 
 namespace weir {
+
+// How the bytes of an HTTP connection travel over its non-blocking socket: as they are, or encrypted
+// (common/rpc/https.h).
+class HttpStream {
+ public:
+  virtual ~HttpStream() = default;
+
+  // As recv() and send(): -1 sets errno, to EAGAIN if the socket is not ready.
+  virtual ssize_t Receive(char* bytes, size_t size) = 0;
+  virtual ssize_t Send(const char* bytes, size_t size) = 0;
+  // Nothing will be sent any more; the client may continue to send.
+  virtual void EndOutput() = 0;
+  // After EAGAIN: what to poll the socket for; 0: POLLIN to receive, POLLOUT to send.
+  virtual short awaited() const = 0;
+  // Whether the client has proven that it is of this server's job.
+  virtual bool proven() const = 0;
+};
 
 // The small HTTP server of a role: /metrics, /healthz, /readyz, and pages that its owner adds. GET and HEAD
 // only, one request per connection. Thread-safe.

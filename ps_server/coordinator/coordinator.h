@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/protocol/mode_traits.h"
 #include "common/system/clock.h"
-#include "common/telemetry/log_limit.h"
+#include "common/telemetry/logging.h"
 #include "common/threads/serial_queue.h"
 #include "proto/coordinator.pb.h"
 #include "proto/job_config.pb.h"

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "common/telemetry/log_limit.h"
+#include "common/telemetry/logging.h"
 #include "proto/coordinator.pb.h"
 #include "ps_server/coordinator/checkpoints/checkpoints.h"
 #include "ps_server/coordinator/job/job_context.h"

@@ -10,8 +10,8 @@
 #include "common/config/proto_json.h"
 #include "common/model/table_digest.h"
 #include "common/protocol/job_failure.h"
+#include "common/protocol/limits.h"
 #include "common/protocol/mode_traits.h"
-#include "common/protocol/silence.h"
 #include "common/telemetry/int_histogram.h"
 
 namespace weir {

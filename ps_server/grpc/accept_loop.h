@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "common/system/clock.h"
 #include "common/system/unique_fd.h"
-#include "common/telemetry/log_limit.h"
+#include "common/telemetry/logging.h"
 #include "ps_server/grpc/rate_limit.h"
 
 namespace weir {

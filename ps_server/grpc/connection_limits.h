@@ -10,7 +10,7 @@
 #include "absl/time/time.h"
 #include "common/protocol/limit_reached.h"
 #include "common/system/clock.h"
-#include "common/telemetry/log_limit.h"
+#include "common/telemetry/logging.h"
 #include "common/threads/mutex.h"
 #include "proto/job_config.pb.h"
 

@@ -3,7 +3,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/rpc/grpc_credentials.h"
 #include "common/rpc/grpc_status.h"
-#include "common/rpc/grpc_token.h"
 #include "common/system/clock.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/grpc/tcp_peer.h"

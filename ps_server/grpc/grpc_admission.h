@@ -13,7 +13,7 @@
 #include "common/protocol/limit_reached.h"
 #include "common/rpc/identity.h"
 #include "common/rpc/job_token.h"
-#include "common/telemetry/log_limit.h"
+#include "common/telemetry/logging.h"
 #include "common/threads/mutex.h"
 #include "ps_server/grpc/rate_limit.h"
 #include "ps_server/grpc/rpc_roles.h"

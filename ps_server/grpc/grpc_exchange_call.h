@@ -11,8 +11,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/shared_memory/doorbell.h"
 #include "common/shared_memory/message_ring.h"
-#include "common/shared_memory/shared_work.h"
 #include "ps_server/exchange/exchange_session.h"
 #include "ps_server/grpc/grpc_admission.h"
 #include "ps_server/grpc/grpc_event_loop.h"

@@ -11,7 +11,6 @@
 #include "absl/status/statusor.h"
 #include "common/threads/mutex.h"
 #include "common/threads/thread.h"
-#include "common/threads/work_thread.h"
 
 namespace weir {
 

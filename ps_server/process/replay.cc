@@ -13,7 +13,7 @@
 #include "common/model/table_digest.h"
 #include "common/model/wire_model.h"
 #include "common/protocol/mode_traits.h"
-#include "common/system/host_cpus.h"
+#include "common/system/host.h"
 #include "common/threads/thread_pool.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/shard/restore/restore.h"

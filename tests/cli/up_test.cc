@@ -12,7 +12,7 @@
 
 #include "catch2/catch.hpp"
 #include "common/program/exit_codes.h"
-#include "common/system/host_cpus.h"
+#include "common/system/host.h"
 #include "tests/cli/checkpointed_job.h"
 #include "tests/cli/up_process.h"
 

@@ -14,7 +14,6 @@
 #include "catch2/catch.hpp"
 #include "common/rpc/grpc_event.h"
 #include "common/shared_memory/doorbell.h"
-#include "common/shared_memory/shared_work.h"
 #include "common/threads/mutex.h"
 
 namespace weir {

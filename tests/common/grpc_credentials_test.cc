@@ -14,7 +14,7 @@
 #include <thread>
 #include <typeinfo>
 
-#include "common/rpc/openssl_types.h"
+#include "common/rpc/openssl.h"
 #include "common/rpc/tls_probe.h"
 #include "tests/common/test_certificates.h"
 

@@ -1,8 +1,7 @@
-#include "common/system/host_cpus.h"
-
 #include <sched.h>
 
 #include "catch2/catch.hpp"
+#include "common/system/host.h"
 #include "tests/common/fake_root.h"
 
 namespace weir {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "catch2/catch.hpp"
-#include "common/rpc/socket_bio.h"
+#include "common/rpc/openssl.h"
 #include "common/telemetry/http_server.h"
 #include "tests/common/socket_folder.h"
 #include "tests/common/telemetry/https_client.h"

@@ -11,7 +11,6 @@
 #include "common/telemetry/http_server.h"
 #include "common/threads/serial_queue.h"
 #include "common/threads/thread_pool.h"
-#include "common/threads/work_thread.h"
 #include "tests/common/fake_root.h"
 #include "tests/common/no_threads.h"
 

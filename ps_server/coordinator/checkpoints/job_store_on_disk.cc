@@ -12,7 +12,7 @@
 #include "common/checkpoint/checkpoint_writer.h"
 #include "common/checkpoint/whole_checkpoint.h"
 #include "common/telemetry/logging.h"
-#include "common/threads/work_thread.h"
+#include "common/threads/thread.h"
 #include "ps_server/coordinator/checkpoints/folder_claim.h"
 
 namespace weir {

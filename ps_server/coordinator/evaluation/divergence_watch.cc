@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/protocol/loss_windows.h"
+#include "common/protocol/limits.h"
 
 namespace weir {
 namespace {

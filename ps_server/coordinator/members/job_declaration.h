@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "common/model/model_spec.h"
-#include "common/telemetry/log_limit.h"
+#include "common/telemetry/logging.h"
 #include "proto/coordinator.pb.h"
 #include "proto/job_config.pb.h"
 #include "proto/shard_control.pb.h"

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
-#include "common/config/row_slots.h"
+#include "common/config/optimizer_slots.h"
 #include "common/model/key_bucket.h"
 #include "common/telemetry/logging.h"
 

@@ -4,9 +4,7 @@
 
 #include <string>
 
-#include "common/rpc/openssl_types.h"
-#include "common/rpc/socket_bio.h"
-#include "common/rpc/ssl_context.h"
+#include "common/rpc/openssl.h"
 #include "tests/common/telemetry/http_client.h"
 
 namespace weir {

@@ -1,6 +1,6 @@
-#include "common/telemetry/log_limit.h"
-
 #include <catch2/catch.hpp>
+
+#include "common/telemetry/logging.h"
 
 namespace weir {
 namespace {

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/protocol/loss_windows.h"
+#include "common/protocol/limits.h"
 #include "tests/ps_server/coordinator/coordinator_fixture.h"
 
 namespace weir {

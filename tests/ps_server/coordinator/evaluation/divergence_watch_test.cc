@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/protocol/loss_windows.h"
+#include "common/protocol/limits.h"
 
 namespace weir {
 namespace {

@@ -1,9 +1,7 @@
-#include "common/config/row_slots.h"
+#include "common/config/optimizer_slots.h"
 
 #include <cstdint>
 #include <cstring>
-
-#include "common/config/optimizer_slots.h"
 
 namespace weir {
 

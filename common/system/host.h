@@ -5,6 +5,11 @@
 
 namespace weir {
 
+// How many CPUs this process may use: those of its affinity mask, or the quota of its control groups
+// (Kubernetes' limits.cpu, `docker run --cpus`), rounded up, if that is less. At least 1. `root` is put
+// before the paths of /proc and /sys.
+int UsableCpus(const std::string& root = "");
+
 // This machine's memory, in bytes; 0: not known.
 struct HostMemory {
   uint64_t total = 0, available = 0;

@@ -8,6 +8,8 @@
 
 #include <memory>
 
+#include "common/rpc/tls.h"
+
 namespace weir {
 
 // Owners of OpenSSL's objects.
@@ -34,5 +36,14 @@ using SslPtr = std::unique_ptr<SSL, OpensslFree<SSL_free>>;
 // Says that there is no pass phrase for a PEM file (pem_password_cb). Without such a function OpenSSL asks
 // for one at the terminal.
 inline int NoPassPhrase(char*, int, int, void*) { return -1; }
+
+// A BIO on a non-blocking socket, which must outlive it. Unlike OpenSSL's own, it raises no SIGPIPE when the
+// peer is gone, which would end the process.
+BioPtr NewSocketBio(int socket);
+
+// A context of OpenSSL for TLS 1.3, with what the files hold now: the process's certificate and key, and the
+// CAs by which the peer's certificate, if it has one, is proven. Null: the files cannot be used, or are half
+// replaced just now. `tls` null: without any of this.
+SslContextPtr MakeSslContext(const SSL_METHOD* method, const Tls* tls);
 
 }  // namespace weir
