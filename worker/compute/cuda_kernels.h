@@ -8,42 +8,39 @@
 
 namespace weir::cuda {
 
-// The kernels' launchers, one .cu file per operation. Each queues its work on `stream` and returns the
-// launch's error. Shapes and meanings are those of ComputeBackend unless said otherwise; everything is in
-// device memory.
+// The kernels' launchers. Each queues its work on `stream` and returns the launch's error. Shapes and
+// meanings are those of ComputeBackend unless said otherwise; everything is in device memory.
 
-// cuda_vectors.cu
+// ---- cuda_elementwise.cu ----
 cudaError_t Fill(cudaStream_t stream, int64_t n, float value, float* x);
 cudaError_t Scale(cudaStream_t stream, int64_t n, float alpha, float* x);
 cudaError_t Axpy(cudaStream_t stream, int64_t n, float alpha, const float* x, float* y);
-
-// cuda_non_finite.cu
+cudaError_t ActivationForward(cudaStream_t stream, Activation kind, int64_t n, const float* x, float* y);
+cudaError_t ActivationBackward(cudaStream_t stream, Activation kind, int64_t n, const float* x,
+                               const float* y, const float* dy, float* dx);
+cudaError_t Dropout(cudaStream_t stream, const DropoutMask& mask, int64_t n, const float* x, float* y);
+cudaError_t RoundToBfloat16(cudaStream_t stream, int64_t n, const float* x, uint16_t* y);
 cudaError_t ResetNonFinite(cudaStream_t stream, int64_t* found);
 cudaError_t FindNonFinite(cudaStream_t stream, int64_t n, const float* x, int64_t first, int64_t* found);
 
-// cuda_bfloat16.cu
-cudaError_t RoundToBfloat16(cudaStream_t stream, int64_t n, const float* x, uint16_t* y);
-
-// cuda_add_bias.cu
+// ---- cuda_bias.cu ----
 cudaError_t AddBias(cudaStream_t stream, int64_t rows, int64_t columns, const float* bias, float* x);
-
-// cuda_bias_gradient.cu: in two passes, of which the first leaves BiasGradientPartials(n, channels,
-// positions) sums in `partials`. dbias[c] += the sum over i and p of dy[i, c, p], dy [n, channels,
-// positions].
+// In two passes, of which the first leaves BiasGradientPartials(n, channels, positions) sums in `partials`.
+// dbias[c] += the sum over i and p of dy[i, c, p], dy [n, channels, positions].
 int64_t BiasGradientPartials(int64_t n, int64_t channels, int64_t positions);
 cudaError_t BiasGradient(cudaStream_t stream, int64_t n, int64_t channels, int64_t positions, const float* dy,
                          float* partials, float* dbias);
 
-// ---- convolution as products ----
+// ---- cuda_convolution.cu: convolution as products ----
 // A product over all images at once takes its matrices with the images side by side: [rows, n * positions].
 // T is float, or uint16_t for the bits of bfloat16. The number of elements fits int32_t.
 
-// cuda_im2col.cu: column [channels * kernel * kernel, n * positions], what each tap of the kernel sees.
+// column [channels * kernel * kernel, n * positions], what each tap of the kernel sees.
 template <typename T>
 cudaError_t Im2Col(cudaStream_t stream, const Window& window, int64_t n, const float* x, T* column);
-// cuda_col2im.cu: dx, at each position the sum of everything that was taken from it.
+// dx, at each position the sum of everything that was taken from it.
 cudaError_t Col2Im(cudaStream_t stream, const Window& window, int64_t n, const float* column, float* dx);
-// cuda_images.cu: out [channels, n * positions] from x [n, channels, positions].
+// out [channels, n * positions] from x [n, channels, positions].
 template <typename T>
 cudaError_t SideBySide(cudaStream_t stream, int64_t n, int64_t channels, int64_t positions, const float* x,
                        T* out);
@@ -51,30 +48,19 @@ cudaError_t SideBySide(cudaStream_t stream, int64_t n, int64_t channels, int64_t
 cudaError_t ToImages(cudaStream_t stream, int64_t n, int64_t channels, int64_t positions, const float* x,
                      const float* bias, float* y);
 
-// cuda_max_pool.cu
+// ---- cuda_max_pool.cu ----
 cudaError_t MaxPoolForward(cudaStream_t stream, const Window& window, int64_t n, const float* x, float* y,
                            int32_t* argmax);
 cudaError_t MaxPoolBackward(cudaStream_t stream, const Window& window, int64_t n, const float* dy,
                             const int32_t* argmax, float* dx);
 
-// cuda_activation.cu
-cudaError_t ActivationForward(cudaStream_t stream, Activation kind, int64_t n, const float* x, float* y);
-cudaError_t ActivationBackward(cudaStream_t stream, Activation kind, int64_t n, const float* x,
-                               const float* y, const float* dy, float* dx);
-
-// cuda_dropout.cu
-cudaError_t Dropout(cudaStream_t stream, const DropoutMask& mask, int64_t n, const float* x, float* y);
-
-// cuda_softmax_cross_entropy.cu
+// ---- cuda_losses.cu ----
 cudaError_t SoftmaxCrossEntropy(cudaStream_t stream, int64_t n, int64_t classes, const float* logits,
                                 const int32_t* labels, float gradient_scale, float* losses, float* dlogits);
-// cuda_mean_squared_error.cu
 cudaError_t MeanSquaredError(cudaStream_t stream, int64_t n, int64_t outputs, const float* predictions,
                              const float* targets, float gradient_scale, float* losses, float* dpredictions);
-// cuda_sigmoid_cross_entropy.cu
 cudaError_t SigmoidCrossEntropy(cudaStream_t stream, int64_t n, const float* logits, const float* targets,
                                 float gradient_scale, float* losses, float* dlogits);
-// cuda_argmax.cu
 cudaError_t Argmax(cudaStream_t stream, int64_t n, int64_t classes, const float* logits, int32_t* indexes);
 
 }  // namespace weir::cuda
