@@ -6,8 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/codec/bfloat16.h"
-#include "common/codec/wire_dtype.h"
+#include "common/codec/value_codec.h"
 #include "common/protocol/job_failure.h"
 #include "common/protocol/outcomes.h"
 
@@ -198,10 +197,10 @@ OutgoingMessage ShardExchange::MakeChunkInPlace(v1::ExchangeRequest head, uint32
 void ShardExchange::Gather(const Chunk& chunk, char* to) const {
   for (absl::Span<const char> run : chunk.runs) {
     if (converts()) {
-      // To bfloat16: OutgoingGradient refuses the other way.
+      // From float32: OutgoingGradient refuses the other way.
       const size_t values = run.size() / sizeof(float);
-      ToBfloat16(reinterpret_cast<const float*>(run.data()), to, values);
-      to += values * sizeof(uint16_t);
+      Encode(wire_.push_dtype, reinterpret_cast<const float*>(run.data()), to, values);
+      to += values * static_cast<size_t>(BytesPerValue(wire_.push_dtype));
     } else {
       std::memcpy(to, run.data(), run.size());
       to += run.size();
@@ -347,10 +346,10 @@ absl::Status ShardExchange::TakeWeights(uint64_t first, absl::Span<const absl::s
     return Broken(absl::StrCat("sent a chunk of ", bytes, " bytes of weights at position ", first, " of ",
                                elements_, ", ", added.message()));
   }
-  ValueCursor values(pieces, size);
+  ValueCursor values(pieces, wire_.pull_dtype);
   ShardView* const view = pull_->view;
   // Shared memory brings a chunk in one piece.
-  const bool in_place = chunk != nullptr && wire_.pull_dtype == v1::F32 && view != nullptr &&
+  const bool in_place = chunk != nullptr && IsPlain(wire_.pull_dtype) && view != nullptr &&
                         view->MayRefer(pieces.front().data());
   bool kept = false;
   for (int64_t at = static_cast<int64_t>(first), left = static_cast<int64_t>(bytes / size); left > 0;) {
@@ -365,9 +364,9 @@ absl::Status ShardExchange::TakeWeights(uint64_t first, absl::Span<const absl::s
         values.Skip(n);
         kept = true;
       } else if (view != nullptr) {
-        TakeValues(&values, wire_.pull_dtype, view->Copy(at), n);
+        values.Read(view->Copy(at), n);
       } else {
-        tensors_.Scatter(shard_, at, n, &values, wire_.pull_dtype, pull_->tensors);
+        tensors_.Scatter(shard_, at, n, &values, pull_->tensors);
       }
       landed_[unit] = true;
       if (pull_->arrivals != nullptr) pull_->arrivals->Landed(shard_, at, n);

@@ -9,10 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "client/tensors/tensor_map.h"
 #include "common/base/status_macros.h"
-#include "common/codec/bfloat16.h"
 #include "common/codec/finite.h"
-#include "common/codec/wire_dtype.h"
-#include "common/model/value_cursor.h"
+#include "common/codec/value_codec.h"
 #include "common/protocol/job_failure.h"
 
 namespace weir {
@@ -75,7 +73,7 @@ char* RowRoutes::WriteKeys(const Cut& cut, uint32_t shard, char* to) {
 
 size_t RowRoutes::WriteSums(const Cut& cut, uint32_t shard, const float* gradients, char* to) const {
   const std::vector<uint32_t>& own = cut.keys->of_shard[shard];
-  const bool rounds = types_.push == v1::BF16;
+  const bool rounds = !IsPlain(types_.push);
   const size_t at_once = std::max<size_t>(1, kValuesAtOnce / cut.dim);
   std::vector<float> sums(rounds ? std::min(own.size(), at_once) * cut.dim : 0);
   for (size_t first = 0; first < own.size(); first += at_once) {
@@ -84,9 +82,9 @@ size_t RowRoutes::WriteSums(const Cut& cut, uint32_t shard, const float* gradien
     // A float32 is aligned there: all that lies before it is keys and other float32.
     float* const block = rounds ? sums.data() : reinterpret_cast<float*>(to);
     SumEach(cut.keys->batch, absl::MakeConstSpan(own).subspan(first, rows), gradients, cut.dim, block);
-    const int64_t bad = rounds ? FirstNonFiniteBfloat16(block, n) : FirstNonFinite(block, n);
+    const int64_t bad = FirstNonFinite(types_.push, block, n);
     if (bad < n) return first * cut.dim + static_cast<size_t>(bad);
-    if (rounds) ToBfloat16(block, to, static_cast<size_t>(n));
+    if (rounds) Encode(types_.push, block, to, static_cast<size_t>(n));
     to += n * BytesPerValue(types_.push);
   }
   return own.size() * cut.dim;
@@ -190,7 +188,7 @@ bool RowRoutes::RowEndsAt(uint32_t shard, uint64_t byte) const {
 void RowRoutes::Place(uint32_t shard, uint64_t first, uint64_t bytes,
                       absl::Span<const absl::string_view> pieces) const {
   const Shard& from = shards_[shard];
-  ValueCursor values(pieces, static_cast<size_t>(BytesPerValue(types_.pull)));
+  ValueCursor values(pieces, types_.pull);
   const uint64_t end = first + bytes;
   for (size_t i = 0; i < from.reply.pull().size(); ++i) {
     const RowLayout::Entry& entry = from.reply.pull()[i];
@@ -209,7 +207,7 @@ void RowRoutes::Place(uint32_t shard, uint64_t first, uint64_t bytes,
       }
       const absl::Span<const uint32_t> positions = pulled.cut.keys->batch.of(keys[r]);
       float* const to = pulled.values + positions[0] * dim;
-      TakeValues(&values, types_.pull, to, static_cast<int64_t>(dim));
+      values.Read(to, static_cast<int64_t>(dim));
       // Not from the wire: memory that the shard shares may have changed.
       for (uint32_t position : positions.subspan(1)) {
         std::memcpy(pulled.values + position * dim, to, dim * sizeof(float));

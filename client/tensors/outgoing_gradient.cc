@@ -19,7 +19,7 @@ constexpr int64_t kSmall = 1 << 18;
 absl::StatusOr<std::shared_ptr<OutgoingGradient>> OutgoingGradient::Create(
     Options options, const TensorMap& map, GradientTensors tensors, const WireOptions& wire,
     GradientGate* gate, std::shared_ptr<const SharedSegment> memory) {
-  if (tensors.dtype == v1::BF16 && wire.push_dtype != v1::BF16) {
+  if (!IsPlain(tensors.dtype) && wire.push_dtype != tensors.dtype) {
     return absl::InvalidArgumentError(
         "the gradient is given as bfloat16, but pushes of this job travel as float32; give its values as "
         "float32, or set wire.push_dtype or wire.dtype to bf16");

@@ -7,9 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/codec/bfloat16.h"
 #include "common/codec/finite.h"
-#include "common/codec/wire_dtype.h"
+#include "common/codec/value_codec.h"
 #include "common/protocol/job_failure.h"
 
 namespace weir {
@@ -29,24 +28,10 @@ const uint16_t* Bfloat16s(const GradientTensors& tensors, size_t tensor) {
 int64_t FirstRefused(const GradientTensors& tensors, size_t tensor, int64_t at, int64_t n, v1::Dtype dtype) {
   if (tensors.dtype == v1::BF16) return FirstNonFinite(Bfloat16s(tensors, tensor) + at, n);
   const float* const values = Floats(tensors, tensor) + at;
-  return dtype == v1::BF16 ? FirstNonFiniteBfloat16(values, n) : FirstNonFinite(values, n);
+  return FirstNonFinite(dtype, values, n);
 }
 
 }  // namespace
-
-void TakeValues(ValueCursor* values, v1::Dtype dtype, float* to, int64_t n) {
-  while (n > 0) {
-    int64_t got = 0;
-    const char* const from = values->Take(n, &got);
-    if (dtype == v1::BF16) {
-      FromBfloat16(from, to, static_cast<size_t>(got));
-    } else {
-      std::memcpy(to, from, static_cast<size_t>(got) * sizeof(float));
-    }
-    to += got;
-    n -= got;
-  }
-}
 
 TensorMap::TensorMap(ModelSpec model, uint32_t shards)
     : model_(std::move(model)), partition_(model_.elements(), shards) {
@@ -147,11 +132,8 @@ absl::Status TensorMap::CheckFinite(uint32_t shard, int64_t first, int64_t count
 
 absl::Status TensorMap::Refusal(size_t tensor, int64_t at, const GradientTensors& tensors) const {
   float value;
-  if (tensors.dtype == v1::BF16) {
-    FromBfloat16(Bfloat16s(tensors, tensor) + at, &value, 1);
-  } else {
-    value = Floats(tensors, tensor)[at];
-  }
+  Decode(tensors.dtype, static_cast<const char*>(tensors.begin[tensor]) + at * BytesPerValue(tensors.dtype),
+         &value, 1);
   const std::string what = absl::StrCat(
       model_.tensors[tensor].kind == TensorKind::kParameter ? "the gradient of " : "the new value of ",
       model_.tensors[tensor].name, "[", at, "]");
@@ -213,10 +195,10 @@ std::vector<absl::Span<const char>> TensorMap::Locate(uint32_t shard, int64_t fi
   return runs;
 }
 
-void TensorMap::Scatter(uint32_t shard, int64_t first, int64_t count, ValueCursor* values, v1::Dtype dtype,
+void TensorMap::Scatter(uint32_t shard, int64_t first, int64_t count, ValueCursor* values,
                         const std::vector<float*>& tensors) const {
   Walk(shard, first, count,
-       [&](size_t tensor, int64_t at, int64_t n) { TakeValues(values, dtype, tensors[tensor] + at, n); });
+       [&](size_t tensor, int64_t at, int64_t n) { values->Read(tensors[tensor] + at, n); });
 }
 
 }  // namespace weir

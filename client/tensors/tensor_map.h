@@ -10,15 +10,12 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "client/types.h"
+#include "common/codec/value_codec.h"
 #include "common/model/model_spec.h"
 #include "common/model/partition.h"
-#include "common/model/value_cursor.h"
 #include "proto/parameter_server.pb.h"
 
 namespace weir {
-
-// Writes the next `n` of the wire's little-endian values.
-void TakeValues(ValueCursor* values, v1::Dtype dtype, float* to, int64_t n);
 
 // A gradient in the caller's memory: where its tensors begin, in the model's order. All are of one type.
 struct GradientTensors {
@@ -58,9 +55,8 @@ class TensorMap {
   // The bytes of the local elements [first, first + count) of a shard.
   std::vector<absl::Span<const char>> Locate(uint32_t shard, int64_t first, int64_t count,
                                              const GradientTensors& tensors) const;
-  // Writes the local elements [first, first + count) of a shard from the next `count` of the wire's
-  // little-endian values.
-  void Scatter(uint32_t shard, int64_t first, int64_t count, ValueCursor* values, v1::Dtype dtype,
+  // Writes the local elements [first, first + count) of a shard from the next `count` of the wire's values.
+  void Scatter(uint32_t shard, int64_t first, int64_t count, ValueCursor* values,
                const std::vector<float*>& tensors) const;
 
  private:

@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/codec/wire_dtype.h"
+#include "common/codec/value_codec.h"
 #include "common/protocol/limits.h"
 
 namespace weir {

@@ -5,9 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/codec/bfloat16.h"
+#include "common/codec/value_codec.h"
 #include "common/codec/wire_codec.h"
-#include "common/codec/wire_dtype.h"
 #include "common/protocol/job_failure.h"
 #include "ps_server/exchange/exchange_session.h"
 
@@ -18,11 +17,7 @@ namespace {
 OutgoingMessage::Piece CopyOf(const float* values, uint64_t count, v1::Dtype dtype) {
   const uint64_t bytes = count * static_cast<uint64_t>(BytesPerValue(dtype));
   const std::shared_ptr<char> copy(new char[bytes], std::default_delete<char[]>());
-  if (dtype == v1::BF16) {
-    ToBfloat16(values, copy.get(), count);
-  } else {
-    std::memcpy(copy.get(), values, bytes);
-  }
+  Encode(dtype, values, copy.get(), count);
   return {{copy.get(), bytes}, copy};
 }
 
@@ -202,7 +197,7 @@ std::optional<OutgoingMessage::Piece> ExchangeSession::NextRows(Exchange& exchan
   const uint64_t begin = exchange.rows_sent;
   const float* const values = read->values.get() + begin / value_bytes;
   std::optional<SharedMemory::Place> place;
-  if (segments_ != nullptr && dtype != v1::BF16) place = options_.shared_memory->Find(values);
+  if (segments_ != nullptr && IsPlain(dtype)) place = options_.shared_memory->Find(values);
   const uint64_t limit =
       begin + (place.has_value() ? kMaxSharedChunkBytes : options_.chunk_elements * value_bytes);
   uint64_t end = begin;
@@ -222,7 +217,7 @@ std::optional<OutgoingMessage::Piece> ExchangeSession::NextRows(Exchange& exchan
     Share(*place, bytes, read, reply);
     return std::nullopt;
   }
-  if (dtype == v1::BF16) return CopyOf(values, bytes / value_bytes, dtype);
+  if (!IsPlain(dtype)) return CopyOf(values, bytes / value_bytes, dtype);
   return OutgoingMessage::Piece{{reinterpret_cast<const char*>(values), bytes}, read};
 }
 
@@ -230,9 +225,9 @@ std::optional<OutgoingMessage::Piece> ExchangeSession::NextWeights(Exchange& exc
                                                                    v1::ExchangeReply* reply) {
   Range& range = exchange.weights.front();
   const float* const values = exchange.version->weights.get() + range.first;
-  const bool bf16 = exchange.pull->dtype() == v1::BF16;
+  const v1::Dtype dtype = exchange.pull->dtype();
   std::optional<SharedMemory::Place> place;
-  if (segments_ != nullptr && !bf16 && exchange.version->may_refer) {
+  if (segments_ != nullptr && IsPlain(dtype) && exchange.version->may_refer) {
     place = options_.shared_memory->Find(values);
   }
   // In shared memory, the answer to a chunk is as large as the chunk.
@@ -242,8 +237,8 @@ std::optional<OutgoingMessage::Piece> ExchangeSession::NextWeights(Exchange& exc
   range.first += count;
   range.count -= count;
   if (range.count == 0) exchange.weights.pop_front();
-  const uint64_t bytes = count * static_cast<uint64_t>(BytesPerValue(exchange.pull->dtype()));
-  if (bf16 || !exchange.version->may_refer) return CopyOf(values, count, exchange.pull->dtype());
+  const uint64_t bytes = count * static_cast<uint64_t>(BytesPerValue(dtype));
+  if (!IsPlain(dtype) || !exchange.version->may_refer) return CopyOf(values, count, dtype);
   if (!place.has_value()) {
     sending_ = exchange.version;
     return OutgoingMessage::Piece{{reinterpret_cast<const char*>(values), bytes}, exchange.version};

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/codec/wire_dtype.h"
+#include "common/codec/value_codec.h"
 #include "common/protocol/job_failure.h"
 #include "common/telemetry/logging.h"
 

@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/codec/value_codec.h"
 #include "common/codec/wire_codec.h"
-#include "common/codec/wire_dtype.h"
 #include "common/protocol/limits.h"
 #include "common/protocol/part_assignment.h"
 #include "ps_server/shard/shard.h"

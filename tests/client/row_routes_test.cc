@@ -11,7 +11,7 @@
 #include "client/tables/key_cuts.h"
 #include "common/base/random.h"
 #include "common/codec/bfloat16.h"
-#include "common/codec/wire_dtype.h"
+#include "common/codec/value_codec.h"
 #include "common/model/key_bucket.h"
 
 namespace weir {

@@ -1,16 +1,13 @@
 #include "ps_server/shard/calls/push_arrival.h"
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/codec/bfloat16.h"
 #include "common/codec/finite.h"
+#include "common/codec/value_codec.h"
 #include "common/codec/wire_codec.h"
-#include "common/codec/wire_dtype.h"
-#include "common/model/value_cursor.h"
 
 namespace weir {
 namespace {
@@ -48,17 +45,9 @@ absl::Status PushArrival::TakeChunk(uint64_t first, absl::Span<const absl::strin
     bad = builder_->Apply(static_cast<int64_t>(first), static_cast<int64_t>(count), pieces, header_.dtype());
   } else {
     float* const to = gradient_.get() + first;
-    ValueCursor cursor(pieces, value_bytes);
-    int64_t got = 0;
-    for (uint64_t done = 0; done < count; done += static_cast<uint64_t>(got)) {
-      const char* const values = cursor.Take(static_cast<int64_t>(count - done), &got);
-      if (header_.dtype() == v1::BF16) {
-        FromBfloat16(values, to + done, static_cast<size_t>(got));
-      } else {
-        std::memcpy(to + done, values, static_cast<size_t>(got) * sizeof(float));
-      }
-    }
-    const int64_t n = static_cast<int64_t>(count), at = FirstNonFinite(to, n);
+    const int64_t n = static_cast<int64_t>(count);
+    ValueCursor(pieces, header_.dtype()).Read(to, n);
+    const int64_t at = FirstNonFinite(to, n);
     if (at < n) bad = NonFinite{static_cast<int64_t>(first) + at, to[at]};
   }
   if (!non_finite_.has_value()) non_finite_ = bad;

@@ -6,9 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/codec/bfloat16.h"
 #include "common/codec/finite.h"
-#include "common/codec/wire_dtype.h"
+#include "common/codec/value_codec.h"
 
 namespace weir {
 
@@ -108,18 +107,23 @@ void RowArrival::Copy(const Section& section, absl::string_view bytes) {
   }
   if (push_dropped_) return;
   float* const gradients = push_.tables[section.entry].gradients.get();
-  if (dtype_ != v1::BF16) {
+  if (IsPlain(dtype_)) {
     std::memcpy(reinterpret_cast<char*>(gradients) + done, bytes.data(), bytes.size());
     return;
   }
-  float* to = gradients + done / 2;
-  if (done % 2 == 1) {
-    const char value[] = {half_, bytes[0]};
-    FromBfloat16(value, to++, 1);
-    bytes.remove_prefix(1);
+  const auto value_bytes = static_cast<size_t>(BytesPerValue(dtype_));
+  float* to = gradients + done / value_bytes;
+  if (const size_t had = done % value_bytes; had > 0) {
+    const size_t rest = std::min(value_bytes - had, bytes.size());
+    std::memcpy(cut_.data() + had, bytes.data(), rest);
+    bytes.remove_prefix(rest);
+    if (had + rest < value_bytes) return;
+    Decode(dtype_, cut_.data(), to++, 1);
   }
-  FromBfloat16(bytes.data(), to, bytes.size() / 2);
-  if (bytes.size() % 2 == 1) half_ = bytes.back();
+  const size_t whole = bytes.size() / value_bytes;
+  Decode(dtype_, bytes.data(), to, whole);
+  bytes.remove_prefix(whole * value_bytes);
+  std::memcpy(cut_.data(), bytes.data(), bytes.size());
 }
 
 absl::Status RowArrival::Check(const Section& section, uint64_t from) {

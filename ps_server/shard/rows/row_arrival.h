@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -110,8 +111,8 @@ class RowArrival {
   uint64_t at_ = 0;
   uint64_t pull_begin_ = 0;
   bool push_dropped_ = false;
-  // The first byte of a bfloat16 that a piece cuts through.
-  char half_ = 0;
+  // The first bytes of a value that a piece cuts through.
+  std::array<char, sizeof(float)> cut_{};
   PushedRows push_;
   RowKeys pull_;
 };

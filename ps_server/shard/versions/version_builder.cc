@@ -5,10 +5,9 @@
 #include <cstring>
 #include <vector>
 
-#include "common/codec/bfloat16.h"
 #include "common/codec/finite.h"
+#include "common/codec/value_codec.h"
 #include "common/codec/wire_codec.h"
-#include "common/codec/wire_dtype.h"
 
 namespace weir {
 namespace {
@@ -60,14 +59,12 @@ std::optional<NonFinite> VersionBuilder::Apply(int64_t first, int64_t count,
     from = from_;
     to = to_;
   }
-  const bool bf16 = dtype == v1::BF16;
-  const int64_t value_bytes = BytesPerValue(dtype);
   const int64_t block_size = store_->partition_.block_size();
   const int64_t begin = first / block_size, end = (first + count + block_size - 1) / block_size;
-  const ValueCursor gradient(pieces, static_cast<size_t>(value_bytes));
+  const ValueCursor gradient(pieces, dtype);
   std::optional<NonFinite> bad;
-  if (count * value_bytes <= kMaxChunkBytes) {
-    bad = ApplyBlocks(begin, end, gradient, bf16, *from, *to, /*read_soon=*/true);
+  if (count * BytesPerValue(dtype) <= kMaxChunkBytes) {
+    bad = ApplyBlocks(begin, end, gradient, dtype, *from, *to, /*read_soon=*/true);
   } else {
     // Each task applies the blocks of one chunk unit of the wire. The lowest bad position wins, whichever
     // task finds it.
@@ -78,7 +75,7 @@ std::optional<NonFinite> VersionBuilder::Apply(int64_t first, int64_t count,
       ValueCursor rest = gradient;
       rest.Skip(task * kChunkUnit);
       found[static_cast<size_t>(task)] =
-          ApplyBlocks(at, std::min(at + blocks, end), rest, bf16, *from, *to, /*read_soon=*/false);
+          ApplyBlocks(at, std::min(at + blocks, end), rest, dtype, *from, *to, /*read_soon=*/false);
     });
     for (size_t i = 0; i < found.size() && !bad.has_value(); ++i) bad = found[i];
   }
@@ -91,7 +88,7 @@ std::optional<NonFinite> VersionBuilder::Apply(int64_t first, int64_t count,
 }
 
 std::optional<NonFinite> VersionBuilder::ApplyBlocks(int64_t begin, int64_t end, ValueCursor gradient,
-                                                     bool bf16, const ShardVersion& from,
+                                                     v1::Dtype dtype, const ShardVersion& from,
                                                      const ShardVersion& to, bool read_soon) const {
   std::optional<NonFinite> bad;
   std::array<float, kStretch> expanded;
@@ -108,12 +105,13 @@ std::optional<NonFinite> VersionBuilder::ApplyBlocks(int64_t begin, int64_t end,
     for (BlockStore::Run run : store_->runs_[static_cast<size_t>(block)]) {
       for (const int64_t last = run.local + run.length; run.local < last; run.local += run.length) {
         const int64_t wanted = last - run.local;
-        const char* const values = gradient.Take(bf16 ? std::min(wanted, kStretch) : wanted, &run.length);
-        if (bf16) {
-          FromBfloat16(values, expanded.data(), static_cast<size_t>(run.length));
-          update(run, expanded.data());
-        } else {
+        const char* const values =
+            gradient.Take(IsPlain(dtype) ? wanted : std::min(wanted, kStretch), &run.length);
+        if (IsPlain(dtype)) {
           update(run, values);
+        } else {
+          Decode(dtype, values, expanded.data(), static_cast<size_t>(run.length));
+          update(run, expanded.data());
         }
       }
     }

@@ -7,7 +7,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "common/model/value_cursor.h"
+#include "common/codec/value_codec.h"
 #include "common/threads/mutex.h"
 #include "proto/parameter_server.pb.h"
 #include "ps_server/shard/versions/block_store.h"
@@ -56,7 +56,7 @@ class VersionBuilder {
         to_(std::move(to)),
         lent_(std::move(lent)) {}
   // Applies the blocks [begin, end) of the version in progress. As Apply().
-  std::optional<NonFinite> ApplyBlocks(int64_t begin, int64_t end, ValueCursor gradient, bool bf16,
+  std::optional<NonFinite> ApplyBlocks(int64_t begin, int64_t end, ValueCursor gradient, v1::Dtype dtype,
                                        const ShardVersion& from, const ShardVersion& to,
                                        bool read_soon) const;
   // Returns the finished version, with its slots, and drops this object's references. nullptr: overtaken.

@@ -11,7 +11,7 @@
 
 #include "catch2/catch.hpp"
 #include "common/codec/bfloat16.h"
-#include "common/codec/wire_dtype.h"
+#include "common/codec/value_codec.h"
 #include "common/model/key_bucket.h"
 #include "ps_server/exchange/exchange_session.h"
 #include "tests/common/task_queue.h"
