@@ -27,6 +27,8 @@ absl::Status CheckOther(const Reply& reply, const std::string& name) {
       if (reply.failure_kind() == v1::FAILURE_DIVERGED || reply.failure_kind() == v1::FAILURE_RESOURCE) {
         return JobFailure(reply.failure_kind(), reason);
       }
+      static_assert(v1::FailureKind_MAX == v1::FAILURE_INTERNAL,
+                    "decide whether a client hears of a new kind of failure from a shard");
       // The coordinator will report the failure, too.
       return LostPeer(WithReason(absl::StrCat(name, " says that the job is over"), reason));
     default:

@@ -5,7 +5,8 @@
 namespace weir {
 
 // The exit codes of Weir's processes. An orchestrator (Kubeflow's ExitCode policy) takes codes up to 127 as
-// permanent, and higher ones as a request to try again.
+// permanent, and higher ones as a request to try again. proto/failure.proto has the kinds of failure behind
+// them, and cli/local_cluster/first_cause.cc the words that people read.
 enum ExitCode {
   kExitOk = 0,
   kExitUsage = 64,      // bad command line

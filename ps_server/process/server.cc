@@ -38,7 +38,7 @@
 #include "ps_server/process/grpc_local_coordinator.h"
 #include "ps_server/process/grpc_remote_coordinator.h"
 #include "ps_server/process/server_end.h"
-#include "ps_server/process/server_pages.h"
+#include "ps_server/process/server_metrics.h"
 #include "ps_server/process/server_ports.h"
 #include "ps_server/process/summary.h"
 #include "ps_server/process/ticker.h"

@@ -15,7 +15,7 @@
 #include "ps_server/grpc/grpc_server_options.h"
 #include "ps_server/grpc/health_service.h"
 #include "ps_server/process/dashboard.h"
-#include "ps_server/process/server_pages.h"
+#include "ps_server/process/server_metrics.h"
 
 namespace weir {
 namespace {

@@ -13,7 +13,8 @@
 #include "ps_server/grpc/parameter_server_service.h"
 #include "ps_server/shard/shard.h"
 
-// The contents of a server's HTTP port beside the dashboard. docs/metrics.md describes each metric.
+// The metrics of a server and of its job, which docs/metrics.md describes, and the job's status for the
+// dashboard.
 namespace weir {
 
 // The metrics of shard `index`. Null for `tls`: there is no certificate. All arguments must outlive the

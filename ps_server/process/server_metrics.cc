@@ -1,4 +1,4 @@
-#include "ps_server/process/server_pages.h"
+#include "ps_server/process/server_metrics.h"
 
 #include <google/protobuf/util/json_util.h>
 
