@@ -28,8 +28,8 @@ absl::StatusOr<std::string> AddressIn(const absl::StatusOr<ClusterSpec>& spec, a
   return addresses[0];
 }
 
-// InvalidArgument: the command line gives none, or no good one. FailedPrecondition: the cluster or TF_CONFIG
-// gives none, or no good one.
+// InvalidArgument: the command line gives no valid address. FailedPrecondition: the cluster or TF_CONFIG
+// gives no valid address.
 absl::StatusOr<std::string> CoordinatorAddress(const ClusterFlags& flags) {
   if (!flags.address.empty()) {
     const auto parsed = ParseAddress(flags.address);

@@ -128,7 +128,7 @@ int Job::Judge(const JobEnd& end) {
   if (end.signal == 0) status = Finish(end);
   if (!status.ok()) console_.Line("error: ", Console::Color::kRed, status.message());
   if (end.signal != 0 && plan_.saves && ReadSummary(end).ok()) {
-    // From where the job goes on, or why it was not saved.
+    // Says from where the job can continue, or why it was not saved.
     const std::string failure = std::exchange(result_.summary, std::nullopt)->failure;
     if (!failure.empty()) console_.Line(failure);
   }
