@@ -81,7 +81,8 @@ struct Kind {
   ConnectClientFunction connect_client;
 };
 
-// Returns the kind of this name. Errors: InvalidArgument: there is none.
+// Returns the kind of this name.
+// Errors: InvalidArgument: there is none.
 absl::StatusOr<Kind> FindKind(const std::string& name);
 // Adds a kind. Called before the first ServerHost is made, whose process is a copy of this one.
 void AddKind(const std::string& name, Kind kind);

@@ -43,7 +43,8 @@ struct Track {
   double StepQuantile(double share) const;
 };
 
-// Returns, by round, the ratios of a value of two tracks of one race. Requires: both tracks are OK.
+// Returns, by round, the ratios of a value of two tracks of one race.
+// Requires: both tracks are OK.
 std::vector<double> Ratios(const Track& above, const Track& below,
                            const std::function<double(const Turn&)>& value);
 double StepSeconds(const Turn& turn);

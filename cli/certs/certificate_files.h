@@ -41,9 +41,9 @@ class CertificateAuthority {
 };
 
 // Makes a new CA, and a certificate and a key for each identity. Writes ca.pem, ca.key, and the files of
-// TlsFilesIn() into a folder that must be new or empty; only this user can read the keys. Errors:
-// InvalidArgument: `job` cannot be a job's name. FailedPrecondition, AlreadyExists: the folder cannot be
-// made, or is not empty.
+// TlsFilesIn() into a folder that must be new or empty; only this user can read the keys.
+// Errors: InvalidArgument: `job` cannot be a job's name. FailedPrecondition, AlreadyExists: the folder cannot
+// be made, or is not empty.
 absl::Status WriteCertificates(const std::string& directory, const std::string& job,
                                const std::vector<Identity>& identities, absl::Time now,
                                absl::Duration validity);

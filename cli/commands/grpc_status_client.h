@@ -33,8 +33,8 @@ class StatusClient {
   std::unique_ptr<Connection> connection_;
 };
 
-// Asks ps:`server`, at `address`, for rows of a table. Errors: those of StatusClient and of
-// ParameterServer.ReadRows.
+// Asks ps:`server`, at `address`, for rows of a table.
+// Errors: those of StatusClient and of ParameterServer.ReadRows.
 absl::StatusOr<v1::ReadRowsReply> ReadRows(uint32_t server, const std::string& address, const JobToken& token,
                                            std::shared_ptr<const Tls> tls, const v1::ReadRowsRequest& request,
                                            absl::Duration deadline);

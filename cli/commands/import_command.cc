@@ -87,7 +87,8 @@ class WeightsFile {
     }
     return names;
   }
-  // From now on the tensors of these tables are no tensors of the model. Requires: HasTable() for each table.
+  // From now on the tensors of these tables are no tensors of the model.
+  // Requires: HasTable() for each table.
   void SetTables(const std::vector<std::string>& names) {
     for (const std::string& name : names) {
       for (const char* column : {kKeys, kValues}) of_tables_.insert(name + column);

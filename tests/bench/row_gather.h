@@ -47,7 +47,8 @@ void CopyRows(size_t n, size_t dim, const RowAt& row, float* out) {
 // By key: where its row lies.
 using RowAddresses = absl::flat_hash_map<uint64_t, const float*>;
 
-// Copies the rows of `keys` to `out`. Requires: all keys have rows.
+// Copies the rows of `keys` to `out`.
+// Requires: all keys have rows.
 void BareGather(const RowAddresses& map, absl::Span<const uint64_t> keys, size_t dim, float* out);
 
 // Rows of all keys in [0, rows), in memory of this process, with the address of each.
