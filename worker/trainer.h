@@ -66,9 +66,9 @@ class Trainer {
   // Whether a push of this trainer was acknowledged.
   bool progressed() const { return progressed_; }
 
-  // Whether pushes begin while backward computes. Not if gradients are clipped, which takes the whole
-  // gradient, nor if rows are pushed, whose gradients are there at the end of backward. Nor if other workers'
-  // pushes would overtake a push that takes long to arrive, so that it is sent twice.
+  // Returns whether pushes begin while backward computes. False if gradients are clipped, which takes the
+  // whole gradient, or if rows are pushed, whose gradients are there at the end of backward. Also false if
+  // other workers' pushes would overtake a push that takes long to arrive, so that it is sent twice.
   static bool LeavesEarly(const v1::JobConfig& config);
 
  private:

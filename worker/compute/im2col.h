@@ -9,7 +9,8 @@ namespace weir {
 // position.
 void Im2Col(const Window& window, const float* image, float* column);
 
-// The transpose: image, at each position the sum of everything that was taken from it.
+// The transpose: sets each position of `image` to the sum of the values of `column` that Im2Col() takes from
+// that position.
 void Col2Im(const Window& window, const float* column, float* image);
 
 }  // namespace weir
