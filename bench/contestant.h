@@ -15,8 +15,7 @@
 namespace weir::bench {
 
 // A way to do a worker's step: the worker sends its gradient to the servers, the servers apply the gradient,
-// and the new weights come back into the worker's tensor. Holds all that a process needs to be a server or a
-// worker of this contestant.
+// and the new weights come back into the worker's tensor. Holds all that a process of this contestant needs.
 struct Contestant {
   std::string name;                    // in tables
   std::string kind;                    // "raw", "ring", "protobuf", "weir", or one of AddKind()
@@ -41,8 +40,7 @@ struct Contestant {
   // weir: the folder where `weir certs init` has put a cluster's certificates; "": no TLS.
   std::string certificates;
 
-  // If a step is on rows of an embedding table instead of tensors: the rows of the table, and the float32 of
-  // a row.
+  // For steps on an embedding table instead of tensors: the rows of the table, and the float32 of a row.
   uint64_t table_rows = 0;
   uint64_t dim = 0;
   // "pull"; "push", with gradients for the batch; or "both": a pull, then a push.

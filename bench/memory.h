@@ -42,8 +42,7 @@ inline std::pair<int64_t, int64_t> PartOf(int64_t all, int64_t part, int64_t par
   return {all * part / parts, all * (part + 1) / parts};
 }
 
-// A baseline server's weights and optimizer slots, in two versions. Weir's kernels make one version from the
-// other.
+// Two versions of a baseline server's weights and slots. Weir's kernels make one from the other.
 class Parameters {
  public:
   // `weights`: 2 x elements floats of the caller, to hold the weights; nullptr: this object allocates them.

@@ -33,8 +33,7 @@ class Control {
   std::string received_;
 };
 
-// A process that runs a function and then ends. The process is killed when this object is destroyed, or when
-// the thread that made it ends.
+// A process that runs a function and ends. It is killed with this object, and with the thread that made it.
 class Child {
  public:
   // Called only while this process has no other thread, because the child is a copy of it.

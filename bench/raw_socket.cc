@@ -41,8 +41,7 @@ void Tune(int fd, const std::string& congestion_control) {
   if (!congestion_control.empty()) {
     setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion_control.data(), congestion_control.size());
   }
-  // TCP adapts the size of its buffers; a Unix socket's buffer would stay at 208 KiB, which costs a third of
-  // the speed.
+  // TCP adapts its buffers; a Unix socket's would stay at 208 KiB, which costs a third of the speed.
   int domain = 0;
   socklen_t size = sizeof domain;
   getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size);
@@ -106,8 +105,7 @@ struct Connection {
   int64_t sent = 0, received = 0;
 
   int64_t bytes() const { return (hello.end - hello.begin) * sizeof(float); }
-  // Returns the offset of the byte after the first `done` bytes, and how many bytes from there on are in one
-  // piece.
+  // Returns the offset of the byte after the first `done`, and how many bytes from there are in one piece.
   std::pair<int64_t, int64_t> Piece(int64_t done) const {
     const int64_t start = (hello.start - hello.begin) * sizeof(float);
     const int64_t offset = (start + done) % bytes();

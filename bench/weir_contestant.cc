@@ -16,8 +16,7 @@ namespace weir::bench {
 namespace {
 
 // The job's config, for servers and clients. The job never ends by itself. The client brings the model and
-// the data, but a config is complete only with some. Every server holds a part of the model, as the servers
-// of the other contestants do.
+// the data, but a config is complete only with some. Every server holds a part, as in the other contestants.
 std::string JobJson(const Contestant& contestant) {
   nlohmann::json job = nlohmann::json::parse(R"({
     "name": "bench",

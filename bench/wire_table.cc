@@ -54,8 +54,7 @@ struct SweepResult {
   RawSetting best;
 };
 
-// Returns "" (the system's congestion control), and those of cubic, reno and bbr that TCP_CONGESTION accepts
-// from this process's user.
+// Returns "" (the system's congestion control), and those of cubic, reno and bbr that this user may choose.
 std::vector<std::string> CongestionControls() {
   std::vector<std::string> usable = {""};
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -214,8 +213,7 @@ json Cell(const Track& track, const Track& limit) {
   return cell;
 }
 
-// Shows progress on stderr, beside the table. Estimates the time left, since all races take about equally
-// long.
+// Shows progress on stderr. Estimates the time left, since all races take about equally long.
 void ShowProgress(size_t done, size_t races, absl::Duration took) {
   if (done == races) return;
   const absl::Duration left = took / static_cast<int64_t>(done) * static_cast<int64_t>(races - done);

@@ -11,8 +11,7 @@
 
 namespace weir::bench {
 
-// `weir bench wire`: the speed of the data plane on this host or between two hosts, for each contestant, over
-// sizes, layouts and optimizers.
+// `weir bench wire`: the speed of contestants, on one host or two, over sizes, layouts and optimizers.
 struct WireTableOptions {
   std::vector<int64_t> sizes;        // bytes of weights
   std::vector<std::string> layouts;  // "2x4": servers x workers
@@ -32,8 +31,7 @@ std::string FormatSize(int64_t bytes);
 // "2x4" -> {2, 4}.
 absl::StatusOr<std::pair<int, int>> ParseLayout(const std::string& text);
 
-// Prints each line of the table when it is measured, and returns the table as JSON. The line of a contestant
-// that cannot run shows the error.
+// Prints the table as it grows, and returns it as JSON. A contestant that cannot run shows its error.
 absl::StatusOr<nlohmann::json> PrintWireTable(const WireTableOptions& options, ServerHost* host);
 
 }  // namespace weir::bench

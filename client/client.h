@@ -222,8 +222,8 @@ class Client {
 
   // Waits until this member is asked to evaluate the weights at an epoch's end, at most until `deadline`.
   // nullopt: the member was not asked, or will not be asked any more because of draining(). Each order comes
-  // once, and only if ClientOptions::evaluates was set. In sync the other members' next step waits until the
-  // weights are read.
+  // once, and only if ClientOptions::evaluates was set. In sync the others' next step waits until the weights
+  // are read.
   // Errors: the job failed, or this client was fenced or has left.
   virtual absl::StatusOr<std::optional<EvaluationOrder>> WaitEvaluation(
       std::chrono::steady_clock::time_point deadline) = 0;

@@ -11,9 +11,9 @@
 
 namespace weir {
 
-// The servers of a job inside this process, on free loopback ports, for a worker without a cluster and for
-// tests. Workers reach these servers over gRPC like any others. `worker` and `ps_server`, which never include
-// each other, meet only here.
+// A job's servers in this process, on free loopback ports, for a worker without a cluster and for tests.
+// Workers reach these servers over gRPC like any others. `worker` and `ps_server`, which never include each
+// other, meet only here.
 class InProcessCluster {
  public:
   struct Options {

@@ -107,9 +107,7 @@ class Trainer {
   std::shared_ptr<WorkRows> LikelyRowsAfter(const Work& work);
   // Waits for arriving_, if any, and makes its weights the current ones. An error leaves arriving_ as it is.
   absl::Status UseArriving();
-  // Counts a batch with this sum of losses.
   void CountLoss(const Work& work, double loss);
-  // Computes the mean gradient over the work's examples, and pushes it.
   absl::Status ComputeAndPush(const Work& work);
   // Begins to push the gradient, together with the next pull if that is not in flight.
   absl::Status BeginPush(const Work& work, const Parameters& gradient, std::shared_ptr<GradientGate> gate);

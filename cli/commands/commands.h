@@ -58,8 +58,7 @@ void AddManifestCommand(Commands& commands);
 void AddDataCommands(Commands& commands);
 void AddBenchCommand(Commands& commands);
 void AddDoctorCommand(Commands& commands);
-// Adds version, help, man and completion. They describe all commands of `commands`, also commands that are
-// added later.
+// Adds version, help, man and completion. They also describe commands that are added later.
 void AddAboutCommands(Commands& commands);
 
 // Arguments and flags that several commands have.

@@ -27,8 +27,7 @@ int RunConfigCheck(const UpOptions& options, const Programs& programs);
 int RunConfigShow(const std::string& path, const std::vector<std::string>& overrides, uint32_t servers,
                   std::optional<uint32_t> workers);
 
-// Prints all fields of a config, with types, defaults, limits and meanings: the text of
-// proto/job_config.proto.
+// Prints proto/job_config.proto: all fields of a config, with types, defaults, limits and meanings.
 int RunConfigFields();
 
 }  // namespace weir

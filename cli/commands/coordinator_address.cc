@@ -28,8 +28,7 @@ absl::StatusOr<std::string> AddressIn(const absl::StatusOr<ClusterSpec>& spec, a
   return addresses[0];
 }
 
-// InvalidArgument: the command line gives no valid address. FailedPrecondition: the cluster or TF_CONFIG
-// gives no valid address.
+// No valid address: InvalidArgument in the command line, FailedPrecondition in the cluster or TF_CONFIG.
 absl::StatusOr<std::string> CoordinatorAddress(const ClusterFlags& flags) {
   if (!flags.address.empty()) {
     const auto parsed = ParseAddress(flags.address);

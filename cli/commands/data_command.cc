@@ -28,8 +28,7 @@ namespace weir {
 namespace {
 
 // A click log that nobody clicked: who saw what where, and whether a click followed, with a probability that
-// is known. Keys follow Zipf's law, as the keys of real logs do: a few keys come in many rows, most keys in
-// few rows.
+// is known. Keys follow Zipf's law, as in real logs: a few keys come in many rows, most keys in few.
 //
 // The truth is a factorization machine. Each user, item, place and tag has a weight and some factors, drawn
 // from (seed, kind, number). The logit of a click is the sum of a constant, the weights, a multiple of the

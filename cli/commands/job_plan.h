@@ -12,8 +12,7 @@
 #include "cli/report/console.h"
 #include "proto/job_config.pb.h"
 
-// The options of `weir up`, and the plan that follows from the options and the job's config before anything
-// starts.
+// The options of `weir up`, and the plan that follows from them and the job's config before anything starts.
 namespace weir {
 
 struct UpOptions {

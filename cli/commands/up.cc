@@ -42,7 +42,6 @@ class Job {
   absl::Status MakeLogDir();
   int RunToEnd();
   int Judge(const JobEnd& end);
-  // Reads the summary into the result.
   absl::Status ReadSummary(const JobEnd& end);
   absl::Status Finish(const JobEnd& end);
   void TidyLogs();
@@ -117,7 +116,6 @@ int Job::RunToEnd() {
   return Judge(SuperviseJob(plan_, *cluster_, console_, interrupts_));
 }
 
-// Returns the exit code.
 int Job::Judge(const JobEnd& end) {
   if (end.failure.has_value()) {
     // Everything was computed, and the result can be read nowhere else.

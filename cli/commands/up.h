@@ -28,8 +28,7 @@ struct UpResult {
 // saves one first. A new job is refused if its folder holds checkpoints of another job.
 UpResult RunJob(const UpOptions& options, Console& console, Interrupts& interrupts);
 
-// The words of `weir up JOB [FLAGS] [-- PROGRAM ARGS]`. The words after -- are those of another program, so
-// CLI11 must not read them.
+// The words of `weir up JOB [FLAGS] [-- PROGRAM ARGS]`. CLI11 must not read the words after --.
 struct UpWords {
   int count = 0;                                    // of the words that come before --
   std::optional<std::vector<std::string>> program;  // the words after --; nullopt: there is no --
@@ -38,8 +37,7 @@ struct UpWords {
 // Splits only the words of `up`: -- is not special to other commands.
 UpWords SplitOffProgram(int argc, char** argv);
 
-// Called for a bad command line without --. If the command is `up` and has a word too many, prints where --
-// belongs.
+// Called for a bad command line without --. If it is `up` with a word too many, prints where -- belongs.
 void HintAtDashes(const CLI::App& app, int argc, char** argv);
 
 }  // namespace weir

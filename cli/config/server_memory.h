@@ -12,8 +12,7 @@ namespace weir {
 // without a line feed.
 std::string DescribeServerMemory(const v1::JobConfig& config);
 
-// Describes this sum in bytes, for a model with this number of parameters. Returns one line, without a line
-// feed.
+// Describes the sum in bytes, for this number of parameters. Returns one line, without a line feed.
 std::string DescribeServerBytes(const v1::JobConfig& config, uint32_t servers, uint32_t workers,
                                 int64_t parameters);
 

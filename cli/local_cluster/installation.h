@@ -5,8 +5,7 @@
 
 #include "absl/status/statusor.h"
 
-// Finds the other parts of Weir, which lie beside this program in a bundle (bin/), or in the folders of a
-// build tree.
+// Finds the other parts of Weir: beside this program in a bundle (bin/), or in the folders of a build tree.
 namespace weir {
 
 struct Binaries {

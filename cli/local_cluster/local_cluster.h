@@ -62,8 +62,7 @@ class LocalCluster {
   const std::shared_ptr<const Tls>& tls() const { return tls_; }
   // The address of ps:0, once MissingServers() is empty.
   const std::string& coordinator_address() const { return ps_addresses_[0]; }
-  // The URL of ps:0's dashboard, once MissingServers() is empty. "": no http_port was asked for, so there is
-  // none.
+  // The URL of ps:0's dashboard, once MissingServers() is empty. "": no http_port was asked for.
   const std::string& dashboard() const { return dashboard_; }
 
   // Starts again a task that has ended, with its flags and log. A server that had a port gets that port.
@@ -84,7 +83,6 @@ class LocalCluster {
 
   // The tasks whose end WaitForExits has not returned.
   std::vector<std::string> running() const;
-  // Returns whether this task is running.
   bool IsRunning(absl::string_view task) const;
   // Returns whether a task of this type ("ps", "worker", "evaluator") is running.
   bool Runs(absl::string_view type) const { return CountRunning(type) > 0; }

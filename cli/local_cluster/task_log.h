@@ -18,9 +18,8 @@ namespace weir {
 
 // Which lines of a task are shown on the console; its file gets all.
 enum class ShowLines {
-  // Warnings, errors, and output that the task's logger did not write (a crash's last words). The lines are
-  // held until ShowHeld(), so that the report of a task's end comes before what other tasks say about its
-  // loss.
+  // Warnings, errors, and output that the task's logger did not write (a crash's last words). They are held
+  // until ShowHeld(), so that a task's end is reported before what others say about its loss.
   kNotable,
   // All lines, at once.
   kAll,
@@ -46,7 +45,6 @@ class TaskLog {
     Console::Color color = Console::Color::kNone;
     const Clock* clock = &Clock::Real();
   };
-  // Fails if the file cannot be made.
   static absl::StatusOr<std::unique_ptr<TaskLog>> Open(Options options);
   ~TaskLog();
   TaskLog(const TaskLog&) = delete;

@@ -25,8 +25,7 @@ struct JobPods {
 // lists all that cannot work in pods, one problem a line: "source: field: what was seen, what is allowed".
 absl::Status CheckForCluster(const v1::JobConfig& config, const std::string& source, const JobPods& pods);
 
-// Sets the times that pods need, those of deploy/kustomize/common/job.json, in fields that `config` does not
-// set.
+// Sets the times that pods need (deploy/kustomize/common/job.json) in fields that `config` does not set.
 absl::Status SetTimesOfPods(v1::JobConfig* config);
 
 // Returns whether the job's checkpoints lie in object storage. The config has passed CheckForCluster().

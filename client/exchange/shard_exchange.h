@@ -143,8 +143,8 @@ class ShardExchange {
   // Makes the message that names the chunk of FindChunk() in memory(), and as many of the next chunks that
   // may leave as one message can name.
   OutgoingMessage MakeChunkInPlace(v1::ExchangeRequest head, uint32_t segment);
-  // Makes the message with the chunk of FindChunk(), and copies the chunk's bytes to `slot`, which lies at
-  // `offset` in shared memory.
+  // Makes the message with the chunk of FindChunk(), and copies its bytes to `slot`, at `offset` in shared
+  // memory.
   OutgoingMessage MakeSharedChunk(v1::ExchangeRequest head, uint64_t offset, char* slot);
   // Pieces of the caller's gradient that the channel holds.
   Loans& loans() const { return *loans_; }

@@ -43,8 +43,7 @@ class TableWriter {
   // Writes the chunks that are whole.
   absl::Status Write();
   // Called once, last. If `so_far` is OK and all was written, gives the file its name, durably; else removes
-  // the file and returns why. Internal: the numbers of entries that were added differ from the announced
-  // numbers.
+  // the file and returns why. Internal: fewer or more entries were added than announced.
   absl::StatusOr<v1::CheckpointTable> Finish(absl::Status so_far);
 
  private:

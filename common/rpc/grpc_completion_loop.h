@@ -28,8 +28,8 @@ namespace weir {
 // loop's own takes the queue's events, which are then few, and passes them on.
 //
 // The tags of all operations on the queue are GrpcEvents. One thread at a time calls HandleNext(), though not
-// always the same thread; here it is "the loop's thread". Wake() may be called on any thread, until the queue
-// is shut down.
+// always the same thread; here it is "the loop's thread". Any thread may call Wake(), until the queue is shut
+// down.
 //
 // At the end the user shuts the queue down and calls HandleNext() until it returns SHUTDOWN: all operations,
 // Wake()'s own included, have ended then, and the loop may be destroyed.
