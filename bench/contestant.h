@@ -14,8 +14,8 @@
 
 namespace weir::bench {
 
-// One way to do a worker's step: its gradient goes to the servers, they apply it, and the new weights come
-// back into the worker's tensor. Holds everything that a process needs to play its part in it.
+// A way to do a worker's step: the worker sends its gradient to the servers, the servers apply the gradient,
+// and the new weights come back into the worker's tensor. Holds all that a process of this contestant needs.
 struct Contestant {
   std::string name;                    // in tables
   std::string kind;                    // "raw", "ring", "protobuf", "weir", or one of AddKind()
@@ -25,7 +25,7 @@ struct Contestant {
 
   // raw
   std::string transport = "tcp";   // or "unix"
-  int64_t window_bytes = 1 << 20;  // what is received before it is applied; at most the whole gradient
+  int64_t window_bytes = 1 << 20;  // received before they are applied; at most the whole gradient
   int windows_in_flight = 2;
   int connections = 1;             // from each client to each server
   std::string congestion_control;  // "": the system's
@@ -34,16 +34,16 @@ struct Contestant {
 
   // weir: "" or members of a job's config, {"wire": {...}, "server": {...}}
   std::string config;
-  // weir: the worker reads the weights where they are, instead of in its own tensor, if Weir can do so
-  // (WeightsView), and the server reads the gradient where it is (Client::NewGradient()).
+  // weir: if possible, the worker reads the weights in the server's memory (WeightsView), instead of in a
+  // tensor of its own, and the server reads the gradient in the worker's memory (Client::NewGradient()).
   bool in_place = false;
   // weir: the folder where `weir certs init` has put a cluster's certificates; "": no TLS.
   std::string certificates;
 
-  // Rows of an embedding table instead of tensors: what the table holds, and the float32 of a row.
+  // For steps on an embedding table instead of tensors: the rows of the table, and the float32 of a row.
   uint64_t table_rows = 0;
   uint64_t dim = 0;
-  // "pull"; "push" with gradients for the batch; or "both", one after the other.
+  // "pull"; "push", with gradients for the batch; or "both": a pull, then a push.
   std::string row_step = "pull";
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Contestant, name, kind, elements, optimizer, servers, clients,
@@ -71,7 +71,7 @@ class StepClient {
 // `host` is the interface to listen on. May be called once in a process.
 using StartServerFunction = std::function<absl::StatusOr<std::unique_ptr<StepServer>>(
     const Contestant& contestant, int index, const std::string& host)>;
-// `addresses`: of all servers.
+// `addresses`: the addresses of all servers.
 using ConnectClientFunction = std::function<absl::StatusOr<std::unique_ptr<StepClient>>(
     const Contestant& contestant, int index, const std::vector<std::string>& addresses)>;
 struct Kind {
@@ -79,17 +79,18 @@ struct Kind {
   ConnectClientFunction connect_client;
 };
 
-// The kind of that name; InvalidArgument if there is none.
+// Returns the kind of this name.
+// Errors: InvalidArgument: there is none.
 absl::StatusOr<Kind> FindKind(const std::string& name);
-// Called before the first ServerHost is made, whose process is a copy of this one.
+// Adds a kind. Called before the first ServerHost is made, whose process is a copy of this one.
 void AddKind(const std::string& name, Kind kind);
 
-// The limit that sockets set: a plain loop of send and recv with the same apply, and nothing else: no
-// protocol, no checks, no versions that a reader could hold, no recovery.
+// The limit that sockets set: a plain loop of send and recv with Weir's kernels to apply the gradient. There
+// is no protocol, no check, no version that a reader could hold, and no recovery.
 Kind RawSockets();
 // The limit that memory sets: the worker copies its gradient into the slots of a ring in shared memory. The
 // server applies it from there to weights in shared memory, which the worker copies into its tensor. One
-// server, one client, one thread each; nothing keeps either side's data from the other.
+// server, one client, one thread each; neither side is protected from the other.
 Kind SharedRing();
 // The simplest way with gRPC: one unary call, with the gradient in one `bytes` field and the weights in
 // another.

@@ -11,12 +11,12 @@
 
 namespace weir::bench {
 
-// Where contestants' servers run, each in a process of its own: this host, or another one where
-// ServeRemotely() runs. Used by one thread, which must be the process's only one.
+// Runs contestants' servers, each in a process of its own, on this host or on another host where
+// ServeRemotely() runs. Used by one thread, which must be the only thread of its process.
 class ServerHost {
  public:
   static absl::StatusOr<std::unique_ptr<ServerHost>> Local();
-  // "host:port" of a ServeRemotely() elsewhere.
+  // `address`: "host:port" of a ServeRemotely() on another host.
   static absl::StatusOr<std::unique_ptr<ServerHost>> Remote(const std::string& address);
 
   struct Servers {
@@ -38,8 +38,8 @@ class ServerHost {
   const std::unique_ptr<Control> remote_;
 };
 
-// Waits for a ServerHost::Remote() at host:port (port 0: any free one, which is printed), serves it until it
-// leaves, and waits for the next, for ever.
+// Waits at host:port for a ServerHost::Remote(), serves it until it leaves, and waits for the next one, for
+// ever. Port 0: any free port, which is printed.
 absl::Status ServeRemotely(const std::string& listen);
 
 // A contestant at work: its servers on a host, its clients in processes of their own on this one.
@@ -55,7 +55,7 @@ class Contest {
     int64_t faults = 0;             // page faults of clients and servers
     int64_t server_peak_bytes = 0;  // resident, of all servers, since they started
   };
-  // Every client does `steps` steps, all at the same time.
+  // All clients do `steps` steps each, at the same time.
   absl::StatusOr<Result> Run(int steps);
 
   const Contestant& contestant() const { return contestant_; }

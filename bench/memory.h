@@ -11,8 +11,8 @@
 
 namespace weir::bench {
 
-// Floats on pages of their own, huge pages if the system gives them, all faulted in. The same for every
-// contestant.
+// Floats on pages of their own, huge pages if the system gives them, all faulted in. All contestants use this
+// class, so that all have the same kind of memory.
 class Tensor {
  public:
   Tensor(int64_t elements, float value);
@@ -37,16 +37,15 @@ struct WorkerTensors {
   Tensor gradient, weights;
 };
 
-// The share of part `part` of `parts` in `all`: [first, second).
+// Returns the share of part `part` of `parts` in `all`: [first, second).
 inline std::pair<int64_t, int64_t> PartOf(int64_t all, int64_t part, int64_t parts) {
   return {all * part / parts, all * (part + 1) / parts};
 }
 
-// A baseline server's weights and optimizer slots in two versions, with Weir's kernels to make one version
-// from the other.
+// Two versions of a baseline server's weights and slots. Weir's kernels make one from the other.
 class Parameters {
  public:
-  // With `weights` (2 x elements floats of the caller's), those are the weights.
+  // `weights`: 2 x elements floats of the caller, to hold the weights; nullptr: this object allocates them.
   Parameters(const std::string& optimizer, int64_t elements, float* weights = nullptr);
 
   // Makes elements [first, first + n) of version `1 - from` (0 or 1) from version `from` and the gradient;

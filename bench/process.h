@@ -16,8 +16,8 @@
 
 namespace weir::bench {
 
-// JSON messages, one per line, both ways over a connected stream socket. Used by one thread. A call that
-// failed at the other end is a message {"error": "..."}, which Call() returns as a status.
+// JSON messages, one per line, both ways over a connected stream socket. Used by one thread. If a call fails
+// at the other end, the answer is {"error": "..."}, which Call() returns as a status.
 class Control {
  public:
   explicit Control(UniqueFd fd) : fd_(std::move(fd)) {}
@@ -33,8 +33,7 @@ class Control {
   std::string received_;
 };
 
-// A process that runs a function and then ends. It is killed with this object, and with the thread that made
-// it.
+// A process that runs a function and ends. It is killed with this object, and with the thread that made it.
 class Child {
  public:
   // Called only while this process has no other thread, because the child is a copy of it.
@@ -50,11 +49,11 @@ class Child {
   Control control_;
 };
 
-// What a process has used since it started.
+// The resources that a process has used since it started.
 struct Usage {
   double cpu_seconds = 0;
   int64_t minor_faults = 0;
-  // Resident bytes now and at most, shared pages included.
+  // Resident bytes now, and the most so far; shared pages count.
   int64_t resident_bytes = 0, peak_resident_bytes = 0;
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Usage, cpu_seconds, minor_faults, resident_bytes, peak_resident_bytes)

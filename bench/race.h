@@ -10,15 +10,15 @@
 
 namespace weir::bench {
 
-// The median; of an even number of values the upper one.
+// Returns the median; of an even number of values, the upper of the two.
 double Median(std::vector<double> values);
-// The value below which this share of the values lies.
+// Returns the value below which this share of the values lies.
 double Quantile(std::vector<double> values, double share);
 
-// One contestant's turn: some steps in a row, without the first step of each client, which found the caches
-// full of another contestant's data.
+// One contestant's turn: some steps in a row. The first step of each client is left out, since it found the
+// caches full of other contestants' data.
 struct Turn {
-  // One client: the median. Several: the time of all, divided by the steps of each.
+  // With one client the median; with several, the time of the whole turn divided by the steps of each client.
   double step_seconds = 0;
   // Per GB of gradients and weights together, as float32.
   double client_cpu_per_gb = 0, server_cpu_per_gb = 0;
@@ -31,7 +31,7 @@ struct Turn {
 
 struct Track {
   Contestant contestant;
-  // Not OK: the contestant could not take part, or had to give up; then there are no turns.
+  // Not OK: the contestant failed at its start or later; then there are no turns.
   absl::Status status;
   std::vector<Turn> turns;  // by round
 
@@ -43,7 +43,8 @@ struct Track {
   double StepQuantile(double share) const;
 };
 
-// By round: the ratio of a value of two tracks of one race, both of which ran.
+// Returns, by round, the ratios of a value of two tracks of one race.
+// Requires: both tracks are OK.
 std::vector<double> Ratios(const Track& above, const Track& below,
                            const std::function<double(const Turn&)>& value);
 double StepSeconds(const Turn& turn);
@@ -55,8 +56,8 @@ struct RaceOptions {
   int least_steps = 3;
 };
 
-// Lets contestants take turns, A B C A B C ..., with all of them started and warm the whole time. Returns the
-// tracks by contestant, in their order.
+// Lets contestants take turns: A B C A B C ... All contestants stay started and warm the whole time. Returns
+// their tracks, in the order of `contestants`.
 std::vector<Track> Race(const std::vector<Contestant>& contestants, const RaceOptions& options,
                         ServerHost* host);
 

@@ -28,8 +28,8 @@ constexpr int64_t kUnit = 4096;
 
 absl::Status SocketError(const char* what) { return absl::ErrnoToStatus(errno, what); }
 
-// A connection carries the gradient of [begin, end) and brings back the weights, in windows, from the window
-// at `start` on and round to it. These are the client's first bytes.
+// The client's first bytes on a connection. The connection carries the gradient of [begin, end) and brings
+// back the weights, in windows: first the window at `start`, and after the last window those from `begin` on.
 struct Hello {
   int64_t begin, end, start, window;
   char congestion_control[16];
@@ -41,7 +41,7 @@ void Tune(int fd, const std::string& congestion_control) {
   if (!congestion_control.empty()) {
     setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion_control.data(), congestion_control.size());
   }
-  // TCP finds its buffer size by itself; a Unix socket's stays at 208 KiB, which costs a third of its speed.
+  // TCP adapts its buffers; a Unix socket's would stay at 208 KiB, which costs a third of the speed.
   int domain = 0;
   socklen_t size = sizeof domain;
   getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size);
@@ -76,7 +76,7 @@ class RawServer : public StepServer {
       if (!Receive(fd, gradient.data(), n * sizeof(float))) return;
       Window& window = windows_[first / kUnit];
       {
-        // Held also while the window is sent, because another worker's gradient would change it.
+        // Holds the lock until the window is sent, because another worker's gradient would change the window.
         std::lock_guard<std::mutex> lock(window.mutex);
         const float* weights = parameters_.Apply(first, n, gradient.data(), window.version);
         window.version = 1 - window.version;
@@ -105,7 +105,7 @@ struct Connection {
   int64_t sent = 0, received = 0;
 
   int64_t bytes() const { return (hello.end - hello.begin) * sizeof(float); }
-  // Where the bytes after the first `done` lie, and how many of them are in one piece.
+  // Returns the offset of the byte after the first `done`, and how many bytes from there are in one piece.
   std::pair<int64_t, int64_t> Piece(int64_t done) const {
     const int64_t start = (hello.start - hello.begin) * sizeof(float);
     const int64_t offset = (start + done) % bytes();

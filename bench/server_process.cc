@@ -21,7 +21,7 @@ constexpr std::chrono::seconds kStartLimit{60};
 
 std::string program_path;
 
-// Looks in a build tree and in a bundle; all of Weir lies in one of the two.
+// Looks in a build tree and in a bundle: Weir's programs lie in one of them.
 absl::StatusOr<std::string> FindProgram() {
   if (!program_path.empty()) return program_path;
   std::error_code error;
@@ -33,7 +33,7 @@ absl::StatusOr<std::string> FindProgram() {
       absl::StrCat("ps_server is not beside ", folder.string(), "; say where with --ps_server"));
 }
 
-// A folder that is needed only until the server listens; the log goes on in a file without a name.
+// A folder that is needed only until the server listens; afterwards the log is a file without a name.
 class Folder {
  public:
   Folder() {

@@ -14,26 +14,26 @@
 
 namespace weir::bench {
 
-// The program ps_server as a process on a free port, which ends with this object. It leaves no file behind,
-// even if this process is killed. Used by one thread.
+// The program ps_server as a process on a free port. The process ends with this object, and leaves no file
+// behind, even if the current process is killed. Used by one thread.
 class ServerProcess {
  public:
-  // Where the program is; "": beside this one. Called before the first server is started.
+  // `path`: the program; "": the ps_server beside this program. Called before the first server is started.
   static void SetProgram(const std::string& path);
 
-  // The server listens when this returns. `job` is the job's config; `host` the interface; `tls` "" or its
-  // files.
+  // Returns when the server listens. `job`: the job's config. `host`: the interface to listen on. `tls`: the
+  // server's files; none named: no TLS.
   static absl::StatusOr<std::unique_ptr<ServerProcess>> Start(const std::string& job, int index,
                                                               const std::string& host,
                                                               const TlsFiles& tls = {});
 
   const std::string& address() const { return address_; }
   pid_t pid() const { return process_->pid(); }
-  // How the process ended; nullopt: it still runs at the deadline.
+  // Returns how the process ended; nullopt: it still ran at the deadline.
   std::optional<ProcessExit> Wait(std::chrono::steady_clock::time_point deadline) {
     return process_->Wait(deadline);
   }
-  // What the process has printed so far.
+  // Returns the process's output so far.
   std::string Log() const;
 
  private:

@@ -15,9 +15,8 @@
 namespace weir::bench {
 namespace {
 
-// The job that both sides are given. It never ends by itself. The client brings the model and the data, but a
-// config must have some to be complete. All servers of a layout hold a part, as those of the other
-// contestants do.
+// The job's config, for servers and clients. The job never ends by itself. The client brings the model and
+// the data, but a config is complete only with some. Every server holds a part, as in the other contestants.
 std::string JobJson(const Contestant& contestant) {
   nlohmann::json job = nlohmann::json::parse(R"({
     "name": "bench",

@@ -5,7 +5,7 @@
 
 namespace weir::bench {
 
-// A contestant of this kind. `config`: members of the job's config, as JSON.
+// Makes a contestant of the kind "weir". `config`: members of the job's config, as JSON.
 Contestant Weir(const std::string& name, const std::string& config);
 
 // Weir as users have it: the program ps_server, and the client library.
@@ -14,7 +14,7 @@ absl::StatusOr<std::unique_ptr<StepServer>> StartWeirServer(const Contestant& co
 absl::StatusOr<std::unique_ptr<StepClient>> ConnectWeirClient(const Contestant& contestant, int index,
                                                               const std::vector<std::string>& addresses);
 
-// How its worker joins.
+// The options with which a worker of the contestant joins.
 absl::StatusOr<ClientOptions> WeirClientOptions(const Contestant& contestant, int index,
                                                 const std::vector<std::string>& addresses);
 

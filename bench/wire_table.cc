@@ -54,8 +54,7 @@ struct SweepResult {
   RawSetting best;
 };
 
-// The congestion controls for this process's user: "" (the system's), then those of cubic, reno and bbr that
-// TCP_CONGESTION takes.
+// Returns "" (the system's congestion control), and those of cubic, reno and bbr that this user may choose.
 std::vector<std::string> CongestionControls() {
   std::vector<std::string> usable = {""};
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -77,8 +76,8 @@ Contestant WithSetting(Contestant raw, const RawSetting& setting) {
   return raw;
 }
 
-// Finds the setting with which `raw`, a contestant of that kind, is fastest: tries windows x connections x
-// congestion controls, then the best few again, in turns of about this many seconds.
+// Finds the setting with which the contestant `raw` is fastest: tries all windows x connections x congestion
+// controls, then the best few again. A turn takes about `turn_seconds`.
 absl::StatusOr<SweepResult> Sweep(const Contestant& raw, double turn_seconds, ServerHost* host) {
   SweepResult result;
   // Each connection has a thread at both ends.
@@ -113,7 +112,7 @@ absl::StatusOr<SweepResult> Sweep(const Contestant& raw, double turn_seconds, Se
   return result;
 }
 
-// GB/s of one thread's memcpy of 64 MB.
+// Returns the GB/s of one thread's memcpy of 64 MB.
 double MemcpySpeed() {
   constexpr int64_t kElements = 16 << 20;
   const Tensor from(kElements, 1);
@@ -214,7 +213,7 @@ json Cell(const Track& track, const Track& limit) {
   return cell;
 }
 
-// Shown beside the table. Races take about as long as one another.
+// Shows progress on stderr. Estimates the time left, since all races take about equally long.
 void ShowProgress(size_t done, size_t races, absl::Duration took) {
   if (done == races) return;
   const absl::Duration left = took / static_cast<int64_t>(done) * static_cast<int64_t>(races - done);
@@ -282,7 +281,7 @@ absl::StatusOr<json> PrintWireTable(const WireTableOptions& options, ServerHost*
   SweepResult sweep;
   const auto is_raw = [](const std::string& name) { return absl::StartsWith(name, "raw"); };
   if (std::any_of(options.contestants.begin(), options.contestants.end(), is_raw)) {
-    // The sweep uses a size that takes some time, but not all of it.
+    // The sweep uses a size whose steps take some time, but not too long.
     Contestant sweeper;
     sweeper.kind = "raw";
     sweeper.elements =
@@ -320,7 +319,7 @@ absl::StatusOr<json> PrintWireTable(const WireTableOptions& options, ServerHost*
           contestants.push_back(std::move(contestant));
         }
         const std::vector<Track> tracks = Race(contestants, {options.rounds, options.turn_seconds, 3}, host);
-        // Without a limit among the contestants, nothing is compared with it.
+        // If the limit is not among the contestants, nothing is compared with it.
         Track limit;
         limit.status = absl::NotFoundError("no limit");
         for (const Track& track : tracks) {

@@ -11,13 +11,13 @@
 
 namespace weir::bench {
 
-// `weir bench wire`: what a network and its hosts give, in every form, over sizes, layouts and optimizers.
+// `weir bench wire`: the speed of contestants, on one host or two, over sizes, layouts and optimizers.
 struct WireTableOptions {
   std::vector<int64_t> sizes;        // bytes of weights
   std::vector<std::string> layouts;  // "2x4": servers x workers
   std::vector<std::string> optimizers;
-  std::vector<std::string>
-      contestants;           // of kWireContestants; those that need one host are left out with two
+  // Names of kWireContestants. With two hosts, contestants that need one host are left out.
+  std::vector<std::string> contestants;
   std::string certificates;  // for "weir tls": a folder of `weir certs init`
   int rounds = 5;
   double turn_seconds = 0.25;
@@ -31,8 +31,7 @@ std::string FormatSize(int64_t bytes);
 // "2x4" -> {2, 4}.
 absl::StatusOr<std::pair<int, int>> ParseLayout(const std::string& text);
 
-// Prints the table as it grows, and returns it as JSON. A contestant that cannot run has its error in its
-// line.
+// Prints the table as it grows, and returns it as JSON. A contestant that cannot run shows its error.
 absl::StatusOr<nlohmann::json> PrintWireTable(const WireTableOptions& options, ServerHost* host);
 
 }  // namespace weir::bench

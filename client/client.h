@@ -40,9 +40,9 @@ namespace weir {
 //     return client->Leave();
 //   }
 //
-// The program waits for each push. A faster one lets pushes travel while it computes: PushPull() also brings
-// the next weights, and a gradient that is on its way has memory of its own. One of all workers evaluates the
-// weights at the end: the worker that AwaitsEvaluation() tells to.
+// The program waits for each push. A faster program lets pushes travel while it computes: PushPull() also
+// brings the next weights, and a gradient that is on its way has memory of its own. At the end one worker
+// evaluates the weights: the worker to which AwaitsEvaluation() returns true.
 //
 // The loop is the same in every mode. The mode only decides how long Pull() waits and which work there is:
 //   sync     NextWork() gives this worker's parts of the open step, also the parts of a worker that died
@@ -62,7 +62,7 @@ namespace weir {
 // Errors: a call may fail with any of these, beside those that its own comment names.
 // - OutOfRange: the job is done, without the work that this member had yet to do.
 // - InvalidArgument, FailedPrecondition: the call or the config is wrong.
-// - Unauthenticated: the servers have a token, and this client has another or none.
+// - Unauthenticated: the servers have a token, and this client has a different one or none.
 // - Internal: training diverged, here or, if that ended the job, elsewhere.
 // - DataLoss: a pull that had handed over its first tensors (OnWeights) was interrupted, and its version is
 //   gone; pull again.
@@ -70,8 +70,8 @@ namespace weir {
 // - Unavailable: a server was lost; its role, index and address are in the message.
 // - DeadlineExceeded: a wait took longer than cluster.wait_seconds; the message names the peer.
 //
-// Tensors can travel while others are computed: with a GradientGate a push begins with the first tensors of
-// its gradient, and OnWeights tells which tensors of a pull have arrived.
+// A tensor can travel while other tensors are computed: with a GradientGate a push begins with the first
+// tensors of its gradient, and OnWeights tells which tensors of a pull have arrived.
 //
 // On a server's own host copies can be avoided: PullInPlace() and PushPullInPlace() let the caller read the
 // weights where the server has them (WeightsView), and the servers read a gradient from NewGradient() in
@@ -109,7 +109,7 @@ class Client {
 
   // Returns the next gradient to compute; gradients are pushed in this order. Waits while there is none.
   // nullopt: the job's examples are done, and this worker's pushes are acknowledged.
-  // Errors: that of a push, if nothing can continue before that work is pushed again.
+  // Errors: the error of a push, if nothing can continue before its work is pushed again.
   virtual absl::StatusOr<std::optional<Work>> NextWork() = 0;
 
   // Returns the result of NextWork() if the result is known by `deadline`; else the outer nullopt. In sync
@@ -160,8 +160,8 @@ class Client {
   // memory.
   virtual std::shared_ptr<float> NewGradient() = 0;
 
-  // Whether a gradient travels in several messages to some server. Otherwise nothing is gained by beginning a
-  // push before the gradient is whole (GradientGate): its only message would wait.
+  // Returns whether a gradient travels in several messages to some server. Otherwise nothing is gained by
+  // beginning a push before the gradient is whole (GradientGate): its only message would wait.
   virtual bool gradient_has_chunks() const = 0;
 
   // Push(work) and the Pull at the next clock, as one exchange with each shard. In sync `weights` is not
@@ -200,35 +200,35 @@ class Client {
         });
   }
 
-  // The newest consistent weights, from outside the training (in sync those of one step on all shards): pins
-  // a version, reads it and releases it. For evaluators, exports and a final evaluation; no base of a push.
-  // With rows and without tensors, reads rows alone.
+  // Reads the newest consistent weights, from outside the training; in sync they are of one step on all
+  // shards. Pins a version, reads it and releases it. The result serves evaluators, exports and a final
+  // evaluation, and is no base of a push. With rows and without tensors, reads rows alone.
   virtual Future<PullResult> PullSnapshot(std::vector<MutableTensor> tensors,
                                           std::vector<RowsToRead> rows = {}) = 0;
 
   // Returns whether the job's examples are done. Never waits.
   virtual bool draining() const = 0;
   // Waits until draining(), at most until `deadline`; returns draining().
-  // Errors: that of the job if it failed; Aborted: this client was fenced.
+  // Errors: the job's error, if the job failed; Aborted: this client was fenced.
   virtual absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point deadline) = 0;
-  // Whether this worker has the lowest rank of the live workers.
+  // Returns whether this worker has the lowest rank of the live workers.
   virtual bool leading() const = 0;
-  // Whether this worker must evaluate the weights and Report() the result as final; that is the leading
-  // worker's task. The other workers wait here, because the leading one may die before it has done so. If a
-  // worker leaves earlier, the servers conclude that its program evaluates nothing. False: the evaluation is
-  // done.
+  // Returns true if this worker must evaluate the weights and Report() the result as final, and false once
+  // the evaluation is done. The evaluation is the leading worker's task. The other workers wait in this call,
+  // because the leading worker may die before the evaluation is done. If a worker leaves earlier, the servers
+  // conclude that its program evaluates nothing.
   // Requires: NextWork() has returned nullopt.
   virtual absl::StatusOr<bool> AwaitsEvaluation() = 0;
 
   // Waits until this member is asked to evaluate the weights at an epoch's end, at most until `deadline`.
-  // nullopt: it was not asked, or will not be any more because of draining(). Each order comes once, and only
-  // if ClientOptions::evaluates was set. In sync the other members' next step waits until the weights are
-  // read.
+  // nullopt: the member was not asked, or will not be asked any more because of draining(). Each order comes
+  // once, and only if ClientOptions::evaluates was set. In sync the others' next step waits until the weights
+  // are read.
   // Errors: the job failed, or this client was fenced or has left.
   virtual absl::StatusOr<std::optional<EvaluationOrder>> WaitEvaluation(
       std::chrono::steady_clock::time_point deadline) = 0;
 
-  // Call it after each batch. If the losses diverge (train.divergence), the job fails.
+  // Call this after each batch. If the losses diverge (train.divergence), the job fails.
   virtual void SetProgress(const Progress& progress) = 0;
   virtual absl::Status Report(const PullResult& of, const EvaluationResult& result) = 0;
 

@@ -24,8 +24,8 @@ struct ConstTensor {
   std::string name;
   absl::Span<const float> values;
   // The bits of the values, instead of `values`, for a gradient that was rounded to bfloat16 already (by a
-  // device, before it was copied from there). All tensors of the gradient must be given so, and pushes must
-  // travel as bfloat16 (wire.push_dtype): the bits are sent as they are.
+  // device, before it was copied from there). If one tensor of a gradient is given so, all must be, and
+  // pushes must travel as bfloat16 (wire.push_dtype): the bits are sent as they are.
   absl::Span<const uint16_t> bfloat16 = {};
 };
 struct MutableTensor {
@@ -105,7 +105,7 @@ struct ClientOptions {
   // Requires: does not block; may be called on any thread.
   std::function<double()> compute_seconds;
   // If this worker leads at the job's end and nobody has evaluated the weights, Leave() reads them and
-  // reports their hash, for the summary. It takes memory for them once more.
+  // reports their hash, for the summary. This takes memory for the weights once more.
   bool hashes_weights = true;
 };
 
@@ -126,8 +126,8 @@ struct Work {
 };
 
 struct PullResult {
-  // By shard: the version that was read, counted in updates. In sync all are the step's number, except of a
-  // pull of rows alone where consistency.tables is "async": then each is that of the shard at that moment.
+  // By shard: the version that was read, counted in updates. In sync all are the step's number, except in a
+  // pull of rows alone where consistency.tables is "async": then each is the shard's version at that moment.
   std::vector<uint64_t> versions;
   // By shard: the incarnation that counted them.
   std::vector<uint64_t> incarnations;
@@ -137,8 +137,8 @@ struct PullResult {
   // sync: the step of this pull is past (it was made without this worker), and the tensors hold no usable
   // weights. NextWork() returns work of the open step.
   bool past = false;
-  // The mode had no say in when it was answered, so it is no base of a push: the job's mode would not hold
-  // for the push's worker. So of PullSnapshot(), and of rows alone where consistency.tables is "async".
+  // This pull did not wait as the job's mode asks, so it cannot be the base of a push. True for
+  // PullSnapshot(), and for a pull of rows alone where consistency.tables is "async".
   bool no_base = false;
 };
 

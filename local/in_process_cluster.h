@@ -11,9 +11,9 @@
 
 namespace weir {
 
-// The servers of a job inside this process, on free loopback ports: what a worker without a cluster starts,
-// and what tests use. Workers reach them over gRPC like any others. Where roles meet that otherwise never
-// include each other.
+// A job's servers in this process, on free loopback ports, for a worker without a cluster and for tests.
+// Workers reach these servers over gRPC like any others. `worker` and `ps_server`, which never include each
+// other, meet only here.
 class InProcessCluster {
  public:
   struct Options {
@@ -30,16 +30,16 @@ class InProcessCluster {
   // Stops what still runs.
   ~InProcessCluster() = default;
 
-  // By server.
+  // The addresses, by server.
   const std::vector<std::string>& addresses() const { return addresses_; }
   Server* server(uint32_t index) { return servers_[index].get(); }
   // Stops one server, as if its machine had gone.
   void StopServer(uint32_t index) { servers_[index].reset(); }
 
-  // Waits until the job is over on every server; the first error.
+  // Waits until the job is over on every server, and returns the first error.
   absl::Status Wait();
-  // Ends the job for this reason, and waits for that. `saves`: with a checkpoint first, if the job has them
-  // (Server::Drain()). Returns what Wait() does.
+  // Ends the job for this reason, and waits for its end. If `saves` and the job has checkpoints, takes one
+  // first (Server::Drain()). Returns what Wait() does.
   absl::Status End(const std::string& reason, bool saves);
 
  private:

@@ -9,9 +9,10 @@
 
 namespace weir {
 
-// Reads the rows of these keys as a job of this seed has them when it has gone on from the checkpoint: a key
-// without a row reads its initial values. Reads the table's files whole. CheckpointReader::CheckTables() has
-// passed the table. `values`: keys x dim. DataLoss: a file is damaged.
+// Reads the rows of these keys as a job of this seed has them when it continues from the checkpoint. A key
+// without a row reads as its initial values. Reads the table's files whole.
+// Requires: CheckpointReader::CheckTables() has passed the table. `values`: keys x dim.
+// Errors: DataLoss: a file is damaged.
 absl::Status ReadSavedRows(const CheckpointReader& reader, const v1::TableConfig& table, uint64_t seed,
                            absl::Span<const uint64_t> keys, absl::Span<float> values);
 

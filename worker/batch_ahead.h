@@ -11,10 +11,10 @@
 
 namespace weir {
 
-// Gathers the examples of one gradient while another gradient is computed, on a thread of its own. Few
-// examples are gathered by the caller of Begin(), before the gradient's computation and often while its
-// weights are on their way, since handing them to a thread costs as much as the copy. So are all where the
-// system gives no thread.
+// Gathers the examples of one gradient while another gradient is computed, on a thread of its own. If the
+// examples are few, Begin() gathers them itself, since handing them to a thread costs as much as the copy.
+// This happens before the gradient's computation, and often while its weights are on their way. If the system
+// gives no thread, Begin() gathers all examples itself.
 //
 // One thread calls Take() and Begin(). Any thread may call Peek() in between.
 class BatchAhead {

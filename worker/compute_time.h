@@ -29,8 +29,8 @@ class ComputeTime {
   Clock::duration total_ ABSL_GUARDED_BY(mutex_) = Clock::duration::zero();
 };
 
-// Counts the time of another computer's Compute(), without the time in which it waits for weights: with
-// several replicas, in which any of them waits.
+// Counts the time of another computer's Compute(), without the time in which it waits for weights. With
+// several replicas, that is the time in which any of them waits.
 class TimedGradients final : public GradientComputer {
  public:
   // Both outlive this object.

@@ -26,9 +26,8 @@ absl::Status EvaluateAndReport(bool final, const Dataset* test, Model* model, Cl
 absl::Status RunEvaluator(const v1::JobConfig& config, const Dataset* test, Model* model, Client* client,
                           bool* reported);
 
-// Evaluates the weights at epochs' ends when this member is asked to (Client::WaitEvaluation). Does so on a
-// thread of its own with its own copy of the model, which is made when it is first needed, so training goes
-// on meanwhile.
+// Evaluates the weights at epochs' ends when this member is asked to (Client::WaitEvaluation). Does so on its
+// own thread, with a copy of the model that is made when first needed, so that training continues meanwhile.
 class EpochEvaluator {
  public:
   using MakeReplicas = std::function<absl::StatusOr<std::unique_ptr<Replicas>>()>;

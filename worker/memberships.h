@@ -23,14 +23,15 @@ using JoinJobFunction = std::function<absl::StatusOr<std::unique_ptr<Client>>(co
 
 // Joins the job and works in it until `work` is done. If this process is fenced meanwhile (Aborted), it joins
 // again with a fresh client, as long as there is progress. It is fenced if the job went back to a checkpoint
-// because a server was lost, ps:0 is a different process from before, or the lease ended. Progress is its own
-// or, as the clock at which it joins shows, the job's. The function ends after kFruitlessMemberships
-// memberships in a row without any, if these took `start_wait` (cluster.start_seconds), which is also how
-// long the job's servers may come back and be lost again. `work` runs on the calling thread, and starts from
-// nothing each time.
+// because a server was lost, ps:0 is a different process from before, or the lease ended. Progress is this
+// process's own or, as the clock at which it joins shows, the job's. After kFruitlessMemberships memberships
+// in a row without progress, the function gives up, if these memberships took `start_wait`
+// (cluster.start_seconds). So the job's servers may come back and be lost again for that time. `work` runs on
+// the calling thread, and starts from nothing each time.
 //
-// OK also if there is nothing left to do. Errors are those of the join or of `work`, with that of leaving if
-// a server was lost and ps:0 is gone, too; after too many memberships without progress, the last fence's.
+// Returns OK also if there is nothing left to do. Errors are those of the join or of `work`. If a server was
+// lost and ps:0 is gone, too, the error of leaving is added. After too many memberships without progress,
+// returns the error of the last fence.
 inline constexpr int kFruitlessMemberships = 10;
 absl::Status WorkUntilDone(ClientOptions options, absl::Duration start_wait, const JoinJobFunction& join,
                            const std::function<MembershipEnd(Client*)>& work,

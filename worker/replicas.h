@@ -75,7 +75,7 @@ class Replicas {
     std::unique_ptr<ComputeBackend> backend;
     std::unique_ptr<Model> model;
     RowGradientValues row_gradients;
-    // The weights are other ones than those of its last pass. A replica without examples stays so.
+    // The weights differ from those of the replica's last pass. A replica that gets no examples stays stale.
     bool stale = true;
     absl::StatusOr<double> loss = 0.0;
   };

@@ -66,9 +66,9 @@ class Trainer {
   // Whether a push of this trainer was acknowledged.
   bool progressed() const { return progressed_; }
 
-  // Whether pushes begin while backward computes. Not if gradients are clipped, which takes the whole
-  // gradient, nor if rows are pushed, whose gradients are there at the end of backward. Nor if other workers'
-  // pushes would overtake a push that takes long to arrive, so that it is sent twice.
+  // Returns whether pushes begin while backward computes. False if gradients are clipped, which takes the
+  // whole gradient, or if rows are pushed, whose gradients are there at the end of backward. Also false if
+  // other workers' pushes would overtake a push that takes long to arrive, so that it is sent twice.
   static bool LeavesEarly(const v1::JobConfig& config);
 
  private:
@@ -107,9 +107,7 @@ class Trainer {
   std::shared_ptr<WorkRows> LikelyRowsAfter(const Work& work);
   // Waits for arriving_, if any, and makes its weights the current ones. An error leaves arriving_ as it is.
   absl::Status UseArriving();
-  // Counts a batch with this sum of losses.
   void CountLoss(const Work& work, double loss);
-  // Computes the mean gradient over the work's examples, and pushes it.
   absl::Status ComputeAndPush(const Work& work);
   // Begins to push the gradient, together with the next pull if that is not in flight.
   absl::Status BeginPush(const Work& work, const Parameters& gradient, std::shared_ptr<GradientGate> gate);

@@ -29,8 +29,8 @@ class CertificateAuthority {
 
   // The CA itself.
   absl::StatusOr<Pair> Self() const;
-  // A new key, and a certificate for it that names this identity as URI and as DNS name, for both ends of a
-  // connection.
+  // Makes a new key and its certificate, which names the identity as URI and as DNS name. The certificate
+  // serves at both ends of a connection.
   absl::StatusOr<Pair> Issue(const Identity& identity, const Validity& validity) const;
 
  private:
@@ -40,9 +40,10 @@ class CertificateAuthority {
   std::unique_ptr<State> state_;
 };
 
-// Makes a new CA, and with it a certificate and a key for each of the identities, in a folder that must be
-// new or empty: ca.pem, ca.key, and the files of TlsFilesIn(). Keys are for this user alone.
-// InvalidArgument: no name for a job; FailedPrecondition, AlreadyExists: the folder.
+// Makes a new CA, and a certificate and a key for each identity. Writes ca.pem, ca.key, and the files of
+// TlsFilesIn() into a folder that must be new or empty; only this user can read the keys.
+// Errors: InvalidArgument: `job` cannot be a job's name. FailedPrecondition, AlreadyExists: the folder cannot
+// be made, or is not empty.
 absl::Status WriteCertificates(const std::string& directory, const std::string& job,
                                const std::vector<Identity>& identities, absl::Time now,
                                absl::Duration validity);

@@ -12,11 +12,11 @@
 
 namespace weir {
 
-// The commands of a program, each with what runs it. A command's options lie in a struct that its Runner
-// owns: they live as long as this object. Used by one thread.
+// The commands of a program, each with the function that runs it. A command's options lie in a struct that
+// its Runner owns, so that they live as long as this object. Used by one thread.
 class Commands {
  public:
-  // Runs a command whose command line is good and has been read. Returns the program's exit code.
+  // Runs a command after its command line has been parsed without an error. Returns the program's exit code.
   using Runner = std::function<int()>;
 
   // Adds commands to `app`, which outlives this object. Help and reference list them in the order in which
@@ -27,7 +27,7 @@ class Commands {
 
   // Adds a command. Its help ends with `examples`.
   CLI::App* Add(const char* name, const char* what, const char* examples);
-  // Adds a name for several commands, of which one must follow it. Callers add them to the result.
+  // Adds a name that one of several commands must follow. Callers add these commands to the result.
   CLI::App* AddGroup(const char* name, const char* what, const char* examples);
   // Every command but a group needs a runner.
   void OnRun(const CLI::App* command, Runner run);
@@ -40,9 +40,9 @@ class Commands {
   std::vector<std::pair<const CLI::App*, Runner>> runners_;
 };
 
-// Each adds a command with its flags, its help, and what runs it.
+// Each of these functions adds a command with its flags, its help and its runner.
 
-// `program`: of UpWords (up.h).
+// `program`: UpWords::program (up.h).
 void AddUpCommand(Commands& commands, std::optional<std::vector<std::string>> program);
 void AddRunCommand(Commands& commands);
 void AddStatusCommand(Commands& commands);
@@ -58,8 +58,7 @@ void AddManifestCommand(Commands& commands);
 void AddDataCommands(Commands& commands);
 void AddBenchCommand(Commands& commands);
 void AddDoctorCommand(Commands& commands);
-// version, help, man and completion; they describe the commands of `commands`, those that are added later
-// included.
+// Adds version, help, man and completion. They also describe commands that are added later.
 void AddAboutCommands(Commands& commands);
 
 // Arguments and flags that several commands have.
@@ -80,7 +79,7 @@ inline constexpr const char* kOneCheckpoint =
 // A checkpoint or a folder of them, which is required; `what` is its help.
 void AddCheckpoint(CLI::App* command, std::string* path, const char* what);
 
-// Prints the error, and returns the exit code.
+// Prints the error, and returns `exit_code`.
 int Refuse(int exit_code, absl::string_view message);
 
 // For unsigned values, because CLI11 reads -1 as 2^64 - 1.

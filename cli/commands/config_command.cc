@@ -38,7 +38,7 @@ int WithConfig(const std::string& path, const std::vector<std::string>& override
   return kExitOk;
 }
 
-// What a server says of the config, before it would listen.
+// Has `ps_server` check the config; the server does not listen.
 absl::Status AskServer(const std::string& ps_server, const std::vector<std::string>& args) {
   Subprocess::Options options;
   options.args = {ps_server};
@@ -48,11 +48,11 @@ absl::Status AskServer(const std::string& ps_server, const std::vector<std::stri
   return absl::InvalidArgumentError(absl::StripAsciiWhitespace(result.output));
 }
 
-// The memory that a server of the job needs, if the data on this machine tell the model's size.
+// Checks the memory that a server of the job needs, if the data on this machine tell the model's size.
 absl::Status CheckMemory(const UpOptions& options, const UpConfig& up) {
   if (!up.config.has_model()) return absl::OkStatus();
   const absl::StatusOr<JobSizes> sizes = FindJobSizes(options.config, up.overrides);
-  // What is wrong with the data is for `worker` to say.
+  // `worker` will report what is wrong with the data.
   if (!sizes.ok() || !sizes->parameters.has_value()) return absl::OkStatus();
   const auto servers = static_cast<uint32_t>(options.ps);
   return CheckServerMemory(up.config, up.config.cluster().workers(), *sizes->parameters,
@@ -97,7 +97,7 @@ int RunConfigShow(const std::string& path, const std::vector<std::string>& overr
                   std::optional<uint32_t> workers) {
   return WithConfig(path, overrides, [&](const v1::JobConfig& config) {
     std::fputs(ToJson(config, /*with_defaults=*/true).c_str(), stdout);
-    // Not on stdout, because that is a config, in which these lines would go stale with the first change.
+    // Not on stdout, which is a config: these lines in it would be wrong after the first change.
     std::fprintf(stderr, "%s\n", DescribeServerMemory(config).c_str());
     const absl::StatusOr<JobSizes> sizes = FindJobSizes(path, overrides);
     if (sizes.ok() && sizes->parameters.has_value()) {

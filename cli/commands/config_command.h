@@ -10,24 +10,24 @@
 
 namespace weir {
 
-// `weir config check FILE --set ...`: says whether `weir up` would begin with this job on this machine. For a
-// valid config a line on stdout, and what was found about data and model. Both commands return the process's
-// exit code: 0, or 78 (kExitConfig) with every problem on stderr, one per line. The programs check what the
-// config alone does not show: `ps_server`, and then `worker`, which takes this process's place. An error in
-// one of them: the program is not there, and the output says so.
+// `weir config check FILE --set ...`: checks whether `weir up` could start this job on this machine. If the
+// config is valid, prints a line about it, and about data and model, to stdout. Both commands return the
+// process's exit code: 0, or 78 (kExitConfig) with every problem on stderr, one per line. `ps_server` checks
+// first what the config alone does not show; `worker` continues in the place of this process. An error in
+// `programs` means that the program is not there; then its checks are left out.
 struct Programs {
   absl::StatusOr<std::string> ps_server, worker;
 };
 int RunConfigCheck(const UpOptions& options, const Programs& programs);
 
-// `weir config show FILE --set ...`: the effective config with its defaults, as JSON that can be used as a
-// config itself; and on stderr lines about the memory that a server needs (in bytes where the data on this
-// machine tell the model's size, for a job of so many servers and workers) and about checkpoints. workers:
-// nullopt for the config's, or 1.
+// `weir config show FILE --set ...`: prints the effective config with its defaults, as JSON that can be used
+// as a config itself. Prints to stderr lines about the memory that a server needs, and about checkpoints. If
+// the data on this machine tell the model's size, the memory is also in bytes, for a job with this number of
+// servers and workers. `workers`: nullopt for the config's number, or 1.
 int RunConfigShow(const std::string& path, const std::vector<std::string>& overrides, uint32_t servers,
                   std::optional<uint32_t> workers);
 
-// Prints all fields of a config, with types, defaults, limits and meanings: proto/job_config.proto.
+// Prints proto/job_config.proto: all fields of a config, with types, defaults, limits and meanings.
 int RunConfigFields();
 
 }  // namespace weir

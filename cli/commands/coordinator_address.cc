@@ -28,8 +28,7 @@ absl::StatusOr<std::string> AddressIn(const absl::StatusOr<ClusterSpec>& spec, a
   return addresses[0];
 }
 
-// InvalidArgument: the command line gives none, or no good one. FailedPrecondition: the cluster or TF_CONFIG
-// gives none, or no good one.
+// No valid address: InvalidArgument in the command line, FailedPrecondition in the cluster or TF_CONFIG.
 absl::StatusOr<std::string> CoordinatorAddress(const ClusterFlags& flags) {
   if (!flags.address.empty()) {
     const auto parsed = ParseAddress(flags.address);

@@ -9,8 +9,8 @@
 
 namespace weir {
 
-// The flags with which commands name a running cluster. At most one of the first two is given; with neither,
-// TF_CONFIG names the cluster.
+// The flags with which commands name a running cluster. At most one of `cluster` and `address` is given;
+// without both, TF_CONFIG names the cluster.
 struct ClusterFlags {
   std::string cluster;     // a file, or "dns:..."
   std::string address;     // of ps:0
@@ -21,19 +21,20 @@ struct ClusterFlags {
 struct RunningJob {
   std::string address;  // of ps:0, "host:port"
   JobToken token;
-  std::shared_ptr<const Tls> tls;  // null: none
+  std::shared_ptr<const Tls> tls;  // null: the job has no TLS
   v1::ClusterStatus status;
 };
 
-// What to say, and which code to exit with: 64, 78: the command line or what it names gives no address, or no
-// good one; 138: nothing answers.
+// The reason why a command cannot ask a job, and the command's exit code. 64: the command line gives no valid
+// address. 78: the cluster that it names has no valid address, a file cannot be read, or the answer is not
+// that of the job's ps:0. 138: nothing answers.
 struct Refusal {
   int exit_code;
   std::string message;
 };
 
-// Asks ps:0 how the job is. True: `job` is filled, else `refusal`. If nothing answers, may connect to ps:0
-// once more to find out why.
+// Asks ps:0 for the job's status. Returns true and fills `job`, or returns false and fills `refusal`. If
+// nothing answers, may connect to ps:0 once more to find out why.
 bool AskJob(const ClusterFlags& flags, RunningJob* job, Refusal* refusal);
 
 }  // namespace weir

@@ -28,13 +28,13 @@ namespace weir {
 namespace {
 
 // A click log that nobody clicked: who saw what where, and whether a click followed, with a probability that
-// is known. Keys follow Zipf's law, as those of real logs do: a few come in many rows, most in few.
+// is known. Keys follow Zipf's law, as in real logs: a few keys come in many rows, most keys in few.
 //
 // The truth is a factorization machine. Each user, item, place and tag has a weight and some factors, drawn
-// from (seed, kind, number). The logit of a click is a constant, plus the sum of the weights, plus the sum
-// over all pairs of (user, item, place, the mean of the tags) of the inner product of their factors, plus a
-// multiple of the age. So a model that knows the truth reaches the log loss and the AUC below, and no model
-// is better on rows without number.
+// from (seed, kind, number). The logit of a click is the sum of a constant, the weights, a multiple of the
+// age, and the inner products of factors. There is an inner product for each pair of user, item, place, and
+// the mean of the tags. So a model that knows the truth reaches the log loss and the AUC below, and no model
+// is better on infinitely many rows.
 struct ClickLogOptions {
   uint64_t seed = 1;
   uint32_t users = 1000, items = 500, places = 8, tags = 100;
@@ -62,7 +62,7 @@ constexpr double kConstant = -1, kAgeWeight = 1.5;
 constexpr double kWeightScale = 0.7, kFactorScale = 0.55;  // standard deviations
 constexpr uint32_t kMostTags = 4;                          // of a row
 
-// What the truth knows of a key: its weight, then its factors.
+// The truth about a key: its weight, then its factors.
 using Row = std::array<double, 1 + kFactors>;
 
 // Keys by Zipf's law.

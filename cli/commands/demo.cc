@@ -20,7 +20,6 @@
 namespace weir {
 namespace {
 
-// `weir demo`: one small job in each of the three modes, with 2 servers and 4 workers, as one table.
 struct DemoOptions {
   uint64_t seed = 1;
   int seeds = 1;                       // runs seed, seed + 1, ...

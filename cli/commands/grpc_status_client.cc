@@ -19,7 +19,7 @@ std::shared_ptr<grpc::Channel> ConnectTo(uint32_t server, const std::string& add
   grpc::ChannelArguments arguments;
   // Servers are peers on the cluster's own network; a proxy from the environment would only be in the way.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // A server that was just started is asked again soon; a busy server has some time to greet.
+  // A server that was just started is asked again soon; a busy server gets time to accept.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);

@@ -13,7 +13,7 @@
 
 namespace weir {
 
-// Asks a coordinator for what tools need. Thread-safe.
+// Asks a coordinator for the job's status and for checkpoints. Thread-safe.
 class StatusClient {
  public:
   // `address`: host:port, as a cluster spec writes it. Connects at the first Get. Null for `tls`: no TLS.
@@ -21,8 +21,8 @@ class StatusClient {
                         std::shared_ptr<const Tls> tls = nullptr);
   ~StatusClient();
 
-  // Unavailable or DeadlineExceeded: nothing answers at the address. Unauthenticated: the job has another
-  // token. Waits for all of `deadline` only if a server is there.
+  // Unavailable or DeadlineExceeded: nothing answers at the address. Unauthenticated: the job has a different
+  // token. If no server is there, returns before `deadline` is over.
   absl::StatusOr<v1::ClusterStatus> Get(absl::Duration deadline);
   // Returns when the checkpoint is complete. FailedPrecondition: the job takes none. Any other error says why
   // the checkpoint failed.
@@ -33,8 +33,8 @@ class StatusClient {
   std::unique_ptr<Connection> connection_;
 };
 
-// Asks ps:`server`, at `address`, for rows of a table. Errors as of StatusClient, and those of
-// ParameterServer.ReadRows.
+// Asks ps:`server`, at `address`, for rows of a table.
+// Errors: those of StatusClient and of ParameterServer.ReadRows.
 absl::StatusOr<v1::ReadRowsReply> ReadRows(uint32_t server, const std::string& address, const JobToken& token,
                                            std::shared_ptr<const Tls> tls, const v1::ReadRowsRequest& request,
                                            absl::Duration deadline);

@@ -35,13 +35,13 @@
 namespace weir {
 namespace {
 
-// The last part of these names is what PyTorch's BatchNorm calls its running statistics.
+// PyTorch's BatchNorm gives these names to its running statistics.
 bool IsRunningStatistic(absl::string_view name) {
   const absl::string_view last = name.substr(name.find_last_of("./") + 1);
   return last == "running_mean" || last == "running_var" || last == "num_batches_tracked";
 }
 
-// What `weir export` puts behind the name of a table.
+// `weir export` appends these to the name of a table.
 constexpr const char* kKeys = "/keys";
 constexpr const char* kValues = "/values";
 
@@ -87,7 +87,8 @@ class WeightsFile {
     }
     return names;
   }
-  // From now on the tensors of these tables are no tensors of the model. HasTable(): each of them.
+  // From now on the tensors of these tables are no tensors of the model.
+  // Requires: HasTable() for each table.
   void SetTables(const std::vector<std::string>& names) {
     for (const std::string& name : names) {
       for (const char* column : {kKeys, kValues}) of_tables_.insert(name + column);
@@ -219,7 +220,8 @@ class WeightsFile {
     return absl::OkStatus();
   }
 
-  // Of an export. The names may be gone from the file since, but where they are, the values are the same.
+  // Finds the names of tied tensors that `weir export` has written. The file may have lost tensors since; a
+  // tensor that is there must have the values of the first one.
   absl::Status FindAliases() {
     for (const auto& [key, name] : header_.metadata) {
       if (!absl::StartsWith(key, kAliasKey)) continue;
@@ -245,7 +247,7 @@ class WeightsFile {
     return bytes == others;
   }
 
-  // All of the tensor, to where there is room for it.
+  // Reads the whole tensor to `out`, which has room for it.
   absl::Status ReadBytes(const StoredTensor& tensor, void* out) const {
     return file_->Read(header_.bytes + tensor.offset, absl::MakeSpan(static_cast<char*>(out), tensor.bytes));
   }
@@ -260,7 +262,7 @@ class WeightsFile {
   std::map<std::string, std::string> aliases_;
 };
 
-// What the file holds of a job.
+// The parts of a job that the file holds.
 struct Contents {
   ModelSpec model;
   std::vector<std::string> tables;
@@ -304,7 +306,7 @@ absl::StatusOr<Contents> ContentsOf(const ImportOptions& options, WeightsFile& f
   return contents;
 }
 
-// Returns what was written, for people.
+// Returns a line for people about what was written.
 absl::StatusOr<std::string> Import(const ImportOptions& options) {
   if (IsObjectPath(options.directory)) {
     return absl::InvalidArgumentError(

@@ -8,14 +8,15 @@ namespace weir {
 struct ImportOptions {
   std::string file;
   std::string directory;
-  // A checkpoint (or a folder of them) whose model the job has; empty: the file says it all.
+  // A checkpoint (or a folder of them) whose model the job has; empty: the file alone tells the model.
   std::string like;
 };
 
 // Writes a checkpoint that holds the file's tensors and embedding tables (NAME/keys and NAME/values, as `weir
-// export` writes them) and no training, for checkpoint.init_from. Their order and which of them are running
-// statistics follow from `like`; without it from the places of their bytes and from PyTorch's names. Returns
-// the exit code. 78: the file or its tensors cannot be taken, or the folder holds initial weights already.
+// export` writes them) and no training, for checkpoint.init_from. `like` gives the order of the tensors, and
+// tells which of them are running statistics. If `like` is empty, the order is that of the tensors' bytes in
+// the file, and PyTorch's names tell the running statistics. Returns the exit code. 78: the file or its
+// tensors cannot be used, or the folder holds initial weights already.
 int RunImport(const ImportOptions& options);
 
 }  // namespace weir

@@ -12,7 +12,7 @@
 #include "cli/report/console.h"
 #include "proto/job_config.pb.h"
 
-// What is asked of `weir up`, and what follows from that and from the job's config before anything starts.
+// The options of `weir up`, and the plan that follows from them and the job's config before anything starts.
 namespace weir {
 
 struct UpOptions {
@@ -32,7 +32,7 @@ struct UpOptions {
   std::string bin_dir;           // of ps_server and worker; "": beside this program
   bool verbose = false;          // shows all lines of all tasks
   int restart = 0;               // how often each task that died is started again
-  std::string resume;            // a folder of checkpoints: goes on from the newest; "": a new job
+  std::string resume;            // a folder of checkpoints, to continue from the newest; "": a new job
   std::string init_from;         // a checkpoint, or a folder of them, whose weights a new job starts with
 };
 
@@ -41,27 +41,27 @@ struct JobPlan {
   LocalCluster::Options cluster;  // all but the folder of logs
   int restart = 0;                // how often each task that died is started again
   bool saves = false;             // the job has checkpoints
-  bool skips_workers = false;     // it goes on without a worker whose gradient is not finite
-  size_t needed_workers = 0;      // for the job to begin
+  bool skips_workers = false;     // the job continues without a worker whose gradient is not finite
+  size_t needed_workers = 0;      // to begin the job
   absl::Duration lease;
 };
 
 // The config that `weir up` runs with these options.
 struct UpConfig {
   v1::JobConfig config;
-  std::vector<std::string> overrides;  // that make it of the file
+  std::vector<std::string> overrides;  // that make `config` from the file
 };
 absl::StatusOr<UpConfig> ConfigOfUp(const UpOptions& options);
 
-// Finds everything that is wrong and can be found without a task: each error is for a person to correct.
-// `console` outlives the result. Shows there which checkpoint the job starts from.
+// Plans a job. Finds all mistakes that can be found before a task runs: each error is for a person to
+// correct. Shows on `console`, which outlives the result, which checkpoint the job starts from.
 absl::StatusOr<JobPlan> PlanJob(const UpOptions& options, Console& console);
 
-// Looks at the checkpoints that a job is to start from, before anything is started. Returns a line for people
-// about them; "": the job starts anew. `resume`: the job goes on with the job of `directory`, and there must
-// be a checkpoint. Otherwise there must be none, so that two jobs never share a folder by accident. In both
-// cases `directory` must be a folder that this user can write to or make. Errors name the field, the path and
-// what to do.
+// Looks for the checkpoints that a job is to start from, before anything starts. Returns a line for people
+// about them; "": the job starts anew. If `resume`, the job continues the job of `directory`, which must hold
+// a checkpoint. Otherwise `directory` must hold no checkpoint, so that two jobs never share a folder by
+// accident. In both cases this user must be able to make `directory`, or to write to it. Errors name the
+// field, the path and what to do.
 absl::StatusOr<std::string> FindStart(const v1::CheckpointConfig& checkpoint, bool resume);
 
 }  // namespace weir

@@ -28,21 +28,20 @@ constexpr absl::Duration kStatusPoll = absl::Milliseconds(250);
 constexpr absl::Duration kStatusDeadline = absl::Milliseconds(250);
 // One task may notice the loss of another before `weir` sees the other's end.
 constexpr absl::Duration kSettle = absl::Milliseconds(300);
-// The same where only tasks have ended that may have heard of another's failure: that one may take longer, as
-// the interpreter of a script does that raised an exception. On a busy machine 3 s were too few for one with
-// PyTorch.
+// This long if all tasks that have ended may have ended because of another task's failure (MayHaveHeard). The
+// failed task may take longer to end, such as the interpreter of a script that raised an exception. On a busy
+// machine 3 s were too few for a script with PyTorch.
 constexpr absl::Duration kSettleOfLoss = absl::Seconds(10);
 // From SIGTERM to SIGKILL.
 constexpr absl::Duration kEndDeadline = absl::Seconds(10);
-// The same, if a checkpoint is taken first.
+// From SIGTERM to SIGKILL, if a checkpoint is taken first.
 constexpr absl::Duration kSaveDeadline = absl::Seconds(60);
 // When all tasks of one side are done, how long the other side may still take. Servers also wait for the
 // lease of a worker that fell silent.
 constexpr absl::Duration kLinger = absl::Seconds(30);
 // By then ps:0 has said whether it waits for a task, even on a busy machine.
 constexpr absl::Duration kTellsStart = absl::Seconds(10);
-// When the job is done, how long a task that has not noticed may still take. After that long `weir up` says
-// which of the user's programs go on.
+// When the job is done, how long a task that has not noticed may still take.
 constexpr absl::Duration kStragglers = absl::Seconds(5);
 
 struct Failure {
@@ -80,7 +79,7 @@ class Supervisor {
   void Fail(Failure failure);
   void End();
   Failure CauseOfFailure() const;
-  // From now on lines of tasks are in their logs alone, unless all are asked for.
+  // From now on lines of tasks go to their logs alone, unless all lines are asked for.
   void Mute();
 
   const JobPlan& plan_;
@@ -244,7 +243,7 @@ void Supervisor::CheckStart() {
         ExitCodeFor(exit), exit.task, HintFor(exit), exit.last_lines});
 }
 
-// A worker of a job that has not begun ended well anyway: it never was in the job.
+// Fails if a worker has ended well before the job has begun: that worker never was in the job.
 void Supervisor::FailWithoutMembers() {
   const TaskExit* ended = FindWorker(exits_, /*ok=*/true);
   if (ended == nullptr) return;
@@ -263,8 +262,8 @@ void Supervisor::CheckWorkers() {
   if (Clock::Real().Now() - last_exit_ >= kSettle) Fail({});
 }
 
-// Programs run on after the job, to evaluate what they have trained for example. One that was started again
-// just before the end may have come when the job was done, and would wait for its servers.
+// A program may run on after the job, for example to evaluate its model. A program that was started again
+// just before the end may join only when the job is done, and would wait for the servers.
 void Supervisor::EndStragglers(absl::Duration quiet) {
   std::vector<std::string> late;
   for (const std::string& task : cluster_.running()) {
@@ -299,7 +298,7 @@ void Supervisor::CheckLinger() {
     return;
   }
   if (coordinator_done_ && quiet >= kStragglers) {
-    // A worker that was away when the others were told of the end, say.
+    // For example, a worker that was away when the others were told of the end.
     console_.Line("warning: ", Console::Color::kYellow, still_run(kStragglers, "the job's end; ended"));
     return End();
   }
@@ -330,13 +329,13 @@ void Supervisor::Fail(Failure failure) {
   if (failure_.has_value() || ending_since_.has_value()) return;
   failure_ = std::move(failure);
   failed_at_ = Clock::Real().Now();
-  // What other tasks say about the failure is in their logs; the cause is shown first.
+  // The cause is shown first. What other tasks say about the failure stays in their logs.
   Mute();
 }
 
 Failure Supervisor::CauseOfFailure() const {
   const auto cause = FirstCause(exits_);
-  // A failure that was found here explains itself, unless a task that has ended explains it better.
+  // A failure that this class found explains itself, unless the end of a task explains it better.
   if (!cause.has_value() || (!failure_->text.empty() && MeaningOf(exits_[*cause]) != ExitMeaning::kFatal)) {
     return *failure_;
   }

@@ -21,12 +21,12 @@ struct JobEnd {
   std::map<std::string, int> restarts;  // by task
 };
 
-// Starts the tasks of a job, and stays until the last one has ended. Decides what each event means, while
-// `cluster` runs the processes: starts tasks again, goes on without some, ends the job on a signal or a
-// failure. What happens is shown on the console, a failure with its cause.
+// Starts the tasks of a job, and returns when the last task has ended. `cluster` runs the processes; this
+// function decides what follows from each event. It starts tasks again, continues without some, and ends the
+// job on a signal or a failure. Shows the events on the console, and the cause of a failure.
 JobEnd SuperviseJob(const JobPlan& plan, LocalCluster& cluster, Console& console, Interrupts& interrupts);
 
-// The first exit of a worker that ended well, or that did not; nullptr: there is none.
+// Returns the first exit of a worker that ended well (`ok`), or that did not; nullptr: there is none.
 const TaskExit* FindWorker(const std::vector<TaskExit>& exits, bool ok);
 
 }  // namespace weir

@@ -50,7 +50,7 @@ constexpr int64_t kCudaMib = 2048;
 
 int64_t Mib(uint64_t bytes) { return static_cast<int64_t>((bytes + (1 << 20) - 1) >> 20); }
 
-// The sizes that the data on this machine say, or the flags where the data do not.
+// Finds the sizes by the data on this machine, or by the flags where the data do not tell.
 absl::StatusOr<JobSizes> SizesOf(const ManifestOptions& options) {
   const absl::StatusOr<JobSizes> found = FindJobSizes(options.config, options.overrides);
   if (absl::IsInvalidArgument(found.status())) return found.status();
@@ -134,7 +134,7 @@ absl::Status Write(const std::string& folder, const std::map<std::string, std::s
   return absl::OkStatus();
 }
 
-// For all formats: a certificate says a task's rank, and none of its names.
+// These steps serve all formats, since a certificate has a task's rank and none of its DNS names.
 std::string CertificateSteps(const ManifestJob& job, absl::string_view kubectl) {
   return absl::StrCat(
       "  weir certs init certs --spec=dns:ps=weir-ps:", job.pods.servers,

@@ -13,7 +13,6 @@
 namespace weir {
 namespace {
 
-// `weir status`: asks the coordinator of a running cluster.
 struct StatusOptions {
   ClusterFlags cluster;
   bool json = false;

@@ -42,7 +42,6 @@ class Job {
   absl::Status MakeLogDir();
   int RunToEnd();
   int Judge(const JobEnd& end);
-  // Reads the summary into the result.
   absl::Status ReadSummary(const JobEnd& end);
   absl::Status Finish(const JobEnd& end);
   void TidyLogs();
@@ -117,7 +116,6 @@ int Job::RunToEnd() {
   return Judge(SuperviseJob(plan_, *cluster_, console_, interrupts_));
 }
 
-// Returns the exit code.
 int Job::Judge(const JobEnd& end) {
   if (end.failure.has_value()) {
     // Everything was computed, and the result can be read nowhere else.
@@ -128,7 +126,7 @@ int Job::Judge(const JobEnd& end) {
   if (end.signal == 0) status = Finish(end);
   if (!status.ok()) console_.Line("error: ", Console::Color::kRed, status.message());
   if (end.signal != 0 && plan_.saves && ReadSummary(end).ok()) {
-    // From where the job goes on, or why it was not saved.
+    // Says from where the job can continue, or why it was not saved.
     const std::string failure = std::exchange(result_.summary, std::nullopt)->failure;
     if (!failure.empty()) console_.Line(failure);
   }

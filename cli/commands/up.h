@@ -22,23 +22,22 @@ struct UpResult {
   std::optional<JobSummary> summary;  // set if exit_code is 0
 };
 
-// Runs the job to its end. What happens is shown on the console; the caller shows the summary. No process is
-// left behind. If a worker is killed from outside, that is reported and the job goes on. The job also goes on
-// without a server that can be started again and finds a checkpoint. On a signal, a job with checkpoints
-// saves one first. A new job is refused if there are checkpoints of another.
+// Runs the job to its end, and leaves no process behind. Shows the events on the console; the caller shows
+// the summary. If a worker is killed from outside, reports that, and the job continues. If a server ends that
+// can be started again and finds a checkpoint, the job continues, too. On a signal, a job with checkpoints
+// saves one first. A new job is refused if its folder holds checkpoints of another job.
 UpResult RunJob(const UpOptions& options, Console& console, Interrupts& interrupts);
 
-// The words of `weir up JOB [FLAGS] [-- PROGRAM ARGS]`. What follows -- is another program's, so CLI11 must
-// not read it.
+// The words of `weir up JOB [FLAGS] [-- PROGRAM ARGS]`. CLI11 must not read the words after --.
 struct UpWords {
   int count = 0;                                    // of the words that come before --
-  std::optional<std::vector<std::string>> program;  // those after it; nullopt: there is no --
+  std::optional<std::vector<std::string>> program;  // the words after --; nullopt: there is no --
 };
 
-// Any other command has all its words before --.
+// Splits only the words of `up`: -- is not special to other commands.
 UpWords SplitOffProgram(int argc, char** argv);
 
-// For a bad command line without --: if it is that of `up` and has a word too many, tells where -- belongs.
+// Called for a bad command line without --. If it is `up` with a word too many, prints where -- belongs.
 void HintAtDashes(const CLI::App& app, int argc, char** argv);
 
 }  // namespace weir

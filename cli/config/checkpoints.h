@@ -6,8 +6,8 @@
 
 namespace weir {
 
-// Where and when the job saves itself, and so what the loss of a server means to it, in words. One line,
-// without a line feed.
+// Describes where and when the job takes checkpoints, and what the loss of a server then means to the job.
+// Returns one line, without a line feed.
 std::string DescribeCheckpoints(const v1::JobConfig& config);
 
 }  // namespace weir

@@ -2,7 +2,7 @@
 
 namespace weir {
 
-// proto/job_config.proto as text, for people: who has installed a wheel or a bundle has no such file.
+// The text of proto/job_config.proto, for people: a wheel and a bundle do not have the file.
 extern const char kJobConfigFields[];
 
 }  // namespace weir

@@ -9,12 +9,12 @@
 
 namespace weir {
 
-// What follows from a job's config and its data on this machine.
+// Sizes that follow from a job's config and its data on this machine.
 struct JobSizes {
   std::optional<int64_t> parameters;
-  // At most what a worker takes, without the program itself and messages on their way.
+  // The memory that a worker takes at most, without the program itself and messages in transit.
   std::optional<int64_t> worker_bytes;
-  std::string unknown;  // why they are not known, or what else is not
+  std::string unknown;  // why sizes are unknown, or what else is
 };
 
 // Asks the program `worker`, which reads the beginnings of the data's files. InvalidArgument: data are there

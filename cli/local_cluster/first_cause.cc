@@ -10,7 +10,7 @@
 namespace weir {
 namespace {
 
-// What a code means and what to do about it.
+// The meaning of an exit code, and what to do about it.
 struct CodeText {
   int code;
   const char* meaning;
@@ -49,8 +49,8 @@ bool EndedFromOutside(const ProcessExit& exit) {
   return exit.signal == SIGKILL || exit.signal == SIGTERM || exit.code == kExitDrained;
 }
 
-// A worker that was cut off, or stopped for long, loses the other tasks, which go on without it. If those
-// were lost themselves, the servers' own ends say so.
+// A worker that was cut off, or stopped for long, loses the other tasks, which continue without the worker.
+// If those tasks were lost themselves, the servers' own ends say so.
 bool MayDoWithout(const TaskExit& exit) {
   return !IsServer(exit) && (EndedFromOutside(exit.exit) || exit.exit.code == kExitPeerLost);
 }
@@ -65,7 +65,7 @@ enum Rank { kOwnFault, kOwnOrHeard, kRestarted, kConsequence, kLostOthers, kOnly
 
 Rank RankOf(const TaskExit& exit) {
   const ExitMeaning meaning = MeaningOfLast(exit);
-  // ps:0 reports what cannot be stored; the other tasks hear it from ps:0.
+  // ps:0 reports what could not be stored; the other tasks learn this from ps:0.
   const bool consequence =
       exit.exit.code == kExitPeerLost || (exit.exit.code == kExitStorage && exit.task != "ps:0");
   if (meaning == ExitMeaning::kExpected) return kNone;

@@ -6,7 +6,7 @@
 
 #include "common/system/subprocess.h"
 
-// Decides which of the ended tasks is why a job failed, and how to say so. Pure functions.
+// Finds the task whose end is the cause of a job's failure, and describes it. Pure functions.
 namespace weir {
 
 // The end of one task of a local cluster.
@@ -18,15 +18,14 @@ struct TaskExit {
   std::vector<std::string> last_lines;
   int restarts = 0;        // earlier incarnations of the task
   bool restarted = false;  // another incarnation has followed
-  bool skipped = false;   // a worker whose gradient was not finite, which consistency.on_nonfinite says to go
-                          // on without
-  bool job_done = false;  // ps:0 had ended well, so the job's result was there
+  bool skipped = false;    // a worker without which the job continues, since its gradient was not finite
+  bool job_done = false;   // ps:0 had ended well, so the job's result was there
 };
 
 enum class ExitMeaning {
   kExpected,    // done, or ended by us
-  kSurvivable,  // the job goes on, or was done: the task was started again, or skipped, or it is a worker or
-                // evaluator that was ended from outside, or that lost the other tasks
+  kSurvivable,  // the job continues, or was done: the task was started again, or skipped, or it is a worker
+                // or evaluator that was ended from outside, or that lost the other tasks
   kFatal,       // ends the job
 };
 ExitMeaning MeaningOf(const TaskExit& exit);
@@ -35,24 +34,25 @@ ExitMeaning MeaningOf(const TaskExit& exit);
 // (common/program/exit_codes.h).
 bool IsWorthRestart(const TaskExit& exit);
 
-// Whether the task may only have heard of another one's failure, whose exit may still come: its code says
-// that it lost a peer, or it is no worker and ends because training cannot go on, which a worker finds.
+// Returns whether the task may have ended only because another task failed, whose exit may still come. This
+// is so if the exit code says that the task lost a peer. It is also so if the task is no worker and the code
+// says that training cannot continue, which a worker finds first.
 bool MayHaveHeard(const TaskExit& exit);
 
-// The index of the exit that explains the failure of a job; `exits` are in the order in which they were seen.
-// 138 says that another task was lost, so it is a consequence if there is any other fatal exit, even one
-// after which the task was started again (then the last such exit: the job had gone on after those before
-// it). A worker's own fault comes before a server's code 70 (MayHaveHeard). A survivable exit explains a
-// failure only if there is no fatal one. nullopt: nothing failed.
+// Returns the index of the exit that explains the failure of a job; nullopt: nothing failed. `exits` are in
+// the order in which they were seen. Code 138 says that another task was lost, so this exit is a consequence
+// if any other exit is fatal, even one whose task was started again. Of exits whose tasks were started again,
+// the last one explains the failure, since the job continued after the others. A worker's own fault comes
+// before a server's code 70 (MayHaveHeard). A survivable exit explains a failure only if no exit is fatal.
 std::optional<size_t> FirstCause(const std::vector<TaskExit>& exits);
 
-// "worker:1 exited with 70 (a fault of its own, or training that cannot go on) after 3.20 s"; "ps:0 was
-// killed by signal 9 (Killed) after 12.0 s", and then perhaps ", started again 2 times before".
+// "worker:1 exited with 138 (a peer was lost) after 3.20 s"; "ps:0 was killed by signal 9 (Killed) after
+// 12.0 s, started again 2 times before".
 std::string DescribeExit(const TaskExit& exit);
-// What to do about it; "" if nothing can be said.
+// Returns what to do about the exit; "" if there is no advice.
 std::string HintFor(const TaskExit& exit);
 
-// The exit code of `weir up` for this cause: the task's own code, or 138 if a signal ended it.
+// Returns the exit code of `weir up` for this cause: the task's own code, or 138 if a signal ended the task.
 int ExitCodeFor(const TaskExit& cause);
 
 }  // namespace weir

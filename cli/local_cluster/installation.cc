@@ -24,8 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The folder of this program: first by the path that it was called with (a link into the build tree stands in
-// the repository), then by its real path.
+// The folders of this program: first that of the path that it was called with (a link into the build tree
+// lies in the repository), then that of its real path.
 std::vector<fs::path> ProgramFolders() {
   std::vector<fs::path> folders;
   std::error_code error;

@@ -5,8 +5,7 @@
 
 #include "absl/status/statusor.h"
 
-// Where the other parts of Weir lie: beside this program in a bundle (bin/), or in the folders of a build
-// tree.
+// Finds the other parts of Weir: beside this program in a bundle (bin/), or in the folders of a build tree.
 namespace weir {
 
 struct Binaries {
@@ -14,24 +13,24 @@ struct Binaries {
   std::string worker;
 };
 
-// Looks in `bin_dir` alone if that is not empty. NotFound names the places.
+// If `bin_dir` is not empty, looks there alone. NotFound names the places.
 absl::StatusOr<Binaries> FindBinaries(const std::string& bin_dir);
 
 // Finds a program that only some commands need, in `package` of the build tree or beside this program.
 // NotFound names the places.
 absl::StatusOr<std::string> FindProgram(const std::string& package, const std::string& name);
 
-// Whether `name`, a path or a word that is looked for in PATH as a shell does, is a program that can be run.
-// NotFound says what is missing, and what to do.
+// Checks that `name` is a program that can be run. `name` is a path, or a word that is looked for in PATH as
+// a shell does. NotFound says what is missing, and what to do.
 absl::Status CheckCanRun(const std::string& name);
 
-// "configs/digits.json" in one of the folders above this program (a bundle's or repository's root), or above
-// the working folder. NotFound names `name`.
+// Finds a file such as "configs/digits.json" in one of the folders above this program (a bundle's or
+// repository's root), or above the working folder. NotFound names `name`.
 absl::StatusOr<std::string> FindShipped(const std::string& name);
 
-// Becomes another program of Weir (FindProgram): weir_bench for `weir bench ARGS`,
-// ps_server for `weir replay DIR`. Returns an exit code only if that is not possible. If `args` ask for help
-// and the program is not there to give it, prints `help`.
+// Becomes another program of Weir (FindProgram): weir_bench for `weir bench ARGS`, ps_server for `weir replay
+// DIR`. Returns, with an exit code, only if that fails. If the program is not there and `args` ask for help,
+// prints `help`.
 int BecomeProgram(const std::string& package, const std::string& name, const std::vector<std::string>& args,
                   const std::string& help);
 

@@ -6,9 +6,9 @@
 
 namespace weir {
 
-// Turns SIGINT, SIGTERM and SIGHUP (the terminal is gone) into something to wait for, but for those that are
-// ignored, as nohup has SIGHUP. Made in main before any other thread, so that all threads inherit that the
-// signals are blocked; one object at a time.
+// Blocks SIGINT, SIGTERM and SIGHUP (the terminal is gone), so that a program can wait for them with poll. A
+// signal that is ignored, such as SIGHUP under nohup, stays ignored. Make the object in main before any other
+// thread, so that all threads inherit the blocked signals. There is one object at a time.
 class Interrupts {
  public:
   Interrupts();
@@ -18,7 +18,7 @@ class Interrupts {
 
   // Readable while a signal is pending; for poll.
   int fd() const { return fd_; }
-  // The next pending signal.
+  // Returns and removes the next pending signal; nullopt: there is none.
   std::optional<int> Next();
 
  private:

@@ -40,9 +40,9 @@ void RemoveIfThere(const std::string& folder) {
   std::filesystem::remove_all(folder, ignored);
 }
 
-// What PyTorch, OpenBLAS, MKL and OpenMP itself begin with.
+// PyTorch, OpenBLAS, MKL and OpenMP itself begin with this number of threads.
 constexpr char kThreadsVariable[] = "OMP_NUM_THREADS";
-// Python holds back what it writes into a pipe, 8 KiB of it, and a program that is killed loses that.
+// Python buffers up to 8 KiB of the output into a pipe, which a program that is killed loses.
 constexpr char kUnbufferedVariable[] = "PYTHONUNBUFFERED";
 
 constexpr char kJobOfCertificates[] = "weir";
@@ -80,7 +80,7 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Create(Options optio
   std::unique_ptr<LocalCluster> cluster(new LocalCluster(std::move(options), std::move(token), wake));
   cluster->summary_ = UniqueFd(memfd_create("weir-summary", MFD_CLOEXEC));
   if (!cluster->summary_.valid()) return absl::ErrnoToStatus(errno, "cannot make a file in memory");
-  // An earlier job that was killed may have left one.
+  // An earlier job that was killed may have left its token.
   UnlinkIfThere(cluster->TokenFile());
   WEIR_RETURN_IF_ERROR(cluster->token_.Write(cluster->TokenFile()));
   if (cluster->options_.tls) WEIR_RETURN_IF_ERROR(cluster->MakeCertificates());
@@ -142,7 +142,7 @@ absl::Status LocalCluster::Start(const std::string& type, int index, const std::
 absl::Status LocalCluster::Launch(TaskProcess& task) {
   Subprocess::Options process;
   if (task.program.empty()) {
-    // Its flags are its own.
+    // A program of the user does not have Weir's flags.
     process.args = options_.program;
     process.environment["WEIR_TOKEN_FILE"] = TokenFile();
     process.environment["WEIR_SET"] =
@@ -163,7 +163,7 @@ absl::Status LocalCluster::Launch(TaskProcess& task) {
     }
     for (const auto& arg : task.more_args) process.args.push_back(arg);
   }
-  // Without TLS empty: what this process may have is not for its tasks.
+  // Without TLS, empty: tasks do not inherit this process's TLS files.
   const TlsFiles files =
       options_.tls ? TlsFilesIn(CertificateFolder(), IdentityOf(task.type, task.index)) : TlsFiles();
   process.environment[kTlsCaVariable] = files.ca;
@@ -225,7 +225,7 @@ absl::Status LocalCluster::StartServers() {
       args.push_back(absl::StrCat("--summary=", summary_path()));
       if (options_.http_port.has_value()) args.push_back(absl::StrCat("--http_port=", *options_.http_port));
     }
-    // The one address means the server itself, whatever its index: servers learn of each other from the
+    // A single address means the server itself, whatever its index: the servers learn of each other from the
     // workers that join.
     WEIR_RETURN_IF_ERROR(
         Start("ps", i, options_.binaries.ps_server, R"({"ps":["127.0.0.1:0"]})", std::move(args)));
@@ -276,7 +276,7 @@ absl::Status LocalCluster::StartWorkers() {
 
 std::vector<TaskExit> LocalCluster::WaitForExits(int also, absl::Duration limit) {
   pollfd fds[2] = {{wake_, POLLIN, 0}, {also, POLLIN, 0}};
-  // Interrupted or not, exits that are there are taken, and the caller comes again.
+  // An interrupted poll() needs no retry: the caller calls again.
   poll(fds, 2, static_cast<int>(absl::ToInt64Milliseconds(std::max(limit, absl::ZeroDuration()))));
   eventfd_t ignored;
   eventfd_read(wake_, &ignored);

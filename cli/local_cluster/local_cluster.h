@@ -27,16 +27,14 @@
 namespace weir {
 
 // The tasks of one job as processes on this machine, each with its log. Servers bind free ports themselves
-// and report them through files, so no port is ever guessed; their token is in a file, too, and so are their
-// certificates, while this object exists. One thread owns the object. No process outlives it: neither when it
-// is destroyed nor when this program is killed.
+// and report them through files, so no port is ever guessed. Token and certificates lie in files while this
+// object exists. One thread uses the object. No process outlives the object, even if this program is killed.
 class LocalCluster {
  public:
   struct Options {
     Binaries binaries;
     std::string config;
-    std::vector<std::string>
-        program;  // what workers run instead of `worker`, with its arguments; may be empty
+    std::vector<std::string> program;    // with arguments, instead of `worker`; may be empty
     std::vector<std::string> overrides;  // of every task
     int ps = 1;
     int workers = 1;
@@ -60,34 +58,31 @@ class LocalCluster {
   absl::Status StartWorkers();
   // A fresh token, for this job alone.
   const JobToken& token() const { return token_; }
-  // A reader's part in the job's TLS; null: it has none.
+  // The TLS of a reader of the job's status; null: the job has no TLS.
   const std::shared_ptr<const Tls>& tls() const { return tls_; }
   // The address of ps:0, once MissingServers() is empty.
   const std::string& coordinator_address() const { return ps_addresses_[0]; }
-  // The dashboard of ps:0, known from the same time on. "": there is none, because no http_port was asked
-  // for.
+  // The URL of ps:0's dashboard, once MissingServers() is empty. "": no http_port was asked for.
   const std::string& dashboard() const { return dashboard_; }
 
-  // Starts again a task that has ended, with the same flags and log and, for a server that had a port, on
-  // that port.
+  // Starts again a task that has ended, with its flags and log. A server that had a port gets that port.
   absl::Status Restart(const std::string& task);
 
-  // The tasks that ended since the last call, in the order of their ends. Waits until there is one, `also` (a
-  // file descriptor) is readable, or `limit` is over.
+  // Returns the tasks that ended since the last call, in the order of their ends. Waits until a task has
+  // ended, the file descriptor `also` is readable, or `limit` is over.
   std::vector<TaskExit> WaitForExits(int also, absl::Duration limit);
-  // Sends the signal to all tasks; from now on their ends count as our wish.
+  // Sends the signal to all tasks. From now on the end of any task counts as our wish (TaskExit::was_ended).
   void EndAll(int signal);
-  // The same for one task alone; the ends of the others count as our wish, too.
+  // Sends the signal to one task alone. From now on the end of any task counts as our wish.
   void EndFrom(const std::string& task, int signal);
-  // Sends the signal to one task, whose end alone counts as our wish.
+  // Sends the signal to one task alone. Only the end of this task counts as our wish.
   void EndOne(const std::string& task, int signal);
-  // These act on the logs of all tasks (TaskLog).
+  // Call TaskLog's functions of these names for each task.
   void ShowHeld(absl::Time until);
   void Mute();
 
-  // Tasks whose end WaitForExits has not returned.
+  // The tasks whose end WaitForExits has not returned.
   std::vector<std::string> running() const;
-  // Returns whether this task is running.
   bool IsRunning(absl::string_view task) const;
   // Returns whether a task of this type ("ps", "worker", "evaluator") is running.
   bool Runs(absl::string_view type) const { return CountRunning(type) > 0; }

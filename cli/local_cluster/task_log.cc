@@ -46,7 +46,7 @@ LogLine ParseLogLine(absl::string_view line, absl::string_view task) {
                               : LogLine::Level::kInfo;
   absl::string_view message = line.substr(kTime + 3);
   if (absl::ConsumePrefix(&message, task)) absl::ConsumePrefix(&message, " ");
-  // The time of day alone: a person who reads along knows the date.
+  // The time of day alone: a person who watches knows the date.
   out.text = absl::StrCat(line.substr(11, 12), " ", line.substr(kTime + 1, 2), Printable(message));
   return out;
 }

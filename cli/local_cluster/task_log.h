@@ -16,17 +16,17 @@
 
 namespace weir {
 
-// Which lines of a task go to the console, besides to its file.
+// Which lines of a task are shown on the console; its file gets all.
 enum class ShowLines {
   // Warnings, errors, and output that the task's logger did not write (a crash's last words). They are held
-  // until ShowHeld: what tasks say when they lose another task must not come before the report of that task's
-  // end.
+  // until ShowHeld(), so that a task's end is reported before what others say about its loss.
   kNotable,
-  // All, at once.
+  // All lines, at once.
   kAll,
 };
 
-// A line of a task's text log without what the console's prefix says already, or the line itself.
+// A line of a task's text log, without the date, and without the task's name, which the console's prefix has.
+// A line of any other form is kept whole.
 struct LogLine {
   enum class Level { kInfo, kWarning, kError, kUnknown };
   Level level = Level::kUnknown;
@@ -45,16 +45,15 @@ class TaskLog {
     Console::Color color = Console::Color::kNone;
     const Clock* clock = &Clock::Real();
   };
-  // Fails if the file cannot be made.
   static absl::StatusOr<std::unique_ptr<TaskLog>> Open(Options options);
   ~TaskLog();
   TaskLog(const TaskLog&) = delete;
   TaskLog& operator=(const TaskLog&) = delete;
 
   void Add(absl::string_view line);
-  // Shows the lines that have been held since `until` or earlier.
+  // Shows the held lines that came at `until` or earlier.
   void ShowHeld(absl::Time until);
-  // From now on lines go to the file alone, the held ones included.
+  // From now on lines go to the file alone. Lines that are held are not shown.
   void Mute();
   std::vector<std::string> LastLines() const;
   const std::string& path() const { return options_.path; }

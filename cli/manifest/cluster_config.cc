@@ -121,7 +121,7 @@ void CheckCheckpoints(const v1::CheckpointConfig& checkpoint, Problems* problems
   }
 }
 
-// What a worker or an evaluator would refuse on the device that it gets.
+// Finds what a worker or an evaluator would refuse on the device that it gets.
 void CheckDevices(const v1::JobConfig& config, const JobPods& pods, Problems* problems) {
   const v1::ComputeConfig::Precision precision = config.compute().precision();
   if (config.compute().has_precision() && precision != v1::ComputeConfig::PRECISION_FLOAT32) {

@@ -21,19 +21,18 @@ struct JobPods {
   bool gpu = false;  // for each worker; an evaluator computes on a CPU
 };
 
-// `config` as ParseJobConfig() read it, so that relative paths are still to be seen. InvalidArgument with all
-// that cannot work in pods, one problem a line: "source: field: what was seen, what is allowed".
+// Checks `config`, as ParseJobConfig() has read it, with relative paths as they were written. InvalidArgument
+// lists all that cannot work in pods, one problem a line: "source: field: what was seen, what is allowed".
 absl::Status CheckForCluster(const v1::JobConfig& config, const std::string& source, const JobPods& pods);
 
-// Gives `config`, where it does not say them, the times that pods need, those of
-// deploy/kustomize/common/job.json.
+// Sets the times that pods need (deploy/kustomize/common/job.json) in fields that `config` does not set.
 absl::Status SetTimesOfPods(v1::JobConfig* config);
 
-// Whether the job's checkpoints lie in object storage. The config has passed CheckForCluster().
+// Returns whether the job's checkpoints lie in object storage. The config has passed CheckForCluster().
 bool UsesObjectStorage(const v1::JobConfig& config);
 
-// The folder that holds all files of the job's data, where pods mount a volume; "" for data that are part of
-// Weir. The paths are absolute.
+// Returns the folder that holds all files of the job's data, where pods mount a volume; "" for data that are
+// part of Weir. The paths are absolute.
 std::string DataFolder(const v1::DataConfig& data);
 
 }  // namespace weir

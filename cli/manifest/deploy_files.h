@@ -5,7 +5,7 @@
 
 namespace weir {
 
-// The files of deploy/ that a job's manifests rest on, as they were when this program was built.
+// A file of deploy/ that a job's manifests are built on, as it was when this program was built.
 struct DeployFile {
   absl::string_view path;  // "deploy/kustomize/base/servers.yaml"
   absl::string_view text;
@@ -13,7 +13,7 @@ struct DeployFile {
 
 absl::Span<const DeployFile> DeployFiles();
 
-// The text of one of them, which must be there.
+// Returns the text of the file at `path`, which must be one of DeployFiles().
 absl::string_view DeployFileText(absl::string_view path);
 
 }  // namespace weir

@@ -22,16 +22,16 @@ namespace weir {
 namespace {
 
 constexpr char kKustomize[] = "deploy/kustomize/";
-// No part of what is applied with -k, so `images` does not reach it.
+// `kubectl apply -k` does not apply this file, so `images` does not reach it.
 constexpr char kExportFile[] = "deploy/kustomize/checkpoints/export.yaml";
-// The argument there that names the job's checkpoint.directory.
+// The argument in this file that names the job's checkpoint.directory.
 constexpr absl::string_view kExportedFolder = "/var/lib/weir/checkpoints";
 // Of the servers' terminationGracePeriodSeconds, beyond cluster.server_wait_seconds: as in deploy/.
 constexpr int kEndSeconds = 30;
 
 enum class Role { kServer, kWorker, kEvaluator };
 
-// Where an object has the pods of a role.
+// The place of a role's pods in an object.
 struct Pods {
   Role role;
   absl::string_view kind, name;  // of the object
@@ -113,7 +113,7 @@ class Patch {
 
 std::string Quoted(int64_t number) { return absl::StrCat("\"", number, "\""); }
 
-// What every pod of the role gets.
+// Adds what every pod of the role gets.
 std::string PatchOfPods(const ManifestJob& job, const Pods& pods) {
   const std::string container = absl::StrCat(pods.spec, "/containers/0");
   const bool serves = pods.role == Role::kServer;
@@ -200,8 +200,8 @@ bool IsFor(absl::string_view target, const Pods& pods) {
   return says("kind", pods.kind) && says("name", pods.name);
 }
 
-// A component of deploy/kustomize for the objects of this format: each of its patches, which are for the pods
-// of some roles, once for each of the format's pods of these roles.
+// Adapts a component of deploy/kustomize to the objects of this format. Each patch of the component is for
+// the pods of some roles, and is written once for each of the format's pods of these roles.
 std::string ComponentFor(const Format& format, absl::string_view text) {
   constexpr absl::string_view kPatches = "patches:\n", kTarget = "  - target: ";
   const size_t begin = text.find(kPatches);
@@ -309,7 +309,7 @@ std::map<std::string, std::string> RenderManifest(const ManifestJob& job) {
                   "configMapGenerator:\n  - name: weir-job\n    behavior: replace\n    files:\n"
                   "      - job.json\n    options: {immutable: true}\npatches:\n");
   for (const Pods& pods : format.pods) absl::StrAppend(&text, PatchOfPods(job, pods));
-  // Last: indexes of what is before stay.
+  // Last, so that the indexes of the items before stay valid.
   absl::StrAppend(&text, PatchesOfSize(job, format));
   return files;
 }

@@ -11,9 +11,9 @@
 
 namespace weir {
 
-// Lines that stay and, below them, one status line that is rewritten in place. If the output is no terminal,
-// the status is a plain line every few seconds, the first after one such interval. Thread-safe; lines of
-// several threads do not mix.
+// Writes lines that stay and, below them, one status line that is rewritten in place. If the output is no
+// terminal, the status is a plain line in each `plain_interval`, the first after one interval. Thread-safe;
+// lines of several threads do not mix.
 class Console {
  public:
   struct Options {
@@ -25,11 +25,11 @@ class Console {
     const Clock* clock = &Clock::Real();
   };
   explicit Console(Options options) : options_(std::move(options)) {}
-  // Writes to standard error: what a command shows on its way is not its result.
+  // Options to write to standard error, since standard output is for a command's result.
   static Options StandardError();
 
   enum class Color { kNone, kRed, kYellow, kTask0 };  // kTask0 + n: the color of the n-th task
-  // `text` without its line feed. `prefix` alone is coloured.
+  // `text` has no line feed. Only `prefix` is coloured.
   void Line(absl::string_view text) { Line("", Color::kNone, text); }
   void Line(absl::string_view prefix, Color color, absl::string_view text);
   // Sets the status line, cut to the terminal's width. "" removes it.

@@ -22,12 +22,12 @@ std::string FormatPercent(double share);
 // "0.1234", "1.23e-05"; "nan", "inf" as they are: a loss may become either.
 std::string FormatLoss(double loss);
 
-// Columns as wide as their widest cell; the first one is aligned left, the others right unless AlignLeft()
-// says so.
+// A table whose columns are as wide as their widest cells. The first column is aligned left; the others are
+// aligned right, unless AlignLeft() names them.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) : rows_{std::move(header)} {}
-  // As many cells as the header has.
+  // Requires: as many cells as the header has.
   void AddRow(std::vector<std::string> cells);
   void AlignLeft(size_t column);
   // Lines with line feeds: the header, a rule, the rows.

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-// What Weir finds on this machine: everything that decides what Weir uses, and how fast it can be.
+// Reports the features of this machine that decide what Weir uses, and how fast Weir can be.
 namespace weir {
 
 struct HostReport {
@@ -12,7 +12,7 @@ struct HostReport {
   std::string kernel;       // "Linux 6.1.0-18-amd64"
   std::string cpu;          // model name
   std::string cpu_kernels;  // what Weir's own loops use: "avx512", "avx2" or "plain"
-  int cores = 0;            // that this process may use
+  int cores = 0;            // usable by this process
   uint64_t memory_bytes = 0, available_bytes = 0;
   uint64_t memory_limit_bytes = 0;  // of the container (cgroup v2, v1); 0: none
 
@@ -43,7 +43,7 @@ struct HostReport {
 // for tests.
 HostReport LookAtHost(const std::string& root = "");
 
-// For people, one line per finding, and as JSON with the same fields.
+// Return the report for people, one line per finding, and as JSON with the same fields.
 std::string HostReportText(const HostReport& report);
 std::string HostReportJson(const HostReport& report);
 

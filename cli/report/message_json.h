@@ -6,9 +6,9 @@
 
 namespace weir {
 
-// A message as JSON, its fields by their names; ends with a line feed. Unlike WriteProto() it also writes
-// what is zero or empty: a program looks for the same fields whatever they hold. What is not set, or not
-// finite, is null.
+// Returns a message as JSON, with its fields by their names and a line feed at the end. Unlike WriteProto(),
+// also writes fields that are zero or empty, so that a program finds the same fields in every message. A
+// value that is not set, or not finite, is null.
 std::string MessageJson(const google::protobuf::Message& message);
 
 }  // namespace weir

@@ -14,8 +14,8 @@
 namespace weir {
 namespace {
 
-// Of a server's tables, with slots and indexes, which are not hashed. SHA-256 takes several hundred MB/s even
-// without instructions of its own; the machine may be busy.
+// A server's tables are counted with slots and indexes, which are not hashed. SHA-256 hashes several hundred
+// MB/s even without instructions of its own, but the machine may be busy.
 constexpr double kBytesPerSecond = 50e6;
 
 std::string StateName(v1::JobState state) {

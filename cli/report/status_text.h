@@ -19,12 +19,12 @@ std::string StatusLine(const v1::ClusterStatus& status);
 // Everything, for `weir status`: a few lines and a table of the tasks. Ends with a line feed.
 std::string StatusReport(const v1::ClusterStatus& status);
 
-// The tasks of a running job of which ps:0 has heard nothing for kSilentSeconds: they stand still, or are cut
-// off. Their last reports are old. Servers come first. They belong to `status`.
+// Returns the tasks of a running job of which ps:0 has heard nothing for kSilentSeconds: they stand still, or
+// are cut off, and their last reports are old. Servers come first. The pointers point into `status`.
 std::vector<const v1::TaskStatus*> SilentTasks(const v1::ClusterStatus& status);
 
-// How long the servers may take, when all members of a job are gone, for the hash of its rows
-// (tables_sha256): each hashes its own, on one thread. Generous. Zero: the job has no embedding tables.
+// Returns a generous limit on the time that servers need to hash their rows (tables_sha256) when all members
+// of a job are gone. Each server hashes its own rows, on one thread. Zero: the job has no embedding tables.
 absl::Duration TimeForDigests(const v1::ClusterStatus& status);
 
 }  // namespace weir

@@ -23,7 +23,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Reads fields of a summary. The first field that is not as it should be becomes the status.
+// Reads fields of a summary. The first field that is missing or of the wrong kind becomes the status.
 class Reader {
  public:
   explicit Reader(const Json& root) : root_(root) {}
@@ -237,7 +237,7 @@ absl::Status WriteFileWhole(const std::string& path, const std::string& content)
   std::FILE* file = std::fopen(target.c_str(), "we");
   if (file == nullptr) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
   const bool written = std::fwrite(content.data(), 1, content.size(), file) == content.size();
-  // The file is closed in any case; a full disk may show only here.
+  // close() closes the file even if it fails. A full disk may show only here.
   if (std::fclose(file) == 0 && written && (special || rename(target.c_str(), path.c_str()) == 0)) {
     return absl::OkStatus();
   }

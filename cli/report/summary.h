@@ -11,7 +11,7 @@
 
 namespace weir {
 
-// The result of a job: the JSON that ps:0 writes at the job's end, and what only `weir up` knows.
+// The result of a job: the JSON that ps:0 writes at the job's end, and values that only `weir up` knows.
 struct JobSummary {
   std::string mode;
   std::optional<uint32_t> staleness_bound;  // of bounded
@@ -53,19 +53,19 @@ struct JobSummary {
   std::string failure;  // "": the job is done
 
   double total_seconds = 0;               // of the whole command
-  std::map<std::string, int> exit_codes;  // by task, as a shell says them; of its last incarnation
+  std::map<std::string, int> exit_codes;  // by task, as a shell shows them; of its last incarnation
   std::map<std::string, int> restarts;    // by task, if there were any
 
   std::string server_json;  // as ps:0 wrote it
 };
 
-// InvalidArgument: not such a summary; says which field and what was seen.
+// InvalidArgument: `server_json` is no summary; names the field and what was seen.
 absl::StatusOr<JobSummary> ParseSummary(const std::string& server_json);
 
-// The server's JSON, all its fields kept, with `total_seconds`, `exit_codes` and `restarts` added.
+// Returns the server's JSON, all its fields kept, with `total_seconds`, `exit_codes` and `restarts` added.
 std::string SummaryJson(const JobSummary& summary);
 
-// A few lines for people.
+// Returns a few lines for people.
 std::string SummaryText(const std::string& name, const JobSummary& summary);
 
 // Writes the file whole or not at all (temporary file, rename).

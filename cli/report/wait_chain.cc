@@ -40,7 +40,7 @@ class Chain {
         silent == nullptr ? ""
                           : absl::StrCat(" (as of ", FormatSeconds(silent->seconds_since_heard()), " ago)"));
   }
-  // What is known about a task that waits for nothing on any server.
+  // Tells what is known about a task that waits for nothing on any server.
   std::string EndOfChain(const std::string& task) const;
   void FollowLongest(std::string* out) const;
 
@@ -69,12 +69,12 @@ std::string Chain::EndOfChain(const std::string& task) const {
 void Chain::FollowLongest(std::string* out) const {
   const auto longest = std::max_element(
       status_.waits().begin(), status_.waits().end(), [this](const v1::Wait& a, const v1::Wait& b) {
-        // What a silent server said is old, so the chain begins elsewhere if it can.
+        // The report of a silent server is old, so the chain begins elsewhere if it can.
         const bool a_old = Silent(a.server()) != nullptr, b_old = Silent(b.server()) != nullptr;
         return a_old != b_old ? a_old : a.seconds() < b.seconds();
       });
   absl::StrAppend(out, "\nthe chain of the longest wait:\n");
-  // Tasks that the chain has.
+  // Tasks that are in the chain already.
   std::set<std::string> seen;
   const v1::Wait* wait = &*longest;
   while (wait != nullptr) {
@@ -96,7 +96,7 @@ void Chain::FollowLongest(std::string* out) const {
     wait = next;
   }
   for (const v1::TaskStatus* task : silent_) {
-    // Whoever computes or commits needs all servers.
+    // A task that computes or commits needs all servers.
     if (absl::StartsWith(task->task(), "ps:") && seen.count(task->task()) == 0) {
       absl::StrAppend(out, "  ", StandsStill(*task), "\n");
     }

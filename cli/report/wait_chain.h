@@ -6,9 +6,8 @@
 
 namespace weir {
 
-// Why a cluster stands still, for `weir status --why`: what waits on each server, and the chain that begins
-// with the longest wait and goes from each waiting task to the awaited one. Ends with a line feed. A pure
-// function.
+// Describes why a cluster stands still, for `weir status --why`: the waits on each server, and the chain that
+// begins with the longest wait and leads from waiting task to awaited task. Ends with a line feed. Pure.
 std::string WaitChain(const v1::ClusterStatus& status);
 
 }  // namespace weir

@@ -76,16 +76,16 @@ struct ShardPush {
 struct ShardPull {
   // All fields but caller, dtype and rows.
   v1::PullRequest request;
-  // The weights go to the caller's tensors, in the model's order,
+  // If `view` is null, the weights go to these tensors of the caller, in the model's order.
   std::vector<float*> tensors;
-  // or to this view, which outlives the call.
+  // If not null, the weights go to this view, which outlives the call.
   ShardView* view = nullptr;
   // The only version count that the weights may have; nullopt: any.
   std::optional<uint64_t> want;
   // Null: arrivals are not reported.
   std::shared_ptr<TensorArrivals> arrivals;
 };
-// The shard's answer: the fields that were asked for. Outcomes are known ones.
+// The shard's answer: the fields that were asked for. Its outcomes are values that this program knows.
 struct ShardAnswer {
   v1::PushReply push;
   v1::PullReply pull;
@@ -94,8 +94,8 @@ struct ShardAnswer {
 // An exchange with one shard: makes its messages, and takes the replies into the caller's tensors. Where the
 // protocol asks for it, another exchange follows until all is answered. Each starts with Begin().
 //
-// In what it sends, pieces of its rows count as chunks: they need credit and slots like those of the
-// gradient. They go first, because they are there when the push begins, while the gradient may still be
+// Rows are sent in pieces, which count as chunks: a piece needs credit and a slot as a chunk of the gradient
+// does. The pieces go first, because rows are there when the push begins, while the gradient may still be
 // computed. The gradient's last chunk waits until all of it was found finite, so no shard has a whole push
 // before that.
 //
@@ -123,8 +123,8 @@ class ShardExchange {
   bool MayBegin() {
     return !pushes_ || elements_ > 0 || push_->gradient->MayFinish() || push_->gradient->refused();
   }
-  // The exchange has begun, and its first message did not say that the gradient is not finite: another
-  // exchange must replace it.
+  // Returns whether another exchange must replace this one, because the gradient is not finite and the first
+  // message of this one did not say so.
   bool outdated() const { return pushes_ && !push_answered_ && !says_refused_ && push_->gradient->refused(); }
   // This exchange sends a push.
   bool pushes() const { return pushes_; }
@@ -136,14 +136,15 @@ class ShardExchange {
   void EndPush();
   // Finds and checks the next chunk. False: none may leave now.
   bool FindChunk();
-  // The message with the chunk that FindChunk() found, as pieces of the gradient or of the rows.
+  // Makes the message with the chunk that FindChunk() found, as pieces of the gradient or of the rows.
   OutgoingMessage MakeChunk(v1::ExchangeRequest head);
   // The segment that the gradient lies in, if its chunks can be named there; null: they cannot.
   const std::shared_ptr<const SharedSegment>& memory() const { return memory_; }
-  // The message that names that chunk in memory(), with the next ones that may leave, as far as one message
-  // can.
+  // Makes the message that names the chunk of FindChunk() in memory(), and as many of the next chunks that
+  // may leave as one message can name.
   OutgoingMessage MakeChunkInPlace(v1::ExchangeRequest head, uint32_t segment);
-  // The message with that chunk, whose bytes are copied to `slot`: shared memory at this offset.
+  // Makes the message with the chunk of FindChunk(), and copies its bytes to `slot`, at `offset` in shared
+  // memory.
   OutgoingMessage MakeSharedChunk(v1::ExchangeRequest head, uint64_t offset, char* slot);
   // Pieces of the caller's gradient that the channel holds.
   Loans& loans() const { return *loans_; }

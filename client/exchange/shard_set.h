@@ -43,9 +43,9 @@ class ShardSet {
   struct Pull {
     // All fields but caller and rows.
     v1::PullRequest request;
-    // The weights go to these tensors, in the model's order,
+    // If `views` is null, the weights go to these tensors, in the model's order.
     std::vector<float*> tensors;
-    // or to these views, by shard.
+    // If not null, the weights go to these views, by shard.
     std::shared_ptr<std::vector<ShardView>> views;
     // By shard, the only version count that its weights may have; empty: any.
     std::vector<uint64_t> want;
@@ -82,8 +82,8 @@ class ShardSet {
   void Start(uint32_t shards, std::optional<Push> push, std::optional<Pull> pull,
              const std::shared_ptr<const RowRoutes>& rows, Done done);
 
-  // Tells a restored shard which pushes of this client were answered, so that the shard declares lost those
-  // that it does not know. If this call does not arrive, the next one tells it.
+  // Tells a restored shard which pushes of this client were answered, so that the shard declares lost the
+  // pushes that it does not know. If this call does not arrive, the next call to the shard tells it.
   void Tell(uint32_t shard);
 
   // Ends the streams. Called after the last call, and not on the event loop.

@@ -18,10 +18,10 @@ namespace weir {
 // The channel notices that its server went silent, within twice `server_wait` and at most 10 s. It reconnects
 // quickly when the server is back, also at another address of the same name.
 //
-// `attempt`: how long connecting may take before it is tried anew. Not too short: a server that has hundreds
-// of clients to greet would greet them in vain, again and again. Not too long: a machine that has vanished,
-// and whose name stands for another machine now, costs as much. By default half of `server_wait`, at most 5
-// s.
+// `attempt`: how long an attempt to connect may take before the next one starts. If it is too short, a server
+// that accepts hundreds of clients at once accepts them in vain, again and again. If it is too long, clients
+// lose that time on a machine that has vanished and whose name now stands for another machine. By default
+// half of `server_wait`, at most 5 s.
 std::shared_ptr<grpc::Channel> MakeChannel(uint32_t index, const std::string& address,
                                            const JobCredentials& credentials,
                                            std::chrono::nanoseconds server_wait,
@@ -36,8 +36,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeDataChannel(
     const v1::WireConfig& wire, int64_t bytes);
 
 // A message of this size is sent quickly, so no client waits long for another client's message. A server with
-// fewer connections keeps their state in its caches: with 8 servers, 64 clients in 8 processes make half as
-// many pushes again (docs/benchmarks/README.md). Clients with larger messages would hold each other up.
+// fewer connections keeps their state in its caches: with 8 servers, 64 clients in 8 processes make 1.5 times
+// as many pushes (docs/benchmarks/README.md). Clients with larger messages would hold each other up.
 constexpr int64_t kSharedBytes = 512 << 10;
 
 }  // namespace weir

@@ -29,7 +29,7 @@ class GrpcRingStream final : public DataStream,
   GrpcRingStream(GrpcPoller& poller, std::unique_ptr<MessageRing> ring, std::shared_ptr<User> user,
                  std::function<void()> gone);
 
-  // `segments`: under which the server knows the rings (ShardMemory::token()).
+  // `segments`: the token by which the server knows the rings (ShardMemory::token()).
   void Start(grpc::GenericStub& stub, const JobToken& token, const std::string& segments);
 
   bool Write(OutgoingMessage message) override;

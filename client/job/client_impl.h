@@ -134,7 +134,7 @@ class ClientImpl final : public Client {
   absl::Status Alive() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool ExamplesDone() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Leads() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Tells threads that wait that something has changed which they may wait for.
+  // Wakes the threads that wait, because a member that they may wait for has changed.
   void Changed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits for Changed(), or until the deadline. Releases the mutex meanwhile, and works on the calls that may
   // bring the change.
@@ -209,9 +209,9 @@ class ClientImpl final : public Client {
   std::atomic<uint64_t> epoch_;
 
   mutable Mutex mutex_;
-  // Something below has changed.
+  // Signals that a member below has changed.
   CondVar news_;
-  // How often it has; written under the mutex.
+  // The number of such changes; written under the mutex.
   std::atomic<uint64_t> changes_ = 0;
   // Threads in AwaitChange() that serve the loop.
   int serving_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -11,10 +11,9 @@ namespace weir {
 // The losses of a member's batches, cut into windows, for train.divergence. ps:0 decides whether the job
 // diverges; each report to ps:0 has the windows that are whole and that ps:0 has yet to acknowledge.
 //
-// A window has kLossWindow batches with a finite loss, the first one kFirstLossWindow. As many batches in a
-// row whose losses are not finite are a window of their own, which has no other batch. If there are more
-// windows than a report may have, some of those between the lowest and the highest of their neighbours are
-// left out.
+// A window has kLossWindow batches with a finite loss; the first window has kFirstLossWindow. If the losses
+// of kLossWindow batches in a row are not finite, these batches are a window of their own. If there are more
+// windows than a report may have, only the lowest and the highest of each few neighbours are kept.
 //
 // Not thread-safe.
 class LossWindows {

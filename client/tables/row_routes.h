@@ -17,8 +17,7 @@
 namespace weir {
 
 // The rows of one exchange on their ways to all shards and back (RowLayout). Sums the gradients of keys that
-// occur several times, gives each shard the keys that are its own, and puts the rows that it answers with
-// where the caller wants them.
+// occur several times, gives each shard its keys, and puts the answered rows where the caller wants them.
 //
 // All that is sent is copied here, once. Thread-safe: only Place() writes, to the caller's memory, for
 // different shards to different places.
@@ -53,7 +52,8 @@ class RowRoutes {
   // The length of the shard's answer.
   uint64_t reply_bytes(uint32_t shard) const { return shards_[shard].reply.bytes(); }
 
-  // Whether a row of the answer ends at this byte of it, which is above 0 and at most reply_bytes().
+  // Returns whether a row of the shard's answer ends at this byte.
+  // Requires: 0 < byte <= reply_bytes().
   bool RowEndsAt(uint32_t shard, uint64_t byte) const;
   // Writes the whole rows at [first, first + bytes) of the shard's answer, which lie in `pieces`, to wherever
   // their keys were asked for.

@@ -27,8 +27,8 @@ inline constexpr size_t kMaxBatchKeys = UINT32_MAX;
 KeyOccurrences GroupByKey(absl::Span<const uint64_t> keys);
 
 // Sums the gradients of a key that occurs several times: a batch looks a key up once for each of its
-// occurrences, and each has a gradient. In float32, in the order of the occurrences, so that the sum has the
-// same bits however the rows are then cut over shards.
+// occurrences, and each has a gradient. Sums in float32, in the order of the occurrences, so that the bits do
+// not depend on how the rows are then cut over shards.
 //
 // `occurrences`: of the key; not empty. `gradients`: the batch's, `dim` values for each position. The sum is
 // written to `sum`.

@@ -41,8 +41,8 @@ class OutgoingGradient final : public GradientGate::Watcher {
     uint64_t clock = 0, batch = 0, first_example = 0, examples = 0;
     // A gradient that is not finite is refused. False: the push fails.
     bool reject = false;
-    // The shard alone checks what it reads in place. Only for a job's only shard: no other shard would have
-    // to be told.
+    // The shard, and not this class, checks chunks that it reads in place. Only if the job has one shard:
+    // then no other shard has to learn of a value that is not finite.
     bool shard_checks = false;
     // Of the push's rows (RowRoutes::finite()). An error has the effect of a value that is not finite.
     absl::Status rows_finite = absl::OkStatus();

@@ -43,12 +43,13 @@ absl::StatusOr<std::vector<TableFile>> FilesOfTable(const std::string& folder,
                                                     const v1::CheckpointManifest& manifest,
                                                     const std::vector<ChainLink>& chain, uint32_t shard,
                                                     size_t index);
-// As CheckRecorded(), the files of the chain that the checkpoint's tables are made of.
+// Checks, as CheckRecorded() does, the files of the chain that the checkpoint's tables are made of.
 absl::Status CheckChainFiles(FileSystem& fs, const std::string& folder,
                              const v1::CheckpointManifest& manifest, const std::vector<ChainLink>& chain);
 
-// Completes the chain of a checkpoint of `dir` that is to be committed, of which the manifest has the step of
-// the last link alone. Errors: as ReadChain().
+// Completes the chain in the manifest of a checkpoint of `dir` that is to be committed. Of the chain, the
+// manifest has only the step of the last link.
+// Errors: as ReadChain().
 absl::Status NameChain(FileSystem& fs, const std::string& dir, v1::CheckpointManifest& manifest);
 
 }  // namespace weir

@@ -17,10 +17,11 @@
 // writes there, never harms a checkpoint.
 //
 // A coordinator that hangs anywhere, and is replaced meanwhile, does no harm when it continues, either. A
-// function that removes files, or makes a checkpoint of files, works in a folder that it holds
-// (FileSystem::OpenFolder) since before it last made sure that the job is still the caller's (Confirm). The
-// next coordinator does not continue in the folder that the old one was working in, but removes it
-// (job_store_on_disk.cc). So the old coordinator is left with a folder that no process sees any more.
+// function that removes files, or makes a checkpoint of files, first holds the folder
+// (FileSystem::OpenFolder), and then makes sure that the job is still the caller's (Confirm). Then it works
+// in the folder that it holds. The next coordinator does not continue in the folder that the old one was
+// working in, but removes it (job_store_on_disk.cc). So the old coordinator is left with a folder that no
+// process sees any more.
 //
 // In object storage no folder can be held (FileSystem::HoldsFolders). There each attempt at a checkpoint has
 // a folder of its own, step-00001200.41/, whose name is never used again, and a reservation of the manifest's
@@ -122,10 +123,10 @@ absl::Status MarkDamaged(FileSystem& fs, const std::string& folder, const std::s
 
 // Of the checkpoints up to step `newest`, keeps the newest `keep` >= 1 that LatestComplete would accept, and
 // everything newer than the last of these. Also keeps the checkpoint of step `best`, and the chains of all
-// these (checkpoint_chain.h). Removes the rest, failed checkpoints before the newest included, and temporary
-// files in those that stay. Called after the commit of `newest` has returned OK: only then is it certain that
-// it outlives a crash. Later ones are not touched: a coordinator that has taken over meanwhile may have made
-// them, and knows which it needs.
+// these (checkpoint_chain.h). Removes the rest, failed checkpoints before `newest` included, and temporary
+// files in the checkpoints that stay. Called after the commit of `newest` has returned OK, since only then
+// `newest` surely outlives a crash. Later checkpoints are not touched: a coordinator that has taken over
+// meanwhile may have made them, and knows which of them it needs.
 absl::Status RemoveOldCheckpoints(FileSystem& fs, const std::string& dir, uint64_t newest, int keep,
                                   std::optional<uint64_t> best = std::nullopt);
 

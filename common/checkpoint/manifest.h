@@ -56,7 +56,7 @@ void RecordWritten(const SafetensorsWriter::Checksums& sums, const std::vector<S
 template <typename File>
 absl::StatusOr<std::unique_ptr<ReadableFile>> OpenRecorded(FileSystem& fs, const std::string& folder,
                                                            const File& file);
-// Sees that a table's file, or a shard's and those of its tables, are there in their full lengths.
+// Checks that a table's file, or a shard's file and the files of its tables, are there in their full lengths.
 absl::Status CheckRecorded(FileSystem& fs, const std::string& folder, const v1::CheckpointTable& table);
 absl::Status CheckRecorded(FileSystem& fs, const std::string& folder, const v1::CheckpointFile& file);
 // Reads the header of a file that was opened. DataLoss: it is damaged.

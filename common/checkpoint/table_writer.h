@@ -42,8 +42,8 @@ class TableWriter {
   bool due() const;
   // Writes the chunks that are whole.
   absl::Status Write();
-  // Called once, last. Gives the file its name, durably, if all was well until now, else removes what was
-  // written and returns why. Internal: other numbers of entries were added than were announced.
+  // Called once, last. If `so_far` is OK and all was written, gives the file its name, durably; else removes
+  // the file and returns why. Internal: fewer or more entries were added than announced.
   absl::StatusOr<v1::CheckpointTable> Finish(absl::Status so_far);
 
  private:

@@ -10,8 +10,8 @@ namespace weir {
 // The largest message (proto/parameter_server.proto). Chunks hold at most 1 MiB, and a model's description
 // must fit too; no message that a job needs is larger.
 inline constexpr int kMaxMessageBytes = 4 << 20;
-// The largest request beside a Join, whose model may be as large as a message: the largest names 1024 ranges
-// that a worker has completed. And the largest message of an exchange without its payload.
+// The largest request other than a Join, whose model may be as large as a message: a request that names 1024
+// ranges which a worker has completed. Also the largest message of an exchange, without its payload.
 inline constexpr size_t kMaxRequestBytes = 64 << 10;
 // The longest PushRequest.refused, which the shard keeps with its answer.
 inline constexpr size_t kMaxRefusalBytes = 1000;

@@ -44,8 +44,8 @@ inline const ModeTraits& TraitsOf(const v1::JobConfig& config) {
 inline bool RowsOnArrival(const v1::JobConfig& config) {
   return config.consistency().tables() == v1::ConsistencyConfig::TABLES_ASYNC;
 }
-// As RowsOnArrival(), in a mode in which the dense values wait: the versions of tables count the parts of
-// steps then, and not steps.
+// Returns whether the versions of tables count the parts of steps, and not steps: with RowsOnArrival(), in a
+// mode in which the dense values wait.
 inline bool TablesCountParts(const v1::JobConfig& config) {
   return TraitsOf(config).commits_steps && RowsOnArrival(config);
 }

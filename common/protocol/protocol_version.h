@@ -20,7 +20,7 @@ absl::Status CheckProtocol(absl::string_view peer, const v1::ProtocolVersion& th
 
 // Returns whether a process of this version sends its instance in each call (v1.Caller).
 bool SaysInstance(const v1::ProtocolVersion& version);
-// Returns whether it does no work beyond HeartbeatReply.work_end.
+// Returns whether a process of this version does no work beyond HeartbeatReply.work_end.
 bool WaitsAtWorkEnd(const v1::ProtocolVersion& version);
 
 // "1.1", and back. Text that is no version counts as 1.0, the version that sent none.

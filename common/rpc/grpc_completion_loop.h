@@ -19,15 +19,15 @@
 namespace weir {
 
 // Takes a completion queue's events and hands them to their owners, serves work in shared memory, and wakes
-// the thread that does so when there is other work for it. Which work that is (tasks, timers), and how long
-// the thread waits, is the user's.
+// the thread that does so when there is other work for it. The user decides what other work there is (tasks,
+// timers), and how long the thread waits.
 //
 // While there is no shared work, the thread waits in the completion queue. A thread cannot wait for the queue
 // and for a doorbell at once. So from the first shared work on it waits for the doorbell. A thread of the
 // loop's own takes the queue's events, which are then few, and passes them on.
 //
-// The tags of all operations on the queue are GrpcEvents. One thread at a time calls HandleNext(); it may be
-// another one each time: "the loop's thread". Wake() may be called on any thread, until the queue is shut
+// The tags of all operations on the queue are GrpcEvents. One thread at a time calls HandleNext(), though not
+// always the same thread; here it is "the loop's thread". Any thread may call Wake(), until the queue is shut
 // down.
 //
 // At the end the user shuts the queue down and calls HandleNext() until it returns SHUTDOWN: all operations,
@@ -44,8 +44,8 @@ class GrpcCompletionLoop {
       : queue_(queue), busy_poll_(busy_poll) {}
   ~GrpcCompletionLoop();
 
-  // Guards the work, too, that other threads leave for the loop's thread: so one lock covers leaving the work
-  // and waking the thread, and the thread looks for work and falls asleep under one lock.
+  // Also guards the work that other threads leave for the loop's thread. So a thread leaves work and wakes
+  // the loop's thread under one lock, and the loop's thread looks for work and falls asleep under this lock.
   Mutex mutex;
 
   // Waits for an event or for shared work until `until`, and handles what came. The mutex is released
@@ -60,7 +60,7 @@ class GrpcCompletionLoop {
   // error: the system gives no thread.
   absl::Status PrepareToAdd();
   // Called on the loop's thread, without the mutex, after PrepareToAdd(). `bell` is the same in all calls and
-  // outlives the loop: whoever leaves work rings it afterwards.
+  // outlives the loop: a thread that leaves work rings it afterwards.
   void Add(SharedWork* work, Doorbell* bell);
   void Remove(SharedWork* work);
 

@@ -15,9 +15,10 @@ namespace weir {
 
 // Options that make gRPC's sockets send fast. Each end sets its own.
 //
-// TCP: the congestion control (wire.congestion_control). It is "auto" or one that this user may choose, else
-// FailedPrecondition names those that the system has. "auto": a connection that stays on this machine gets
-// cubic, or else reno, since others (bbr) pace what needs no pacing and halve it; the rest keep the system's.
+// TCP: the congestion control (wire.congestion_control). It is "auto" or a control that this user may choose;
+// else FailedPrecondition names the system's controls. With "auto" a connection that stays on this machine
+// gets cubic, or else reno, since others, such as bbr, pace packets that need no pacing, which halves the
+// speed. Other connections keep the system's control.
 //
 // Unix: a send buffer as large as the system allows this user (net.core.wmem_max), up to 4 MiB. TCP grows its
 // buffer by itself; a Unix socket's stays at 208 KiB, which halves its speed.
@@ -31,7 +32,7 @@ bool KnowsSocketsOf(absl::string_view grpc_version);
 // For a channel to `server`.
 absl::Status SetSocketOptions(const std::string& congestion_control, const Address& server,
                               grpc::ChannelArguments* arguments);
-// For the TCP sockets that a server accepts: what to call for each of them. Any thread may call it.
+// Returns the function to call for each TCP socket that a server accepts, on any thread.
 absl::StatusOr<std::function<void(int fd)>> OptionsOfAccepted(const std::string& congestion_control);
 // For the Unix sockets that a server accepts, and for one that is handed to it.
 void SetUnixSocketOptions(grpc::ServerBuilder* builder);

@@ -34,11 +34,11 @@ inline bool operator==(const Identity& a, const Identity& b) {
 }
 
 // The identity that these names of one certificate give. Names of other kinds are ignored. NotFound: none of
-// them is an identity. InvalidArgument: a URI with "spiffe:" is none, or two names disagree.
+// them is an identity. InvalidArgument: a URI with "spiffe:" is no identity, or two names disagree.
 absl::StatusOr<Identity> IdentityOf(const std::vector<std::string>& uris,
                                     const std::vector<std::string>& dns_names);
 
-// InvalidArgument: no DNS label.
+// InvalidArgument: `job` is no DNS label.
 absl::Status CheckJobName(absl::string_view job);
 
 }  // namespace weir

@@ -57,24 +57,24 @@ class MessageRing {
   // From now on the peer rings for relaxed messages, too. The caller then reads once before any ring.
   void WantAll() { own_->eager.store(1, std::memory_order_seq_cst); }
 
-  // Sends a message. The peer is not woken for one that is relaxed, unless it wants all. False: not all of it
-  // fits yet; Flush() must have returned true before the next message.
+  // Sends a message. A relaxed message does not wake the peer, unless the peer wants all. False: a part of
+  // the message does not fit yet; Flush() must have returned true before the next message.
   bool Write(OutgoingMessage message);
   // Sends more of the last message. True: all of it has been sent.
   bool Flush();
   bool flushed() const { return pending_.payload.empty() && pending_.head.empty(); }
-  // Whether Flush() would send something.
+  // Returns whether Flush() would send something.
   bool MayFlush() const;
 
   // Takes the next message. False: it has not come whole yet. DataLoss: what the peer writes makes no sense.
   absl::StatusOr<bool> Read(std::string* message);
-  // Whether Read() would get on. The reader's.
+  // Returns whether Read() would find new bytes. Called by the thread that reads.
   bool MayRead() const;
 
  private:
   // Bytes that fit.
   uint64_t Room() const;
-  // Writes as much of the bytes as fits, and says how much this was.
+  // Writes as many of the bytes as fit, and returns how many did.
   uint64_t Append(absl::string_view bytes);
   void RingPeer(bool relaxed = false);
 
@@ -84,12 +84,12 @@ class MessageRing {
   const uint64_t max_message_;
   const std::shared_ptr<const void> memory_;
 
-  // The writer's: bytes written but not published are counted here only.
+  // Of the thread that writes. Bytes that are written and not published are counted only here.
   uint64_t written_ = 0;
   // The rest of the last message, which did not fit.
   OutgoingMessage pending_;
 
-  // The reader's.
+  // Of the thread that reads.
   uint64_t read_ = 0;
   // The message that is arriving, and how long it will be, once its length has come.
   std::string partial_;

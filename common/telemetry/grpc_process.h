@@ -13,9 +13,9 @@ namespace weir {
 // exchange.
 void PrepareGrpc();
 
-// An error, as of CheckRoomForThreads(): the system would not give this process the threads that gRPC makes
-// for itself, and those of one server or client. Where gRPC gets none, it hangs without a word. Called before
-// gRPC is used.
+// Checks that the system gives this process the threads that gRPC makes for itself, and those of one server
+// or client. If gRPC gets no thread, it hangs without a word. Called before gRPC is used.
+// Errors: those of CheckRoomForThreads().
 absl::Status CheckRoomForGrpc();
 
 }  // namespace weir

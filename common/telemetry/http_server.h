@@ -49,12 +49,12 @@ class HttpServer {
     // Called before /metrics is made, on the server's one thread, to bring metrics up to date. The rules for
     // a `body`, below, apply. May be empty.
     std::function<void()> refresh_metrics;
-    // /healthz answers 200 "ok" if this is OK, else 503 and the message; /readyz so for `ready`. Called on
-    // the server's one thread; must not wait. Empty: always 200.
+    // If `health` returns OK, /healthz answers 200 "ok"; else 503 and the message. /readyz answers by `ready`
+    // in this way. Called on the server's one thread; must not wait. Empty: always 200.
     std::function<absl::Status()> health, ready;
-    // Whether a request with this "Authorization" header ("": none), of a client that has `proven` who it is
-    // (HttpStream) or not, may see more than /healthz and /readyz; otherwise it gets 401 and
-    // `authorize_hint`. Called on the server's one thread. Empty: every request may.
+    // Returns whether a request may see more than /healthz and /readyz; otherwise it gets 401 and
+    // `authorize_hint`. `authorization`: the request's header of this name, or "". `proven`:
+    // HttpStream::proven(). Called on the server's one thread. Empty: every request may.
     std::function<bool(absl::string_view authorization, bool proven)> authorize;
     std::string authorize_hint;
     // Makes the stream of a connection that begins as TLS does, whose socket outlives the stream; null: it

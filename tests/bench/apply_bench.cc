@@ -3,15 +3,19 @@
 //
 //   bazel run //tests/bench:apply_bench -- [--elements=N] [--rounds=N] [--all_levels] [--json=FILE]
 //
-// The place of the data: `memory`, all of it; `chunk`, the gradient in cache, as a chunk of 1 MiB that has
-// just been received, and the rest in memory; `cache`, weights of 1 MiB and the arrays that belong to them.
-// Form: `copy`, into another version's buffers (copy on write), or `in place`. Gradients are float32, or
-// bfloat16 and expanded a few KiB at a time.
+// Places of the data:
+//
+// memory  all data in memory
+// chunk   the gradient in cache, as a chunk of 1 MiB that has just been received; the rest in memory
+// cache   weights of 1 MiB, and the arrays that belong to them
+//
+// Forms: `copy`, into another version's buffers (copy on write), or `in place`. Gradients are float32, or
+// bfloat16 that is expanded a few KiB at a time.
 //
 // GB/s counts each array that is read or written once. A store may first fetch its line; that fetch is not
 // counted, neither for the optimizers nor for the limit. The limit of an optimizer is a loop with hardly any
-// arithmetic over the same arrays, timed in turn with it. The best round counts: a disturbance only ever
-// makes a measurement slower.
+// arithmetic over the same arrays; the two take turns. The best round counts: a disturbance only ever makes a
+// measurement slower.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -159,8 +163,8 @@ struct Row {
   std::string what, kernels;
   bool bf16;
   size_t bytes_per_element;
-  // `what` of the row to compare with: for float32 the limit, for bfloat16 the same with float32. Empty: a
-  // limit.
+  // `what` of the row to compare with: for float32 the limit, for bfloat16 the row of float32. Empty: this
+  // row is a limit.
   std::string against;
   Pass pass;
   double best_seconds = 1e30;

@@ -1,5 +1,5 @@
-// The C++ client in `./dev bench python`: takes turns as that program says, which writes a number of steps as
-// a line and reads the seconds of each as a line of JSON.
+// The C++ client in `./dev bench python`. For each turn that program writes a line with a number of steps,
+// and reads a line of JSON with the seconds of each step.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <iostream>

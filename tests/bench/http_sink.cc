@@ -37,7 +37,7 @@ absl::string_view Header(absl::string_view head, absl::string_view name) {
   return value.substr(0, value.find("\r\n"));
 }
 
-// What S3 would say, as far as a client that puts files reads it: status line and body.
+// Returns the part of S3's answer that a client which puts files reads: status line and body.
 std::pair<std::string, std::string> Answer(absl::string_view head, const char* folder) {
   const absl::string_view method = head.substr(0, head.find(' '));
   const absl::string_view target = head.substr(0, head.find('\r'));

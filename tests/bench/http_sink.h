@@ -8,12 +8,12 @@
 
 namespace weir {
 
-// The receiving end of a benchmark of uploads, in a process of its own: takes requests as S3 does, reads
-// their bodies, keeps nothing, and answers at once that all went well. Each list shows one folder, `folder`,
-// and no object is ever there. Ends with this object.
+// The receiving end of a benchmark of uploads, in a process of its own, which ends with this object. The
+// process takes requests as S3 does, reads their bodies, keeps nothing, and answers success at once. Each
+// list shows one folder, `folder`, and no object.
 class HttpSink {
  public:
-  // Before the caller starts any thread.
+  // Requires: the caller has started no thread yet.
   static absl::StatusOr<HttpSink> Start(const char* folder);
   HttpSink(HttpSink&& other) noexcept : process_(std::exchange(other.process_, 0)), port_(other.port_) {}
   ~HttpSink();

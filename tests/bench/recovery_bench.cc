@@ -1,5 +1,5 @@
-// ./dev bench recovery: the cost of losing tasks for a job with a large model, and the cost of being ready
-// for it. Real servers, and workers that only wait, push and pull, on this machine.
+// ./dev bench recovery: what the loss of tasks costs a job with a large model, and what the preparation for a
+// loss costs. The servers are real, and the workers only wait, push and pull, on this machine.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -129,8 +129,8 @@ class Job {
   absl::StatusOr<double> UsefulSteps() {
     WEIR_ASSIGN_OR_RETURN(const auto status, AwaitRunning());
     if (mode_.consistency == std::string("sync")) return static_cast<double>(status.step());
-    // A server's version counts the updates in its weights: it does not count lost updates, but counts those
-    // done again.
+    // A server's version counts the updates in its weights: no lost updates, but updates that were done
+    // again.
     int64_t newest = 0;
     uint64_t versions = 0;
     for (uint32_t worker = 0; worker < kWorkers; ++worker) {
@@ -146,8 +146,8 @@ class Job {
   }
 
   struct Loss {
-    // From SIGKILL until the process listens, and from then until a worker gets the acknowledgement of a
-    // step, whenever the step began.
+    // The time from SIGKILL until the process listens, and from then until the first acknowledgement of a
+    // step to a worker, whenever the step began.
     double restart = 0, recovery = 0;
   };
   // Kills a server and starts it again at once.
@@ -236,7 +236,7 @@ absl::Status MeasureLosses(const Options& options, const Mode& mode, Report* rep
   for (const std::string server : {"ps:1", "ps:0"}) {
     std::vector<double> restart, recovery;
     for (int kill = 0; kill < options.kills; ++kill) {
-      // Each kill at another time since the last checkpoint.
+      // Each kill comes at a different time after the last checkpoint.
       job.RunUntil(Clock::now() + std::chrono::milliseconds(2500 * (kill + 1)));
       WEIR_RETURN_IF_ERROR(job.AwaitRunning().status());
       WEIR_ASSIGN_OR_RETURN(const Job::Loss loss, job.Lose(server));
@@ -252,7 +252,7 @@ absl::Status MeasureLosses(const Options& options, const Mode& mode, Report* rep
   return absl::OkStatus();
 }
 
-// Useful steps per second over `seconds`; `middle` runs in the middle.
+// Returns the useful steps per second over `seconds`; calls `middle` in the middle.
 absl::StatusOr<double> Rate(Job* job, double seconds, const std::function<absl::Status()>& middle) {
   WEIR_ASSIGN_OR_RETURN(const double before, job->UsefulSteps());
   const auto start = Clock::now();
@@ -266,7 +266,8 @@ absl::StatusOr<double> Rate(Job* job, double seconds, const std::function<absl::
 
 absl::Status Nothing() { return absl::OkStatus(); }
 
-// Times with a kill and times without, half as long, alternate, so that both see the same machine.
+// Times with a kill and times without, which are half as long, alternate, so that the machine is the same for
+// both.
 absl::Status MeasureGoodput(const Options& options, const Mode& mode, double bound, Report* report) {
   const std::vector<std::string> victims = {"ps:1", "worker:1", "ps:0"};
   const int kills = std::max(1, static_cast<int>(options.minutes * 60 / options.every));
@@ -295,7 +296,7 @@ absl::Status MeasureGoodput(const Options& options, const Mode& mode, double bou
   return absl::OkStatus();
 }
 
-// Pairs of times with one checkpoint and with none, in turn, of a job that takes none by itself.
+// Compares times with one checkpoint and with none, in turn. The job takes no checkpoint by itself.
 absl::Status MeasureCheckpoints(const Options& options, const Mode& mode, Report* report) {
   std::vector<double> ratios, with, without;
   Job job(options, mode, json{{"every_seconds", 86400}});
@@ -317,7 +318,8 @@ absl::Status MeasureCheckpoints(const Options& options, const Mode& mode, Report
   return absl::OkStatus();
 }
 
-// In MB/s, of a file that is written like a server's log: half a model, then a sync, repeatedly.
+// Returns the speed, in MB/s, of a file that is written like a server's log: half a model, then a sync,
+// repeatedly.
 absl::StatusOr<double> DiskRate(int64_t elements) {
   FileSystem& files = FileSystem::Posix();
   const std::string path =
@@ -360,7 +362,7 @@ int Main(const Options& options, const std::vector<std::string>& rows) {
       load, *disk);
   Report report;
   absl::Status status;
-  // Sync goes back; async goes on without the lost pushes, or with the log with all of them.
+  // Sync goes back. Async continues without the lost pushes, or, with the log, with all pushes.
   for (const Mode& mode : {kSync, kAsync, kAsyncLog}) {
     if (status.ok() && wanted("recovery")) status = MeasureLosses(options, mode, &report);
   }

@@ -41,8 +41,8 @@ struct Tensors {
   const std::vector<float> gradient;
 };
 
-// One membership. As in Trainer, the exchange of a clock is under way while NextWork() may still hand out a
-// part of the same step, that of a worker that died.
+// One membership. As in Trainer, while the exchange of a clock is under way, NextWork() may still hand out
+// another part of the same step: the part of a worker that died.
 class Membership {
  public:
   Membership(const Flags& flags, int history, Tensors* tensors, Client* client)

@@ -10,16 +10,16 @@ namespace weir::bench {
 // "bare rows": one thread gathers a batch in its own process.
 Kind BareRowsKind();
 
-// "raw rows": the same gather at the other end of a plain TCP connection. A batch's keys are sent once each,
-// as Weir's client does and with its sorting; the server gathers their rows in windows of
-// Contestant::window_bytes, each of which is sent while the client puts the one before wherever its keys were
-// asked for.
+// "raw rows": the gather of "bare rows" at the other end of a plain TCP connection. The client sends each key
+// of a batch once, and finds these keys as Weir's client does. The server gathers and sends their rows in
+// windows of Contestant::window_bytes. Meanwhile the client copies the rows of the window before to all
+// places of their keys in the batch.
 Kind RawRowsKind();
 
-// "weir rows": the program ps_server and the client library, with row-wise Adagrad. Before it is connected, a
-// client has pushed its share of all rows.
+// "weir rows": the program ps_server and the client library, with row-wise Adagrad. When a client is
+// connected, it has pushed its share of all rows.
 Kind WeirRowsKind();
-// A contestant of this kind. `config`: further members of the job's config, as JSON.
+// Makes a contestant of this kind. `config`: further members of the job's config, as JSON.
 Contestant WeirRows(const std::string& name, uint64_t rows, uint64_t dim, const std::string& config);
 
 }  // namespace weir::bench

@@ -13,8 +13,8 @@
 
 namespace weir::bench {
 
-// Look-ups of an embedding table by hand, the limit of what a server can do: the rows of keys are copied out,
-// with their misses under way ahead of the copies.
+// Look-ups of an embedding table by hand, which are the limit of a server's speed: the rows of keys are
+// prefetched, and then copied out.
 
 // A batch of click data: 26 features of 4,096 examples, drawn by Zipf's law with this exponent.
 inline constexpr size_t kBatchKeys = 26 * 4096;
@@ -22,9 +22,9 @@ inline constexpr double kZipf = 1.05;
 // Batches that take turns, so that no step finds the rows of its rare keys in the caches.
 inline constexpr size_t kBatches = 8;
 
-// A key in [0, rows) by Zipf's law. Which keys are frequent has nothing to do with their order.
+// Draws a key in [0, rows) by Zipf's law. Frequent keys lie anywhere in the order of keys.
 uint64_t ZipfKey(uint64_t rows, RandomStream& random);
-// kBatches batches of kBatchKeys such keys; the same for the same `stream`.
+// Returns kBatches batches of kBatchKeys keys of ZipfKey(). Equal values of `stream` give equal batches.
 std::vector<std::vector<uint64_t>> ZipfBatches(uint64_t rows, uint64_t stream);
 
 // Copies n rows of `dim` float32 to `out`. row(i): the address of row i.
@@ -47,13 +47,14 @@ void CopyRows(size_t n, size_t dim, const RowAt& row, float* out) {
 // By key: where its row lies.
 using RowAddresses = absl::flat_hash_map<uint64_t, const float*>;
 
-// All keys have rows.
+// Copies the rows of `keys` to `out`.
+// Requires: all keys have rows.
 void BareGather(const RowAddresses& map, absl::Span<const uint64_t> keys, size_t dim, float* out);
 
-// Rows of all keys in [0, rows), in memory of this process, and where each lies.
+// Rows of all keys in [0, rows), in memory of this process, with the address of each.
 class BareRows {
  public:
-  // All values of a key's row.
+  // All values of a key's row are this one.
   static float ValueOf(uint64_t key) { return static_cast<float>(key % 65536); }
 
   BareRows(uint64_t rows, size_t dim);

@@ -1,12 +1,13 @@
-// How fast a checkpoint goes into object storage, beside a bare loop of libcurl that puts the same bytes.
+// Measures how fast a checkpoint goes into object storage, beside a bare loop of libcurl that puts the same
+// bytes.
 //
 //   ./dev bench s3 [--megabytes=N] [--rounds=N] [--json=FILE]
 //
 // Weir writes a shard's file as a server does (WriteShardFile): checksums of each tensor, pieces of 8 MiB
 // with SHA-256 and CRC-32C, an upload in parts. The loop puts pieces of the same size, one after another over
 // one connection, straight from memory, with libcurl's signatures, which hold the SHA-256 of the data. A
-// second loop leaves that out (UNSIGNED-PAYLOAD). All send to one process that reads and forgets
-// (http_sink.h), and take turns. The ratio is the median of the rounds'.
+// second loop leaves the SHA-256 out (UNSIGNED-PAYLOAD). Weir and the loops take turns, and send to one
+// process that reads and forgets (http_sink.h). The ratio is the median of the rounds' ratios.
 #include <curl/curl.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// How costs grow with workers and servers, in each mode. `./dev bench scale`; docs/benchmarks.
+// `./dev bench scale`: how costs grow with workers and servers, in each mode. See docs/benchmarks.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -31,7 +31,7 @@ struct ScaleModel {
   int64_t elements;
   int64_t pushes_each, least_pushes, most_pushes, least_each;
 };
-// Of the tiny model each worker has 62 pushes or more: with fewer, a push has a range of its own.
+// With the tiny model each worker makes 62 pushes or more: with fewer, each push would be a range of its own.
 constexpr ScaleModel kModels[] = {{"tiny", 1024, 250, 4000, 16000, 62}, {"4MB", 1 << 20, 8, 300, 2048, 4}};
 
 struct Options {

@@ -42,7 +42,7 @@ std::string JobJson(const ScaleCell& cell) {
   if (cell.mode == "bounded") job["consistency"]["staleness"] = 3;
   job["cluster"] = {{"workers", cell.workers}, {"start_seconds", cell.limit_seconds}};
   job["wire"]["transport"] = cell.transport;
-  // Every server takes part in each cell, and serves all workers of this host.
+  // In each cell every server holds a part of the model, and serves all workers of this host.
   job["server"] = {
       {"min_shard_kib", 0},
       {"clients",
@@ -106,8 +106,8 @@ struct Worker {
   }
 };
 
-// Runs `what` for all workers at once. Returns the first error without waiting for the other workers, which
-// may wait for the one that failed. Then the threads are left to themselves, and the process must end.
+// Runs `what` for all workers at once. On an error, returns without waiting for the other workers, which may
+// wait for the one that failed. Their threads then still run, so the process must end.
 absl::Status ForAll(std::vector<Worker>& workers, const std::function<absl::Status(Worker&, size_t)>& what) {
   struct Outcome {
     Mutex mutex;
@@ -138,7 +138,7 @@ absl::Status Drive(Control& control) {
   const std::string job_config = config.SerializeAsString();
   const std::vector<float> gradient(plan["elements"].get<size_t>(), 1e-3f);
   const uint32_t first = plan["first"];
-  // Not destroyed if a worker has failed, because others may be at work.
+  // Never destroyed, because if a worker fails, the threads of others may still run.
   auto& workers = *new std::vector<Worker>(plan["workers"].get<size_t>());
   WEIR_RETURN_IF_ERROR(ForAll(workers, [&](Worker& worker, size_t i) {
     return worker.Join(plan, job_config, first + static_cast<uint32_t>(i), gradient);
@@ -249,7 +249,7 @@ class Run {
     return absl::OkStatus();
   }
 
-  // Returns when the last push was answered.
+  // Returns the time of the last push's answer.
   double AddPushes(const std::vector<json>& done) {
     double begin = done[0]["begin"], end = done[0]["end"];
     std::vector<double> seconds;

@@ -15,7 +15,7 @@ struct ScaleCell {
   int64_t elements = 0;  // float32 of the model
   std::string mode;      // "sync", "bounded" (by 3), "async"
   int servers = 1, workers = 1;
-  int64_t pushes = 0;  // of all workers together, at least; each makes some
+  int64_t pushes = 0;  // at least, of all workers together; each makes some
   std::string transport = "auto";
   double limit_seconds = 120;  // of the start, of the work, and of the end
 };
@@ -34,10 +34,11 @@ struct ScaleResult {
   // The time of a push and the pull after it, as one exchange with all servers, with the wait for other
   // workers that the mode asks for.
   double p50_seconds = 0, p99_seconds = 0;
-  // How much the fullest server's memory grew, divided by the workers: once all of them were connected and
-  // had their weights, from before any was; and at most. Includes the model.
+  // The growth of the fullest server's memory since before any worker was connected, divided by the workers:
+  // to the time when all workers had their weights, and to the peak. Includes the model.
   double idle_bytes_per_worker = 0, peak_bytes_per_worker = 0;
-  // CPU time of ps:0, which is also the coordinator, and the mean of the other servers; 0: there is no other.
+  // CPU time of ps:0, which is also the coordinator, and the mean of the other servers; 0: there is no other
+  // server.
   double ps0_cpu_us_per_push = 0, other_cpu_us_per_push = 0;
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ScaleResult, start_seconds, end_seconds, pushes, pushes_per_second,
@@ -45,8 +46,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ScaleResult, start_seconds, end_seconds, push
                                    peak_bytes_per_worker, ps0_cpu_us_per_push, other_cpu_us_per_push)
 
 // Runs the job. Each server is a process; the workers are clients in at most kScaleDrivers processes, each
-// with a connection, a membership and a thread of its own. An error if any part fails or takes longer than
-// its limit; then nothing of the job goes on. Called from the process's only thread.
+// with a connection, a membership and a thread of its own. Returns an error if any part fails or takes longer
+// than its limit; then no process of the job is left. Called from the process's only thread.
 constexpr int kScaleDrivers = 8;
 absl::StatusOr<ScaleResult> MeasureScale(const ScaleCell& cell);
 

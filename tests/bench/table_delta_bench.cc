@@ -1,10 +1,11 @@
-// What a checkpoint of a table's changes alone costs beside one of all rows, in one process, against targets.
-// Rows have row-wise Adagrad; a hundredth of them, drawn at random, is updated before each delta.
+// Compares the cost of a delta, a checkpoint of a table's changes alone, with that of its base, a checkpoint
+// of all rows, in one process, against targets. Rows have row-wise Adagrad. Before each delta a hundredth of
+// the rows, drawn at random, is updated.
 //
 //   bazel run //tests/bench:table_delta_bench -- [--rows=N] [--dim=N] [--folder=PATH] [--json=FILE]
 //
 // size    bytes of the delta over those of the base
-// scan    the time that all turns of the shard's queue take to copy what the delta has: they look at all rows
+// scan    the time that all turns of the shard's queue take to find and copy the changed rows among all rows
 // turn    the longest of 99% of these turns, since others use the machine
 // files   the time from the first turn until the file is durable, and the same for the base
 // load    reading a chain of ten deltas over reading the base, in CPU time

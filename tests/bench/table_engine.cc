@@ -29,7 +29,7 @@ namespace {
 constexpr size_t kPush = 4096;
 constexpr int kTimes = 3;  // of growth and saving
 
-// Of this process, without what it shares.
+// Returns the resident memory of this process, without shared pages.
 size_t ResidentBytes() {
   std::ifstream file("/proc/self/statm");
   size_t total = 0, resident = 0, shared = 0;
@@ -37,10 +37,10 @@ size_t ResidentBytes() {
   return (resident - shared) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
-// What the target of memory allows but for its factor.
+// The denominator of the memory target.
 uint64_t BytesOf(uint64_t rows, size_t dim) { return rows * ((dim + 1) * sizeof(float) + 24); }
 
-// What is measured, with its rate in each round.
+// A measured operation, with its rate in each round.
 struct Row {
   std::string what;
   int threads;
@@ -92,24 +92,24 @@ class Engine {
     return *std::move(table);
   }
 
-  // A virtual machine may have to get its memory from its host when it first writes there, which takes
-  // milliseconds for a huge page: not a pause of the table's.
+  // Touches the memory before the table does. The first write may make a virtual machine get the memory from
+  // its host. That takes milliseconds for a huge page, and would look like a pause of the table.
   void TouchMemory() const {
     const size_t bytes = TableEngineBytes(rows_, dim_);
     const std::shared_ptr<void> memory = AllocateInHugePages(bytes);
     for (size_t at = 0; at < bytes; at += 4096) static_cast<volatile char*>(memory.get())[at] = 1;
   }
 
-  // Keys [first, first + kPush).
+  // Pushes the new keys [first, first + kPush).
   void PushNew(Table& table, uint64_t first) {
     keys_.resize(std::min<uint64_t>(kPush, rows_ - first));
     for (size_t i = 0; i < keys_.size(); ++i) keys_[i] = first + i;
     Require(table.Update({{keys_, gradients_.data(), 1}}, 0.1));
   }
 
-  // A pause of the table's comes at the same push of each growth; one of a virtual machine, which can be 100
-  // ms of "CPU time" without a page fault, at any. So of each push the fastest of some growths counts.
-  // Returns the last table, and the bytes that it is resident.
+  // Grows a table kTimes times. A pause of the table comes at the same push of each growth. A pause of the
+  // virtual machine, which can be 100 ms of "CPU time" without a page fault, comes at any push. So for each
+  // push the fastest of the growths counts. Returns the last table, and its resident bytes.
   std::unique_ptr<Table> Grow(size_t* resident) {
     std::vector<double> fastest;
     double slowest_once = 0;
@@ -143,7 +143,7 @@ class Engine {
     targets_.Judge("memory, resident", static_cast<double>(resident) / wanted, 1.25, false);
   }
 
-  // As of growth, of each turn the fastest counts.
+  // For each turn the fastest counts, as for growth.
   void Saving(Table& table) {
     std::vector<double> fastest;
     for (int time = 0; time < kTimes; ++time) {
@@ -184,7 +184,7 @@ class Engine {
     return turns;
   }
 
-  // Where the rows lie, for good.
+  // The addresses of rows, which never change.
   void FindRows(const Table& table) {
     map_.reserve(rows_);
     std::vector<Table::Row> rows;
@@ -210,8 +210,8 @@ class Engine {
   }
   uint64_t Below(uint64_t bound) { return random_.NextBelow(static_cast<uint32_t>(bound)); }
 
-  // Fills the caches with something else, and then reads other rows of the table: its rows are where a large
-  // table in use has them, in memory, but the way to their pages is known.
+  // Fills the caches with other data, and then reads other rows of the table. Then the measured rows are as
+  // in a large table that is in use: not in the caches, but with page translations that are cached.
   void Sweep(const Table& table) {
     for (size_t i = 0; i < sweep_.size(); i += 64) ++sweep_[i];
     Require(table.Read(others_, out_.data()));

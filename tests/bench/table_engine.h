@@ -22,11 +22,11 @@ namespace weir::bench {
 // bare      the limit of look-ups: the rows' addresses are known, their misses are prefetched, and their
 //           values are copied out
 //
-// Rates are keys a second: the median of the rounds, in which all rows of the report take turns. So are the
-// rates of two threads over one.
+// Rates are keys a second: the median of the rounds, in which all rows of the report take turns. The ratios
+// of two threads over one are medians of the rounds, too.
 void MeasureTableEngine(uint64_t rows, size_t dim, int rounds, TableTargets* targets);
 
-// What that takes at most, in bytes.
+// Returns the memory that MeasureTableEngine() takes at most, in bytes.
 uint64_t TableEngineBytes(uint64_t rows, size_t dim);
 
 }  // namespace weir::bench

@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-// The bytes of a batch's rows count as what a step moves.
+// Sets `elements` so that a step moves the bytes of a batch's rows.
 Contestant Sized(Contestant contestant) {
   contestant.elements = static_cast<int64_t>(kBatchKeys * contestant.dim / 2);
   return contestant;
@@ -90,7 +90,8 @@ void MeasurePlan(uint64_t rows, const std::string& scratch, ServerHost* host, Ta
     WEIR_ASSIGN_OR_RETURN(const Usage full, contest->ServerUsage());
     std::printf("plan: %.2f GB with all rows\n", Gb(static_cast<uint64_t>(full.resident_bytes)));
     std::fflush(stdout);
-    // Checkpoints that began while the table grew keep what was not there yet. They are over after a while.
+    // Checkpoints that began while the table grew hold more memory. They are over after the first half of the
+    // looks.
     constexpr int kLooks = 40, kSteps = 25;
     Usage most;
     for (int look = 0; look < kLooks; ++look) {

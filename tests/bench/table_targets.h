@@ -12,7 +12,7 @@ namespace weir::bench {
 // The demands on embedding tables and what was measured, as `./dev bench tables` prints and saves them.
 class TableTargets {
  public:
-  // Prints the value beside its target, which it is to reach at least, or at most.
+  // Prints the value beside its target. `at_least`: the value must be at least the target; else at most.
   void Judge(const std::string& what, double value, double target, bool at_least) {
     const bool met = at_least ? value >= target : value <= target;
     std::printf("  %-54s %7.2f  target %g %s: %s\n", what.c_str(), value, target,
@@ -21,7 +21,7 @@ class TableTargets {
     json["targets"].push_back({{"what", what}, {"value", value}, {"target", target}, {"met", met}});
     if (!met) missed += absl::StrCat(missed.empty() ? " " : "; ", what);
   }
-  // It could not be measured.
+  // Records that `what` could not be measured.
   void Fail(const std::string& what, const std::string& why) {
     std::printf("  %-54s FAILED: %s\n", what.c_str(), why.c_str());
     std::fflush(stdout);

@@ -1,4 +1,4 @@
-// The speed and the memory of embedding tables, against targets. `./dev bench tables`; docs/benchmarks.
+// `./dev bench tables`: the speed and the memory of embedding tables, against targets. See docs/benchmarks.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -58,13 +58,13 @@ class ScratchFolder {
   std::string path_;
 };
 
-// The bytes that the part of the run with the largest need takes at most.
+// Returns the bytes that the run takes at most, in the part that needs most.
 uint64_t NeededBytes(const Flags& flags) {
   uint64_t needed = 0;
   if (flags.Wants("engine")) needed = TableEngineBytes(flags.rows, flags.dim);
-  // A table of rows of 64 and a map of them.
+  // A table of rows of 64 values, and a map of their addresses.
   if (flags.Wants("gather")) needed = std::max(needed, flags.rows * (2 * 64 * sizeof(float) + 80));
-  // Twice the rows, if a checkpoint is being written while the table grows.
+  // Twice the rows, since a checkpoint may be written while the table grows.
   if (flags.Wants("plan")) needed = std::max(needed, 2 * flags.plan_rows * (17 * sizeof(float) + 40));
   return needed;
 }

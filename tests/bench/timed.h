@@ -12,10 +12,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-// What programs that measure one process have in common.
+// Functions for programs that measure one process.
 namespace weir::bench {
 
-// Ends the program, with 1, if a work that is measured has failed.
+// Ends the program with 1 if the measured work has failed.
 inline void Require(const absl::Status& status) {
   if (status.ok()) return;
   std::fprintf(stderr, "%s: %s\n", program_invocation_short_name, std::string(status.message()).c_str());
@@ -28,7 +28,7 @@ T Require(absl::StatusOr<T> value) {
   return *std::move(value);
 }
 
-// What the work takes by a clock, CLOCK_THREAD_CPUTIME_ID for example.
+// Returns the seconds that the work takes by a clock, CLOCK_THREAD_CPUTIME_ID for example.
 inline double Seconds(clockid_t clock, absl::FunctionRef<void()> work) {
   const auto now = [clock] {
     timespec t;

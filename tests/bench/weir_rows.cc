@@ -15,7 +15,7 @@ namespace {
 
 // New rows of one push.
 constexpr uint64_t kFill = 1 << 18;
-// The dense model beside the table: it must have one.
+// The size of the dense model beside the table; a job must have one.
 constexpr int64_t kDense = 16;
 
 class WeirRowClient final : public StepClient {
@@ -39,7 +39,7 @@ class WeirRowClient final : public StepClient {
     if (contestant_.row_step != "push") {
       WEIR_ASSIGN_OR_RETURN(base_, client_->PullRows(work_->clock, {{0, keys, values}}).Get());
     }
-    // What was read serves as the gradient: nothing is computed.
+    // The values that were read serve as the gradient: nothing is computed.
     return contestant_.row_step == "pull" ? absl::OkStatus() : Push(keys, values);
   }
 

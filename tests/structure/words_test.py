@@ -18,8 +18,7 @@ PHRASES = {
     re.compile(r"\banother [a-z_]+ than\b", re.I): "'a different X from' or 'an X other than'",
 }
 # Comments in these folders have yet to be reworded: only PHRASES, and the first two OPENINGS in headers, are looked for there.
-TO_DO = ("bench/", "cli/", "ps_server/coordinator/", "ps_server/shard/", "tests/bench/", "tests/ps_server/coordinator/",
-         "tests/ps_server/shard/")
+TO_DO = ("ps_server/coordinator/", "ps_server/shard/", "tests/ps_server/coordinator/", "tests/ps_server/shard/")
 # With these a sentence of a header begins instead of with the noun.
 OPENING = re.compile(r"(?:// |\. )(Those|Whoever|What|The same)\b")
 OLD_OPENINGS = {"Those", "Whoever"}
@@ -203,7 +202,6 @@ tree_check.check_planted(faults, {
     "README.md": "It ends all the same.\nGive all the same names.\n",
     "common/a.h": "// Those that are read.\n// One. Whoever reads.\n// of those that\n",
     "common/b.h": "// What is read. The same.\n// What\nint a;  // The same, and goes on: see What() of \"whatever\".\n",
-    "cli/b.h": "// What goes on. The same.\n// Those.\n",
     "worker/a.cc": '"is another job than ours"  // Likewise. What goes on.\n',
     "docs/a.md": "NotFound: it is none.\n",
     "docs/b.md": ('It\ngoes on. `go on` and "what went\non" stay.\n\n```\ngoes on\n```\n\n    going on\n\n'
@@ -212,16 +210,13 @@ tree_check.check_planted(faults, {
                    f"// - {'word ' * 20}\n//   {'word ' * 20}\n"),
     "client/types.h": "// Not thread-safe.\n\n// Reads. NotFound: none.\n// Errors: one. Aborted: two.\n// - NotFound: none.\n",
     "client/other.h": "// Thread-safe. NotFound: none.\n",
-    "cli/c.h": f"// {'word ' * 40}\n",
     "worker/b.cc": "// A line that\n// ends early.\n//\n// " + "x" * 107 + "\n// fits not\n// NULL.\n// A sentence.\n// Or:\n// more\n",
     "worker/c.cc": "//   a = b\n//   c\n//\n// a  1\n// b  2\n//\n// ---- one\n// two\n//\n// - an\n//   item\n// - no\n// item\n",
     "tests/b.cc": "int a;  // a line\n        // is\nint b;  // other\n// one\n",
-    "bench/a.cc": "// a line\n// that ends early\n",
     "docs/c.md": (f"- {'word ' * 30}\n- {'word ' * 30}\n  {'`code of words` ' * 6}\n\n{'word ' * 30}[a link](of.md words here)\n\n"
                   f"| {'word ' * 60} | {'word ' * 60} |\n| a | {'word ' * 61} |\n"),
     "docs/architecture.md": f"{'word ' * 36}\n",
     "tests/a.h": "// Those. What.\n",
-    "tests/bench/a.h": "// What goes on.\n",
 }, [
     "README.md:1: 'all the same'",
     "common/a.h:1: a sentence begins with 'Those'",
@@ -230,7 +225,6 @@ tree_check.check_planted(faults, {
     "common/b.h:2: a sentence begins with 'What'",
     "common/b.h:3: a sentence begins with 'The same'",
     "common/b.h:3: 'goes on'",
-    "cli/b.h:2: a sentence begins with 'Those'",
     "worker/a.cc:1: 'another job than'",
     "worker/a.cc:1: 'Likewise'",
     "docs/a.md:1: 'it is none'",

@@ -9,7 +9,7 @@ namespace weir {
 // position.
 void Im2Col(const Window& window, const float* image, float* column);
 
-// The transpose: image, at each position the sum of everything that was taken from it.
+// The transpose: each position of `image` becomes the sum of the values that Im2Col() takes from there.
 void Col2Im(const Window& window, const float* column, float* image);
 
 }  // namespace weir

@@ -26,8 +26,7 @@ struct CsvTable {
   std::vector<double> labels;   // [rows]
   std::vector<int64_t> lines;   // [rows], where each row stood in the file, for messages
   CsvHeader header;             // without names: data.header is false
-  // The file has its columns in a different order from data.columns, or from the header that it was to be
-  // like.
+  // The file has its columns in a different order from data.columns, or from `like` (ParseCsv).
   bool reordered = false;
 };
 
@@ -37,10 +36,9 @@ struct CsvTable {
 // but around a name they are taken off. `file` is the file's name, for messages. InvalidArgument with
 // file:line:column (both counted from 1, the column in characters).
 //
-// With data.header the columns are found by their names, and may have any order in the file. They are the
-// columns of data.columns, in whose order the table has them, or else those of `like`, the header of the
-// training set. A column of type "ignored" may be missing. Without data.columns and `like` the file's own
-// order is that of the table.
+// With data.header the columns are found by their names, and may have any order in the file. The table has
+// the columns of data.columns, in their order. Without data.columns it has those of `like`, the header of the
+// training set; without both, those of the file. A column of type "ignored" may be missing.
 absl::StatusOr<CsvTable> ParseCsv(absl::string_view file, absl::string_view text,
                                   const v1::DataConfig& config, const CsvHeader& like = {});
 

@@ -50,7 +50,7 @@ struct ModelInputs {
   std::vector<v1::TableConfig> tables;
 };
 
-// Of a job that has passed the job config's checks. features: the shape of an example's numbers.
+// Requires: `config` has passed the job config's checks. features: the shape of an example's numbers.
 ModelInputs ModelInputsOf(const v1::JobConfig& config, std::vector<int64_t> features);
 
 // One layer of a model: its shapes, its tensors, forward and backward. A layer knows nothing about where its

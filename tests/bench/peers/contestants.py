@@ -25,7 +25,7 @@ MIN_STEPS = 50
 
 WEIR_ASYNC = [("Weir, shared memory", "async"), ("Weir, TCP", "async")]
 WEIR_SYNC = [("Weir, shared memory", "sync"), ("Weir, TCP", "sync")]
-# The best of some (row, column), over the best of others, and how much that is to be at least.
+# The best rate of some (row, column) over the best rate of others, and the least ratio that is asked for.
 RATIOS = [
     ("async over shared memory / the worker without any exchange", [("Weir, shared memory", "async")],
      [("Weir's worker without any exchange", "async")], 0.6),
@@ -126,12 +126,12 @@ def pytorch_ddp(python, steps, limit):
 
 
 def pytorch_alone(python, steps, limit):
-    """Not among contestants(), either (weir_torch)."""
+    """Not among contestants(): only `./dev bench python` measures it."""
     return summed(processes.run(pytorch_processes(python, "pytorch_alone.py", "none", WORKERS * ["worker"], steps), limit), WORKERS)
 
 
 def weir_torch(mode):
-    """Not among contestants(): the others measure Weir's own worker, and `./dev bench python` this."""
+    """Not among contestants(), where Weir has its own worker: only `./dev bench python` measures this program."""
     def run(python, steps, limit):
         return _weir_torch(mode, python, steps, limit)
     return run
@@ -150,7 +150,7 @@ def _weir_torch(mode, python, steps, limit):
                    str(HERE / "weir_torch.py"), f"--job={job}", f"--data={data()}", f"--out={out}", f"--warmup={WARMUP}",
                    f"--workers={WORKERS}"]
         processes.run([Process("weir up", command, environments.weir_package())], limit)
-        # In async a worker's steps are as many as it gets done until the job ends.
+        # In async a worker makes as many steps as it can until the job ends.
         return summed([json.loads(file.read_text(encoding="utf-8")) for file in out.glob("*.json")], WORKERS)
 
 

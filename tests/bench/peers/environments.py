@@ -1,5 +1,4 @@
-"""What the contestants run on: the training set in plain files, Python environments. All of it lies under
-CACHE, which git ignores."""
+"""The training set in plain files, and Python environments, for the contestants. Both lie under CACHE, which git ignores."""
 import gzip
 import os
 import pathlib
@@ -7,18 +6,17 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-# What Bazel has built, as it lies there.
 BIN = ROOT / "bazel-bin"
 CACHE = ROOT / ".peers"
 FASHION_MNIST = pathlib.Path("/usr/share/datasets/fashion-mnist")
 # Headers of the files in IDX format.
 IMAGES_HEADER, LABELS_HEADER = 16, 8
 
-# What pip installs for a peer, and how much that is.
+# The packages that pip installs for a peer, and their size.
 PINNED = {
     "pytorch": (["torch==2.15.0", "numpy==2.4.6"], "3.0 GB (CUDA's libraries, too, which its wheel cannot do without), 5.3 GB on disk"),
     "tensorflow": (["tensorflow-cpu==2.21.0"], "0.4 GB, 1.6 GB on disk"),
-    # Its last version; it uses what later numpys lack.
+    # The last version of MXNet uses functions that later versions of numpy lack.
     "mxnet": (["mxnet==1.9.1", "numpy==1.23.5"], "0.1 GB, 0.3 GB on disk"),
 }
 
@@ -55,7 +53,7 @@ def data():
 
 
 def output_of(command, lines_of_errors=1):
-    """What it prints. Skipped if it cannot run or fails."""
+    """Returns what the command prints. Raises Skipped if the command cannot run, or fails."""
     try:
         result = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
@@ -67,7 +65,7 @@ def output_of(command, lines_of_errors=1):
 
 
 def python_for(peer, given, install):
-    """The Python that has `peer`: `given` by the user, or that of an environment here, which is made if `install`."""
+    """Returns the Python that has `peer`: `given` by the user, or that of an environment under CACHE, which is made if `install`."""
     if given:
         return given
     pins, size = PINNED[peer]

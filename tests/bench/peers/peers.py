@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """Small training steps of Weir beside its peers: the MLP 784-128-10 on Fashion-MNIST with batches of 64 and plain SGD, on 2 servers
-and 2 workers. With --tables steps on an embedding table instead: a batch's rows are read and updated. Prints steps a second, summed over
+and 2 workers. With --tables a step reads and updates the rows of a batch in an embedding table instead. Prints steps a second, summed over
 the workers: medians over runs in which the contestants take turns. See docs/benchmarks/README.md.
 """
 import argparse

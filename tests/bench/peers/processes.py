@@ -31,7 +31,7 @@ def tail_of(file):
 
 
 def end(process):
-    """Kills it and what it has started."""
+    """Kills the process and all that it has started."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -40,7 +40,7 @@ def end(process):
 
 
 def run(processes, limit):
-    """The lines of JSON that all of them print. Failed if one fails, or if they take more than `limit` seconds."""
+    """Returns the lines of JSON that all processes print. Raises Failed if one fails, or if they take more than `limit` seconds."""
     running = []
     try:
         for process in processes:

@@ -1,5 +1,6 @@
-"""The training step of the other programs on PyTorch without any exchange, for contestants.py: what is left to a system whose exchange
-would take no time. Each process trains a model of its own with torch.optim.SGD, which the others have on servers or on each worker."""
+"""The training step of the other programs on PyTorch without any exchange, for contestants.py: the speed of a
+system whose exchange takes no time. Each process trains a model of its own with torch.optim.SGD, which other programs have on servers or
+on each worker."""
 import pytorch_step
 
 args = pytorch_step.arguments(__doc__)

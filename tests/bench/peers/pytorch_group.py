@@ -12,12 +12,12 @@ def wait():
 
 
 def wait_for_workers():
-    """On a worker: until all have come here."""
+    """Called by each worker: waits until all workers have called it."""
     rpc.rpc_sync("server0", wait)
 
 
 def run(args, work):
-    """Joins the group. A worker works; a server serves until all workers have done so."""
+    """Joins the group. A worker works; a server serves until all workers have done their work."""
     global arrived
     arrived = threading.Barrier(args.workers)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(args.port), TP_SOCKET_IFNAME="lo")

@@ -1,6 +1,6 @@
 """Rows of an embedding table on PyTorch's RPC, for peers.py: server s has the rows of the keys k with k mod servers = s, end to end.
-A step of a worker reads the rows of a batch, each to wherever its key occurs, and pushes their gradients, summed by key; servers apply
-row-wise Adagrad. What keys a batch has, each once, was found before.
+In a step a worker reads the rows of a batch to all places of their keys, and pushes gradients, summed by key. The servers apply row-wise
+Adagrad. The different keys of each batch were found before.
 """
 import argparse
 import json
@@ -70,7 +70,7 @@ def work():
         parts, places, count = batches[number % len(batches)]
         calls = [rpc.rpc_async(f"server{i}", pull, (rows,)) for i, rows in enumerate(parts)]
         values = torch.cat([call.wait() for call in calls])[places]
-        # What was read serves as the gradient: nothing is computed.
+        # The values that were read serve as the gradient: nothing is computed.
         sums = torch.zeros(count, args.dim).index_add_(0, places, values)
         # Views of one memory are sent with all of it.
         split = [part.clone() for part in sums.split([len(rows) for rows in parts])]

@@ -1,5 +1,5 @@
-"""A parameter server on PyTorch's RPC, for peers.py: each server has an equal part of all parameters, laid end to end; a worker sends
-each its part of the gradient and gets the weights back in the same call.
+"""A parameter server on PyTorch's RPC, for peers.py: each server has an equal part of all parameters, laid end to end. A worker sends
+each server its part of the gradient, and gets the weights back in the same call.
 
 In sync a server answers when all workers' gradients have come, as in PyTorch's tutorial on batch updates.
 """

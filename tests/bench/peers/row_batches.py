@@ -10,5 +10,5 @@ def zipf_batches(rows, keys, seed):
     uniform = np.random.default_rng(seed).random((BATCHES, keys))
     top = float(rows + 1) ** (1 - ZIPF)
     ranks = np.minimum(rows - 1, ((1 + uniform * (top - 1)) ** (1 / (1 - ZIPF)) - 1)).astype(np.uint64)
-    # Which keys are frequent has nothing to do with their order.
+    # Frequent keys lie anywhere in the order of keys.
     return ((ranks * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(11)).astype(np.int64) % rows

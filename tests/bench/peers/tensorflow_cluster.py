@@ -1,5 +1,5 @@
-"""A job of TensorFlow's ParameterServerStrategy, for the programs of peers.py: with --task=ps:N or worker:N a server that serves until
-it is killed, with --task=chief:0 the program that hands steps to the workers."""
+"""A job of TensorFlow's ParameterServerStrategy, for the programs of peers.py: with --task=ps:N or worker:N a server that runs until
+it is killed, and with --task=chief:0 the program that hands steps to the workers."""
 import argparse
 import json
 import os
@@ -24,7 +24,7 @@ def arguments(description, texts, integers):
 def serve(cluster, job, index):
     config = tf.compat.v1.ConfigProto()
     config.intra_op_parallelism_threads = 1
-    # These start operations and wait for others; TensorFlow's guide asks for more than there are workers.
+    # These threads start operations and wait for others; TensorFlow's guide asks for more threads than workers.
     config.inter_op_parallelism_threads = cluster.num_tasks("worker") + 1
     tf.distribute.Server(cluster, job_name=job, task_index=index, config=config, protocol="grpc").join()
 

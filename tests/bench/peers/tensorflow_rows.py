@@ -1,7 +1,7 @@
 """Rows of an embedding table on TensorFlow's ParameterServerStrategy, for peers.py.
 
-Server s has the rows of the keys k with k mod servers = s. A step reads the rows of a batch, each to wherever its key occurs, and adds
-to the rows the updates of row-wise Adagrad for the gradients, summed by key. What keys a batch has, each once, was found before.
+Server s has the rows of the keys k with k mod servers = s. A step reads the rows of a batch to all places of their keys, and adds the
+updates of row-wise Adagrad, for gradients summed by key, to the rows. The different keys of each batch were found before.
 """
 import json
 import time
@@ -40,7 +40,7 @@ def lead(strategy, coordinator):
     def step(*batch):
         parts, places = batch[:-1], batch[-1]
         read = tf.gather(tf.concat([tf.gather(table, rows) for table, rows in zip(values, parts)], 0), places)
-        # What was read serves as the gradient: nothing is computed.
+        # The values that were read serve as the gradient: nothing is computed.
         sizes = [tf.size(rows) for rows in parts]
         sums = tf.split(tf.math.unsorted_segment_sum(read, places, tf.add_n(sizes)), tf.stack(sizes), num=servers)
         for table, square, rows, gradients in zip(values, squares, parts, sums):

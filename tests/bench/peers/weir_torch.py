@@ -24,7 +24,7 @@ images, labels = pytorch_step.examples(args.data)
 
 
 def batch(indexes):
-    """Made at once, as in the other programs, not one example after the other."""
+    """Makes a batch at once, as the other programs do, not one example after the other."""
     at = torch.tensor(indexes)
     return images[at], labels[at]
 

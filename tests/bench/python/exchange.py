@@ -2,8 +2,8 @@
 worker reads them.
 
     numpy: the gradient is in Client.new_gradient(), and the weights are read in a view, so that neither is copied
-    tensors: both are tensors of the program, as those of Client.push_pull()
-    optimizer: weir.torch.Optimizer; both are the parameter's
+    tensors: both are tensors of the program, for Client.push_pull()
+    optimizer: both are those of a parameter of weir.torch.Optimizer
 """
 import argparse
 

@@ -90,7 +90,7 @@ def worker(name, options, folder, job, program, *arguments):
 
 
 def exchange(options):
-    # As that of bench/weir_contestant.cc.
+    # The job of bench/weir_contestant.cc.
     job = {"name": "bench", "data": {"batch_size": 1}, "train": {"examples": ENDLESS}, "consistency": {"mode": "async"},
            "optimizer": {"type": "momentum", "learning_rate": 1e-6}, "wire": {"transport": "shared_memory"},
            "cluster": {"lease_seconds": 600, "grace_seconds": 600}, "server": {"min_shard_kib": 0}}
@@ -121,8 +121,8 @@ def training(example):
 
 
 def mlp(options):
-    """Runs, each of fresh processes, in turns; the seconds of a step are those for all workers' steps, so that of two workers each
-    has half of them."""
+    """Runs the contestants in turns, each time as fresh processes. The seconds of a step are counted for all workers' steps, so with two
+    workers they are half of a worker's."""
     racers = {WEIR_SYNC: (field.weir_torch("sync"), options.pytorch), WEIR_ASYNC: (field.weir_torch("async"), options.pytorch),
               ALONE: (field.pytorch_alone, options.pytorch), DDP: (field.pytorch_ddp, options.pytorch)}
     for mode, transport in itertools.product(field.COLUMNS, ["shm", "tcp"]):
@@ -150,7 +150,7 @@ RACES = {"exchange": exchange, "transformer": training("transformer"), "resnet":
 
 
 def judge(target, seconds):
-    """As an object of the JSON; None: one of the two was left out. Of several that the target names, such as those of two transports,
+    """Returns an object of the JSON; None: one of the two was left out. If the target names several, such as those of two transports,
     the fastest counts."""
     def of(name):
         found = [values for key, values in seconds.items() if key.startswith(name)]

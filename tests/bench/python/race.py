@@ -1,5 +1,5 @@
-"""Turns: a race's contestants are all up and warm the whole time, and each works only when it is its turn. A line with a number of
-steps goes to a contestant, and a line of JSON with the seconds of each comes back."""
+"""Turns: a race's contestants are all up and warm the whole time, and each works only in its turn. For a turn a contestant gets a line
+with a number of steps, and answers with a line of JSON with the seconds of each step."""
 import json
 import os
 import pathlib
@@ -21,7 +21,7 @@ LEAST_STEPS = 3
 @dataclass
 class Contestant:
     name: str
-    # Its command. `connects`: the arguments --turns=PATH name where it is told its turns; else its standard input is.
+    # Its command. `connects`: it is told its turns through the socket of its argument --turns=PATH, else through its standard input.
     command: list
     connects: bool = True
     environment: dict = field(default_factory=dict)
@@ -79,15 +79,15 @@ class Player:
         return failed
 
     def end(self):
-        # What it has started ends with it.
+        # All that it has started ends with it.
         processes.end(self._process)
         for file in self._files:
             file.close()
 
 
 def race(contestants, rounds, seconds, limit, progress):
-    """{contestant's name: [the median seconds of a step, by turn]}. `seconds`: the rough length of a turn; `limit`: that of all that
-    a contestant may take at a time. Failed: one could not do it."""
+    """{contestant's name: [the median seconds of a step, by turn]}. `seconds`: the rough length of a turn; `limit`: the most seconds
+    that a contestant may take for anything. Raises Failed if a contestant fails."""
     players, turns = [], {contestant.name: [] for contestant in contestants}
     try:
         for contestant in contestants:

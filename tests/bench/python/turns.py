@@ -5,7 +5,7 @@ import time
 
 
 class Turns:
-    """A contestant's end, in a Python program: step() before each step. The program ends with its bench."""
+    """A contestant's end, in a Python program: call step() before each step. The program ends with its bench."""
 
     def __init__(self, path):
         self._socket = socket.socket(socket.AF_UNIX)
