@@ -21,7 +21,7 @@ constexpr const char* kExamples = R"(Examples:
   weir manifest job.json --ps=4 --workers=16
   weir bench wire
 
-Exit codes: 0 done; 1 a checkpoint is damaged; 64 bad command line; 70 internal fault, or training that cannot go on; 74 a disk is full; 78 bad config; 130 Ctrl-C; 138 a task was lost, try again; 143 SIGTERM.
+Exit codes: 0 done; 1 a checkpoint is damaged; 64 bad command line; 70 internal fault, or training that cannot go on; 74 a disk is full; 78 bad config; 129 SIGHUP; 130 Ctrl-C; 138 a task was lost, try again; 143 SIGTERM.
 `weir COMMAND --help` says more.)";
 
 }  // namespace

@@ -61,7 +61,8 @@ def main():
         opt.step(loss=loss)
 
     model.to("cpu")
-    # BatchNorm's running statistics are of batches that older weights have seen: take them anew.
+    # The model has the job's running statistics, which are merged from all workers. As in plain PyTorch they begin at 0 and 1,
+    # and a job of some twenty steps ends before they have come near. So take them anew; after a long job this is not needed.
     for layer in model.modules():
         if isinstance(layer, nn.BatchNorm2d):
             layer.reset_running_stats()

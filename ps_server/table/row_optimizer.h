@@ -33,7 +33,7 @@ struct RowOptimizerConfig {
 //   row-wise adagrad         h += mean(g^2), one h for the row;  w -= lr g / (sqrt(h) + epsilon)
 //                            FBGEMM's EXACT_ROWWISE_ADAGRAD (Khudia et al. 2021). kernels_impl.inc has the
 //                            order of the mean's sum; lr is divided first, as there
-//   ftrl                     n' = n + g^2;  z += g - (sqrt(n') - sqrt(n)) / lr w
+//   ftrl                     n' = n + g^2;  z += g - ((sqrt(n') - sqrt(n)) / lr) w
 //                            w = 0 if |z| <= l1, else (sgn(z) l1 - z) / ((beta + sqrt(n')) / lr + l2)
 //                            FTRL-proximal, McMahan et al. 2013, algorithm 1 with alpha = lr. z and n begin
 //                            at 0, so an initial value of w acts only through the term with w
