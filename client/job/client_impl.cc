@@ -45,12 +45,6 @@ v1::Caller MakeCaller(uint64_t instance, const v1::JoinReply& reply) {
   return caller;
 }
 
-std::vector<TableSpec> TablesOf(const v1::JobConfig& config) {
-  std::vector<TableSpec> tables;
-  for (const v1::TableConfig& table : config.tables()) tables.push_back({table.name(), table.dim()});
-  return tables;
-}
-
 }  // namespace
 
 ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, const v1::JobConfig& config,
@@ -64,38 +58,23 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
       lease_(Seconds(reply.lease_seconds())),
       caller_(MakeCaller(instance, reply)),
       start_clock_(reply.start_clock()),
-      wire_(WireOptions::From(config.wire(), channels.chunk_unit)),
-      backup_workers_(config.consistency().backup_workers() > 0),
-      rows_on_arrival_(RowsOnArrival(config)),
-      rejects_(config.consistency().on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_REJECT),
-      shard_checks_(reply.num_shards() == 1 && !backup_workers_ &&
-                    config.consistency().on_nonfinite() != v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER),
-      tensors_(model, reply.num_shards()),
-      tables_(TablesOf(config)),
-      key_cuts_(tables_.size(), reply.num_shards()),
-      gradients_(model, wire_.shared_memory && wire_.push_dtype == v1::F32),
+      exchanges_(options_, model, config, reply, channels.chunk_unit),
       epoch_(reply.membership().epoch()),
-      parts_({config.data().batch_size(), reply.total_batches(), reply.total_examples()}, reply.parts(),
-             reply.total_steps(), reply.worker(), reply.incarnation(), reply.start_clock()),
-      ranges_({config.data().batch_size(), reply.total_batches(), reply.total_examples()},
-              reply.start_clock()),
+      news_(reply),
+      work_(mode_, {config.data().batch_size(), reply.total_batches(), reply.total_examples()}, reply),
       otherwise_(std::move(channels.otherwise)),
       loop_(std::move(channels.loop)),
       coordinator_channel_(std::move(channels.coordinator)),
       coordinator_(*coordinator_channel_, *loop_, calls_),
       history_(history == nullptr ? nullptr : std::make_unique<HistoryObserver>(caller_, std::move(history))),
-      shards_(NoteShards(std::move(channels.shards)),
-              {*loop_, tensors_, caller_, epoch_, wire_, calls_, limits(), options.again},
-              history_ == nullptr ? channels.observer : history_.get(),
-              [this](const absl::Status& why) { Fail(why); }) {
-  for (uint32_t shard = 0; shard < reply.num_shards(); ++shard) {
-    const auto elements = static_cast<size_t>(tensors_.partition().shard_elements(shard));
-    buffers_.push_back(std::make_shared<FloatPool<>>(elements, HeapFloats));
-  }
+      shards_(
+          NoteShards(std::move(channels.shards)),
+          {*loop_, exchanges_.tensors(), caller_, epoch_, exchanges_.wire(), calls_, limits(), options.again},
+          history_ == nullptr ? channels.observer : history_.get(),
+          [this](const absl::Status& why) { Fail(why); }) {
   {
     MutexLock lock(mutex_);
-    SetMembership(reply.membership());
-    if (reply.has_work_end()) work_end_ = reply.work_end();
+    work_.SetMembers(reply.membership());
   }
   shards_.Move(reply.moved());
   Heartbeat::Options heartbeat;
@@ -105,7 +84,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
     v1::HeartbeatRequest request;
     *request.mutable_caller() = CallerNow();
     MutexLock lock(mutex_);
-    request.set_known_revision(revision_);
+    request.set_known_revision(news_.revision());
     request.set_only_news(true);
     *request.mutable_report() = ReportNow();
     losses_sent_ = losses_.newest();
@@ -167,23 +146,6 @@ void ClientImpl::Fail(const absl::Status& why) {
   calls_.Close(why);
 }
 
-std::vector<uint32_t> ClientImpl::SetMembership(const v1::Membership& membership) {
-  std::vector<uint32_t> restored;
-  const int shards = std::min(membership.shard_incarnations_size(), membership_.shard_incarnations_size());
-  for (int shard = 0; shard < shards; ++shard) {
-    if (membership.shard_incarnations(shard) != membership_.shard_incarnations(shard))
-      restored.push_back(shard);
-  }
-  membership_ = membership;
-  epoch_.store(membership.epoch());
-  std::vector<SyncWorkSource::Member> members;
-  for (const v1::Member& member : membership.members()) {
-    members.push_back({member.worker(), member.incarnation(), member.start_clock()});
-  }
-  parts_.SetMembers(std::move(members));
-  return restored;
-}
-
 bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
   if (reply.fenced()) {
     Fail(absl::AbortedError(absl::StrCat(
@@ -197,17 +159,9 @@ bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
   {
     MutexLock lock(mutex_);
     losses_.OnAcknowledged(losses_sent_);
-    revision_ = reply.revision();
-    state_ = reply.state();
-    evaluated_ = reply.evaluated();
-    work_end_ = reply.has_work_end() ? std::optional(reply.work_end()) : std::nullopt;
-    work_waits_ = reply.awaits_evaluation();
-    order_ = {reply.evaluate().id(), reply.evaluate().epoch()};
-    // Not only above: an epoch is announced before all shards have confirmed it, and members that join with
-    // it come after that.
-    if (reply.has_membership() && reply.membership().epoch() >= membership_.epoch()) {
-      restored = SetMembership(reply.membership());
-    }
+    restored = news_.Take(reply);
+    epoch_.store(news_.membership().epoch());
+    work_.SetMembers(news_.membership());
     Changed();
   }
   // Does not wait for this client's own next call there: other workers may wait for pushes of this worker
@@ -222,26 +176,24 @@ bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
   return reply.state() != v1::DONE;
 }
 
-bool ClientImpl::ExamplesDone() const { return state_ == v1::DRAINING || state_ == v1::DONE; }
-
 bool ClientImpl::draining() const {
   MutexLock lock(mutex_);
-  return ExamplesDone();
+  return news_.ExamplesDone();
 }
 
 absl::StatusOr<bool> ClientImpl::WaitDraining(Steady::time_point deadline) {
   MutexLock lock(mutex_);
   while (true) {
     WEIR_RETURN_IF_ERROR(Alive());
-    if (ExamplesDone()) return true;
-    if (!news_.WaitUntil(mutex_, deadline) && Steady::now() >= deadline) return false;
+    if (news_.ExamplesDone()) return true;
+    if (!changed_.WaitUntil(mutex_, deadline) && Steady::now() >= deadline) return false;
   }
 }
 
 void ClientImpl::Changed() {
   ++changes_;
-  news_.NotifyAll();
-  // A thread that serves the loop does not hear `news_`.
+  changed_.NotifyAll();
+  // A thread that serves the loop does not hear `changed_`.
   if (serving_ > 0) loop_->Post([] {});
 }
 
@@ -249,7 +201,7 @@ void ClientImpl::AwaitChange(Steady::time_point deadline) {
   const uint64_t seen = changes_;
   const auto over = [this, seen, deadline] { return changes_ != seen || Steady::now() >= deadline; };
   const auto sleep = [this, over, deadline]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    while (!over()) news_.WaitFor(mutex_, deadline - Steady::now());
+    while (!over()) changed_.WaitFor(mutex_, deadline - Steady::now());
   };
   if (const std::shared_ptr<ResultDriver> driver = loop_->driver()) {
     ++serving_;
@@ -269,7 +221,7 @@ void ClientImpl::AwaitChange(Steady::time_point deadline) {
 
 bool ClientImpl::leading() const {
   MutexLock lock(mutex_);
-  return Leads();
+  return news_.Leads();
 }
 
 absl::StatusOr<bool> ClientImpl::AwaitsEvaluation() {
@@ -277,8 +229,8 @@ absl::StatusOr<bool> ClientImpl::AwaitsEvaluation() {
   // The leading worker keeps its lease meanwhile, or another worker leads.
   while (true) {
     WEIR_RETURN_IF_ERROR(Alive());
-    if (evaluated_ || state_ == v1::DONE) return false;
-    if (ExamplesDone() && Leads()) return true;
+    if (news_.Evaluated()) return false;
+    if (news_.ExamplesDone() && news_.Leads()) return true;
     AwaitChange();
   }
 }
@@ -287,24 +239,16 @@ absl::StatusOr<std::optional<EvaluationOrder>> ClientImpl::WaitEvaluation(Steady
   MutexLock lock(mutex_);
   while (true) {
     WEIR_RETURN_IF_ERROR(Alive());
-    if (order_.id > given_order_) {
-      given_order_ = order_.id;
-      return order_;
-    }
-    if (ExamplesDone()) return std::nullopt;
-    if (!news_.WaitUntil(mutex_, deadline) && Steady::now() >= deadline) return std::nullopt;
+    if (std::optional<EvaluationOrder> order = news_.TakeOrder(); order.has_value()) return order;
+    if (news_.ExamplesDone()) return std::nullopt;
+    if (!changed_.WaitUntil(mutex_, deadline) && Steady::now() >= deadline) return std::nullopt;
   }
-}
-
-bool ClientImpl::Leads() const {
-  return membership_.members_size() > 0 && membership_.members(0).worker() == caller_.worker() &&
-         membership_.members(0).incarnation() == caller_.incarnation();
 }
 
 void ClientImpl::SetProgress(const Progress& progress) {
   MutexLock lock(mutex_);
   progress_ = progress;
-  losses_.OnProgress(progress, work_clock_);
+  losses_.OnProgress(progress, work_.newest_clock());
 }
 
 absl::Status ClientImpl::Report(const PullResult& of, const EvaluationResult& result) {
@@ -328,12 +272,11 @@ absl::Status ClientImpl::Report(const PullResult& of, const EvaluationResult& re
 
 bool ClientImpl::OwesWeights() {
   MutexLock lock(mutex_);
-  const bool work_done = mode_.works_on_parts ? parts_.done() && !work_end_.has_value() : ranges_done_;
-  if (left_ || (!work_done && !ExamplesDone())) return false;
+  if (left_ || (!work_.Done(news_.work_end()) && !news_.ExamplesDone())) return false;
   const Steady::time_point deadline = Steady::now() + wait_;
   while (Steady::now() < deadline) {
-    if (!Alive().ok() || evaluated_ || reports_final_ || state_ == v1::DONE || !Leads()) return false;
-    if (ExamplesDone()) return true;
+    if (!Alive().ok() || news_.Evaluated() || reports_final_ || !news_.Leads()) return false;
+    if (news_.ExamplesDone()) return true;
     AwaitChange(deadline);
   }
   return false;
@@ -382,7 +325,7 @@ absl::Status ClientImpl::LeaveFor(const absl::Status& failure, CallLimits limits
     if (left_) return absl::OkStatus();
     left_ = true;
     if (coordinator_lost_ || absl::IsAborted(failure_)) status = failure_;
-    if (state_ == v1::FAILED) job_failure = failure_;
+    if (news_.state() == v1::FAILED) job_failure = failure_;
     // The servers may be about to end, too.
     if (!failure_.ok()) limits = LastWords();
     const absl::Status& why = KindOf(failure_) == v1::FAILURE_DIVERGED ? failure_ : failure;

@@ -328,12 +328,12 @@ absl::Status ClientImpl::AwaitInitialValues(absl::Time deadline) {
   while (true) {
     {
       MutexLock lock(mutex_);
-      while (uploads || membership_.uploader() != caller_.incarnation()) {
+      while (uploads || news_.membership().uploader() != caller_.incarnation()) {
         WEIR_RETURN_IF_ERROR(Alive());
-        if (membership_.uploader() == 0 && !uploading_) return absl::OkStatus();
+        if (news_.membership().uploader() == 0 && !uploading_) return absl::OkStatus();
         if (!upload_error_.ok()) return upload_error_;
         const absl::Time now = awake.Now();
-        const std::string what = absl::StrCat("the initial values, which ", UploaderTask(membership_),
+        const std::string what = absl::StrCat("the initial values, which ", UploaderTask(news_.membership()),
                                               " uploads, are not on all servers yet");
         if (now >= deadline) {
           return absl::DeadlineExceededError(
@@ -343,7 +343,7 @@ absl::Status ClientImpl::AwaitInitialValues(absl::Time deadline) {
           LogWarning("waits for the job to start; ", what);
           next_report += kReportEvery;
         }
-        news_.WaitFor(mutex_, absl::ToChronoNanoseconds(std::min(next_report, deadline) - now));
+        changed_.WaitFor(mutex_, absl::ToChronoNanoseconds(std::min(next_report, deadline) - now));
       }
       uploading_ = uploads = true;
     }
@@ -359,15 +359,9 @@ void ClientImpl::Upload() {
     upload_error_ = status;
     Changed();
   };
-  absl::StatusOr<GradientTensors> tensors = tensors_.Match(options_.initial_values);
-  if (!tensors.ok()) return end(tensors.status());
-  absl::StatusOr<std::shared_ptr<OutgoingGradient>> values = OutgoingGradient::Create(
-      {caller_.worker(), options_.task}, tensors_, *std::move(tensors), wire_.Exact(), /*gate=*/nullptr);
-  if (!values.ok()) return end(values.status());
-  ShardSet::Push push;
-  push.gradient = *std::move(values);
-  push.initial_values = true;
-  shards_.Start(shards_.size(), std::move(push), std::nullopt, /*rows=*/nullptr,
+  absl::StatusOr<ShardSet::Push> push = exchanges_.InitialValues();
+  if (!push.ok()) return end(push.status());
+  shards_.Start(shards_.size(), *std::move(push), std::nullopt, /*rows=*/nullptr,
                 [end](const absl::StatusOr<Answers>& answers) { end(answers.status()); });
 }
 

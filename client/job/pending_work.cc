@@ -1,0 +1,110 @@
+#include "client/job/pending_work.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace weir {
+
+PendingWork::PendingWork(const ModeTraits& mode, const JobLength& length, const v1::JoinReply& reply)
+    : mode_(mode),
+      parts_(length, reply.parts(), reply.total_steps(), reply.worker(), reply.incarnation(),
+             reply.start_clock()),
+      ranges_(length, reply.start_clock()) {}
+
+void PendingWork::Begin(const Call& call) {
+  if (call.push.has_value()) {
+    ++pushes_out_;
+    failed_pushes_.erase(*call.push);
+  }
+  if (call.pull.has_value()) pulls_out_.insert(*call.pull);
+}
+
+void PendingWork::End(const Call& call, const absl::StatusOr<ShardSet::Answers>& answers) {
+  if (call.push.has_value()) {
+    --pushes_out_;
+    // DataLoss: the pull lost weights that had been handed over in part, after its push had taken effect.
+    if (answers.ok() || absl::IsDataLoss(answers.status())) {
+      ranges_.Acknowledge(call.push->first);
+    } else {
+      failed_pushes_.emplace(*call.push, answers.status());
+    }
+  }
+  if (call.pull.has_value()) {
+    pulls_out_.erase(pulls_out_.find(*call.pull));
+    if (call.probe) probe_error_ = answers.status();
+  }
+  if (!mode_.commits_steps || !answers.ok()) return;
+  for (const ShardAnswer& answer : *answers) {
+    // The version of either answer is the number of a step that is open.
+    if (answer.push.outcome() == v1::OK) OpenStep(answer.push.version().count());
+    if (answer.pull.outcome() == v1::OK || answer.pull.outcome() == v1::STEP_PAST) {
+      OpenStep(answer.pull.version().count());
+    }
+  }
+}
+
+void PendingWork::FailPush(const Work& work, const absl::Status& why) {
+  failed_pushes_.emplace(PushKey(work.clock, work.part), why);
+}
+
+bool PendingWork::Done(std::optional<uint64_t> work_end) const {
+  return mode_.works_on_parts ? parts_.done() && !work_end.has_value() : ranges_done_;
+}
+
+void PendingWork::SetMembers(const v1::Membership& membership) {
+  std::vector<SyncWorkSource::Member> members;
+  for (const v1::Member& member : membership.members()) {
+    members.push_back({member.worker(), member.incarnation(), member.start_clock()});
+  }
+  parts_.SetMembers(std::move(members));
+}
+
+PendingWork::NextPart PendingWork::NextOfParts(std::optional<uint64_t> work_end, bool examples_done) {
+  const bool held = work_end.has_value() && parts_.open_step() >= *work_end;
+  const bool done = examples_done || Done(work_end);
+  if (done && pushes_out_ == 0) return {Result(std::nullopt), {}};
+  if (std::optional<Work> work; !done && !held && (work = parts_.Next()).has_value()) {
+    newest_clock_ = work->clock;
+    return {Result(work), {}};
+  }
+  if (!probe_error_.ok()) return {std::exchange(probe_error_, absl::OkStatus()), {}};
+  // Past steps were made without the failed pushes.
+  const auto failed = failed_pushes_.lower_bound({parts_.open_step(), 0});
+  if (failed != failed_pushes_.end()) return {failed->second, {}};
+  const uint64_t next = parts_.open_step() + 1;
+  if (done || held || pulls_out_.lower_bound(next) != pulls_out_.end()) return {};
+  return {{}, next};
+}
+
+std::optional<PendingWork::Result> PendingWork::NextOfRanges(bool examples_done) {
+  if (!failed_pushes_.empty()) return failed_pushes_.begin()->second;
+  if (std::optional<Work> work = ranges_.Next(); work.has_value()) {
+    newest_clock_ = work->clock;
+    return Result(work);
+  }
+  if (ranges_.outstanding().empty() && (ranges_done_ || examples_done)) return Result(std::nullopt);
+  return std::nullopt;
+}
+
+std::vector<uint64_t> PendingWork::BeginTaking() {
+  taking_range_ = true;
+  return ranges_.CompletedRanges();
+}
+
+absl::StatusOr<bool> PendingWork::TakeRange(const v1::NextRangeReply& reply,
+                                            const std::vector<uint64_t>& completed) {
+  ranges_.Reported(completed);
+  ranges_.RaiseClock(reply.clock());
+  if (!reply.has_range()) {
+    ranges_done_ = reply.done();
+    return ranges_done_;
+  }
+  const v1::Range& range = reply.range();
+  if (!ranges_.AddRange(range.id(), range.first_batch(), range.batches())) {
+    return absl::InternalError(absl::StrCat("the coordinator handed out range ", range.id(), " (batches ",
+                                            range.first_batch(), " + ", range.batches(),
+                                            "), which is beyond the job or in work already"));
+  }
+  return true;
+}
+
+}  // namespace weir
