@@ -20,10 +20,11 @@
 
 namespace weir {
 
-// Says what the waiting calls of a shard wait for, and notices when no call takes effect although calls wait,
-// so that the log says why, once for each standstill.
+// Says what the waiting calls of a shard wait for. If calls wait and none takes effect, the report writes the
+// reason to the log, once for each standstill.
 //
-// What may wait for what. Each entry waits only for entries below it, so the order has no cycle:
+// The list shows what may wait for what. Each entry waits only for entries below it, so the order has no
+// cycle:
 //
 //   a pull                           for pushes of other workers (WaitingCalls::parked)
 //   a push of a later clock          for its worker's earlier pushes (WaitingCalls::held)
@@ -45,14 +46,14 @@ namespace weir {
 //   memory of weights                for readers: at most ReaderLimits::patience (UpdateRoom)
 //   a reader                         for nothing: its version no longer counts when its time is over
 //
-// A push that is still arriving is outside of this order: only calls of its own worker wait for it, and calls
-// that need that worker's clock; both waits end with the worker's lease. A push that was overtaken waits for
-// nothing: it is answered at once, and its version delays no call.
+// A push that is still arriving is outside of this order. Only calls of its own worker wait for it, and calls
+// that need that worker's clock; both waits end with the worker's lease. If a push was overtaken, it waits
+// for nothing: it is answered at once, and its version delays no call.
 //
 // Belongs to the shard's queue.
 class WaitReport {
  public:
-  // Where calls wait, and who is awaited. These outlive the report.
+  // The places where calls wait, and the peers that they wait for. These outlive the report.
   struct Sources {
     const Clock& clock;
     const Incarnation& now;
@@ -69,7 +70,7 @@ class WaitReport {
   // How long the longest wait has lasted.
   absl::Duration Longest() const;
 
-  // What one call waits for: a pull, a push that is ready, a part of the open step, an upload.
+  // These say what one call waits for: a pull, a push that is ready, a part of the open step, an upload.
   std::string OfPull(uint32_t worker, uint64_t clock) const;
   std::string OfReady() const;
   std::string OfPart() const { return OfPull(0, of_.now.policy()->JoinClock() + 1); }
@@ -77,19 +78,19 @@ class WaitReport {
 
   // A call has taken effect.
   void Mark();
-  // When one last did.
+  // When a call last took effect.
   absl::Time marked() const { return marked_; }
-  // Logs, when nothing has taken effect for a while, which call waits for what.
+  // If no call has taken effect for a while, logs which call waits for what.
   void Watch();
 
  private:
   static constexpr absl::Duration kTellAfter = absl::Seconds(5);
-  // A shard that stands still repeatedly, because its steps take long, reports later each time, up to this
+  // If a shard stands still repeatedly, because its steps take long, it reports later each time, up to this
   // limit.
   static constexpr absl::Duration kTellAtLast = absl::Minutes(10);
 
   absl::Time Oldest() const;
-  // The tasks of the workers whose pushes such a pull lacks.
+  // The tasks of the workers whose pushes a pull of this worker at this clock lacks.
   std::vector<std::string> TasksAwaited(uint32_t worker, uint64_t clock) const;
 
   const Sources of_;

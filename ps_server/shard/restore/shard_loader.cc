@@ -25,7 +25,7 @@ absl::Status OfDisk(const absl::Status& status) {
   return MayPass(status) ? JobFailure(v1::FAILURE_RESOURCE, status.message()) : status;
 }
 
-// A load for which the disk had no room is tried again so often.
+// If the disk had no room for a load, the load is tried again after this time.
 constexpr absl::Duration kLoadAgain = absl::Seconds(1);
 
 }  // namespace
