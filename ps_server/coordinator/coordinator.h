@@ -75,8 +75,8 @@ class Coordinator {
     // The names of the workers in messages, by rank: "worker:1 at 10.0.0.1:2222". May have fewer entries than
     // workers.
     std::vector<std::string> worker_names;
-    // The addresses of all shards; the first is this process's. If there is no second, the coordinator learns
-    // the addresses from the first worker that joins.
+    // The addresses of all shards; the first is this process's. If the list has only that one, the
+    // coordinator learns the addresses from the first worker that joins.
     std::vector<std::string> shard_addresses;
     // If the job has no checkpoint of its own, it begins with the weights of the checkpoint in
     // checkpoint.init_from, which has this step. Absent: it begins with version 0.

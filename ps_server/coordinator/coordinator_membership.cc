@@ -341,7 +341,7 @@ void Coordinator::HandleWorkerReport(const v1::Caller& caller, const v1::WorkerR
   meter_.OnReport(caller.incarnation(), report);
   if (over()) return;
   const std::optional<std::string> diverges = losses_.OnReport(caller.incarnation(), report);
-  // All workers train the same weights, so that none can do better.
+  // All workers train the same weights, so no other worker can do better.
   if (diverges.has_value()) EndJob(GrownLoss(absl::StrCat("worker ", caller.worker(), ": ", *diverges)));
 }
 

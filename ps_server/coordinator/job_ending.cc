@@ -19,7 +19,7 @@ constexpr absl::Duration kTryAgain = absl::Seconds(1);
 
 }  // namespace
 
-// ---- why
+// ---- why the job ends
 
 void JobEnding::FailUnlessReplaced(const absl::Status& failure) {
   if (!checkpoints_.enabled()) return job_.fail(failure);

@@ -46,7 +46,7 @@ class JobEnding {
   JobEnding(const JobContext& job, Checkpoints& checkpoints, Options options)
       : job_(job), checkpoints_(checkpoints), options_(std::move(options)) {}
 
-  // ---- why
+  // ---- why the job ends
 
   // The job is to be saved, and then fails.
   void Drain() { drained_ = true; }

@@ -248,8 +248,8 @@ void Incarnation::Record(const v1::PushRequest& header, v1::PushReply* reply) {
   // A refused batch counts as done, since it would be refused again.
   const bool batch_done = applied || reply->outcome() == v1::REFUSED;
   if (batch_done && header.batch_plus_one() > 0) tally_.batches.Insert(header.batch_plus_one() - 1);
-  // With the log, this incarnation knows every push that was answered. Without it, this push may be a repeat
-  // of one that an earlier incarnation has acknowledged.
+  // With the log, this incarnation knows every push that was answered. Without the log, this push may be a
+  // repeat of a push that an earlier incarnation has acknowledged.
   const bool stale = reply->outcome() == v1::STALE_VERSION;
   if (stale && logs() && header.batch_plus_one() > 0) {
     tally_.stale_batches.Insert(header.batch_plus_one() - 1);

@@ -213,7 +213,7 @@ class Shard {
   absl::Status CheckAddressee(uint64_t job, uint32_t shard_plus_one) const;
   // Why the push cannot begin or, for an upload of initial values, cannot end. nullopt: the push can.
   std::optional<absl::StatusOr<Verdict>> Refuse(const v1::PushRequest& header) const;
-  // As PushArrivals::WaitForStream(). If the push waits, asks for a Tick().
+  // Whether the push waits for the streamed push (PushArrivals::WaitForStream()). If so, asks for a Tick().
   bool WaitsForStream(const v1::PushRequest& header);
   // Begins an arrival. nullptr: two copies of the push are arriving already.
   std::unique_ptr<PushArrival> Arrive(Session session, v1::PushRequest header);

@@ -27,9 +27,9 @@ namespace weir {
 // Belongs to the shard's queue.
 class StagedParts {
  public:
-  // For how many steps the commits are kept.
+  // The commits of this many steps are kept.
   static constexpr size_t kRecorded = 2 * kHoldWindow;
-  // How many calls may wait for one part.
+  // At most this many calls wait for one part.
   static constexpr size_t kMaxWaiters = 2048;
 
   // A waiting call: a push, or a repeat of a push. A part belongs to the step, not to the worker that
@@ -127,7 +127,7 @@ class EarlyRows {
 
   uint32_t shard_ = 0, num_shards_ = 1;
   std::vector<v1::AppliedRows> applied_;
-  size_t taken_ = 0;  // entries of applied_ that are of this shard
+  size_t taken_ = 0;  // how many entries of applied_ are of this shard
 };
 
 }  // namespace weir

@@ -56,7 +56,7 @@ class UpdateRoom {
   bool MakeForRows();
   // Writes off the versions that readers have held for too long.
   void RevokeLate();
-  // ResourceExhausted: with the rows of this part, those of the open step do not fit into their memory.
+  // ResourceExhausted: with the rows of this part, the rows of the open step do not fit into their memory.
   absl::Status CheckStepRows(const v1::PushRequest& header, const PushArrivals& arrivals) const;
   // Sets the memory that the tables take, in bytes.
   void SetTableBytes(uint64_t bytes) { table_bytes_ = bytes; }

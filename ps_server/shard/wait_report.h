@@ -28,18 +28,18 @@ namespace weir {
 //
 //   a pull                           for pushes of other workers (WaitingCalls::parked)
 //   a push of a later clock          for its worker's earlier pushes (WaitingCalls::held)
-//   a push that has not begun        for one that is streaming in: 25 ms; one that stands still is passed
+//   a push that has not begun        for the push that is streaming in, at most 25 ms after its last progress
 //                                    (WaitingCalls::behind_stream)
 //   sync: a part's answer            for the other parts of its step, and the coordinator's commit
 //                                    (StagedParts)
 //   the upload of initial values     for the other shards' parts of it, and the coordinator's word
 //                                    (InitialValues)
-//   a push that has arrived whole    for those before it; for memory of rows; with the log for decisions
-//   (WaitingCalls::ready)            (DecisionLog), else for memory of weights
+//   a push that has arrived whole    for whole pushes before it; for memory of rows; with the log for
+//   (WaitingCalls::ready)            decisions (DecisionLog), else for memory of weights
 //   a commit                         for memory of rows and of weights (StagedParts::late_commit)
 //   memory of rows                   for the checkpoint for which former rows are kept, which is written or
 //                                    given up
-//   a control message, so a          with the log, for its writes and for the decisions that are pending
+//   a control message, and so a      with the log, for its writes and for the pending decisions
 //   checkpoint, too                  (DecisionLog::Defer)
 //   a decision                       for its record on the disk: a disk that hangs fails the shard; then for
 //                                    memory of weights

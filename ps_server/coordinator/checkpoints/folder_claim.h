@@ -18,8 +18,8 @@ namespace weir {
 v1::FolderHolder ThisProcess();
 
 // Whether the holder is a different process that certainly runs: a process of this machine that /proc shows
-// as running and to which no SIGKILL was sent. A process that hangs or is stopped counts as running. Nothing
-// is certain about processes of other machines.
+// as running and without a pending SIGKILL. A process that hangs or is stopped counts as running. Nothing is
+// certain about processes of other machines.
 bool CertainlyRuns(const v1::FolderHolder& holder);
 
 // "process 4711 on gpu-3, since 2026-11-22T11:00:00Z".

@@ -36,7 +36,7 @@ class StepCommitter {
 
   // Takes a shard's newest report, which replaces the previous one.
   void OnStaged(uint32_t shard, const v1::StepStaged& staged) { staged_[shard] = staged; }
-  // The shard was lost, and the parts that it had staged with it.
+  // The shard was lost, together with the parts that it had staged.
   void OnLost(uint32_t shard) { staged_.erase(shard); }
 
   // The commit of the open step.

@@ -55,7 +55,7 @@ class ShardFleet {
     uint64_t ping = 0;
   };
   struct Shard {
-    // The address of the link or, if there is none, of the next one.
+    // `address`: of the link or, if there is none, of the next one. `opened`: when the link was opened.
     std::string address;
     absl::Time opened;
     // The newest announcement of an address that differs from the cluster spec's.
@@ -164,7 +164,7 @@ class ShardFleet {
   // Gives all links to the caller, who destroys them outside of the queue.
   std::vector<std::unique_ptr<ShardLink>> Close();
 
-  // ---- what they hold
+  // ---- the shards' state
 
   // Whether some shard was told to install, or was kept with what it holds.
   bool begun() const { return begun_; }

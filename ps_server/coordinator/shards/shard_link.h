@@ -16,10 +16,10 @@ struct ShardLinkEvents {
   std::function<void()> connected;
   std::function<void(v1::ShardReport)> report;
   // Called once, as the last function. OK: the shard has received a Shutdown. An error before `connected`:
-  // the shard refuses the link. While a shard is out of reach, the link does not end, but keeps trying. After
-  // any other error than the following a new link may be opened. FailedPrecondition: the shard would refuse
-  // every link. Unauthenticated, PermissionDenied, Unimplemented (a different version of the protocol): the
-  // shard would refuse every link, too, since the two do not fit together.
+  // the shard refuses the link. While a shard is out of reach, the link does not end, but keeps trying.
+  // FailedPrecondition: the shard would refuse every link. Unauthenticated, PermissionDenied, Unimplemented
+  // (a different version of the protocol): the shard would refuse every link, too, since the two ends do not
+  // fit together. After any other error a new link may be opened.
   std::function<void(absl::Status)> ended;
 };
 

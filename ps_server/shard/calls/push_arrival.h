@@ -53,7 +53,8 @@ class PushArrival {
   }
   bool overtaken() const { return streamed() && builder_->version() == nullptr; }
 
-  // The shard calls the functions below.
+  // ---- for the shard
+
   // No NaN and no infinity has arrived.
   bool finite() const { return !non_finite_.has_value() && !rows_.non_finite.has_value(); }
   // The first NaN or infinity among the dense values, and among the rows.

@@ -23,7 +23,7 @@ namespace weir {
 // Belongs to the shard's queue.
 class ShardMembers {
  public:
-  // For how many clocks of a worker the answers are kept, for repeats. A client has at most kHoldWindow
+  // The answers of this many clocks of a worker are kept, for repeats. A client has at most kHoldWindow
   // pushes in flight.
   static constexpr size_t kRecorded = 2 * kHoldWindow;
 

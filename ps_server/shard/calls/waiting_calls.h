@@ -121,8 +121,8 @@ struct ParkedPull {
 // Belongs to the shard's queue.
 class WaitingCalls {
  public:
-  // How many calls of one worker may wait at a time. The limit is above the exchanges of one stream, because
-  // calls of a broken stream may wait beside the calls of the next stream.
+  // At most this many calls of one worker wait at a time. The limit is above the exchanges of one stream,
+  // because calls of a broken stream may wait beside the calls of the next stream.
   static constexpr size_t kMaxOfWorker = 2048;
 
   // ResourceExhausted: kMaxOfWorker calls of the worker wait.

@@ -165,7 +165,7 @@ absl::StatusOr<ShardLoader::Loaded> ShardLoader::MakeParts(const Task& task, uin
   if (!checkpoint.has_directory()) return loaded;
   if (!TraitsOf(*options_.config).applies_alone) {
     const absl::Status none = CheckNoLog(*options_.files, checkpoint.directory(), task.job, position);
-    // Not DataLoss: another checkpoint would not help.
+    // The error is not DataLoss, because another checkpoint would not help.
     if (absl::IsDataLoss(none)) return absl::FailedPreconditionError(none.message());
     WEIR_RETURN_IF_ERROR(none);
     return loaded;

@@ -80,7 +80,7 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
                                                             const Restore& restore = nullptr);
   ~BlockStore();
 
-  // Gives version 0, which nobody has read yet, these weights: elements() values.
+  // Gives version 0, which has had no reader yet, these weights: elements() values.
   void SetInitialValues(const float* values);
 
   uint64_t count() const { return current_->count; }

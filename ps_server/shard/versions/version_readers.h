@@ -65,9 +65,8 @@ struct ReaderLimits {
 // either, but if readers hold `max_dead` of them, no push is applied while it arrives (MayBuild).
 //
 // While `max_written_off` versions are written off because of workers, workers get copies, which hold no
-// version's memory (LentVersion::may_refer). Readers that do not train have a limit of their own, of the same
-// size. So the memory of written-off versions is bounded, too: 2 * max_written_off + 2 * max_old + max_dead +
-// 1.
+// version's memory (LentVersion::may_refer). Readers that do not train have such a limit, too. So the memory
+// of written-off versions is bounded, too: 2 * max_written_off + 2 * max_old + max_dead + 1.
 //
 // Thread-safe. A lent version may outlive this object.
 class VersionReaders : public std::enable_shared_from_this<VersionReaders> {
@@ -104,8 +103,8 @@ class VersionReaders : public std::enable_shared_from_this<VersionReaders> {
     absl::optional<absl::Time> superseded;  // none: it is the newest version
     std::vector<Holder> holders;
   };
-  // If readers whose time is over exceed a limit, revokes them, the holders of the oldest version first.
-  // Returns the versions that were written off.
+  // If versions exceed a limit and the time of their readers is over, writes these versions off, the oldest
+  // first, and revokes their readers. Returns these versions.
   std::vector<Held> RevokeLate();
   // Revokes all readers. From then on `on_release` is not called.
   void Retire();

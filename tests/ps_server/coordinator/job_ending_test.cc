@@ -38,7 +38,7 @@ struct Fixture : CheckpointsFixture {
   JobEnding ending;
 };
 
-// ---- why
+// ---- why the job ends
 
 TEST_CASE("The first failure waits for the store's word, until its time is over") {
   Fixture f;
