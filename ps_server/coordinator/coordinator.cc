@@ -97,8 +97,7 @@ Coordinator::~Coordinator() {
     links = shards_.Close();
     store = checkpoints_.Close(absl::UnavailableError("the coordinator stops"));
   });
-  // These are destroyed outside of the queue, because their destructors wait for events under way, which may
-  // post to the queue.
+  // Destroyed outside of the queue: the destructors wait for events, which may post to the queue.
   links.clear();
   store.reset();
 }
@@ -464,8 +463,7 @@ void Coordinator::HandleTick() {
   if (checkpoints_.enabled()) {
     checkpoints_.Tick();
     const bool saves = state_ == v1::RUNNING || upload_.saving();
-    // If the job waits for an evaluation at an epoch's end, a checkpoint would lack its result, and would
-    // have to be taken again.
+    // If the job waits for an evaluation at an epoch's end, a checkpoint now would lack its result.
     if (saves && !ending_.drained() && !evaluations_.awaited())
       checkpoints_.TakeIfDue(progress_.steps_done());
     ending_.TickSave();
@@ -525,8 +523,7 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   Checkpoints::Snapshot snapshot;
   const auto& newest = checkpoints_.newest();
   snapshot.progress = progress_.steps_done();
-  // Complete batches are known at once, while the work that shard 0 has applied is known only from its last
-  // report.
+  // Complete batches are known at once, the work of shard 0 only as of its last report.
   const uint64_t complete = progress_.done() / std::max<uint32_t>(1, options_.workers);
   if (!mode_.commits_steps) {
     snapshot.step = std::max({progress_.steps_done(), complete, checkpoints_.next_step()});
@@ -541,8 +538,7 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   v1::CoordinatorState& job = snapshot.job;
   *job.mutable_identity() = job_;
   job.set_committed_steps(progress_.steps().committed());
-  // If the checkpoint said `done`, a coordinator that starts from it would no longer have the last epoch
-  // evaluated.
+  // If it said `done`, a coordinator that starts from it would not have the last epoch evaluated.
   const bool evaluated = !evaluations_.waits() || !evaluations_.open();
   job.set_done(state_ == v1::DRAINING || (progress_.all_done() && evaluated));
   job.set_examples(progress_.examples());
@@ -706,8 +702,7 @@ void Coordinator::StepAside(const std::string& why) {
   ending_.End(Replaced(why));
   meter_.OnEnd(now());
   LogError(ending_.failure().message());
-  // Callers may find the other coordinator at this coordinator's address, so they get the error that they
-  // retry.
+  // Callers may find the other coordinator at this address, so they get the error that they retry.
   AnswerParked(ending_.ForCall(), ending_.ForCall());
   ending_.Await({}, absl::ZeroDuration(), {});
 }

@@ -37,8 +37,8 @@
 namespace weir {
 
 // Takes the decisions that a job must take once: who is a member under which epoch, when a sync step commits,
-// which worker gets which batches, and when the job is done or has failed. Is off the data path, and knows
-// nothing of gRPC.
+// which worker gets which batches, and when the job is done or has failed. Off the data path. Knows nothing
+// of gRPC.
 //
 // A SerialQueue puts all calls and events in one order; a call that has to wait is parked. Messages to the
 // shards go out in the order of the decisions, so every shard sees the same sequence of epochs, commits and
@@ -72,8 +72,7 @@ class Coordinator {
     v1::JobIdentity job;
     // The number of workers that train, from the config or the cluster spec. At least 1.
     uint32_t workers = 1;
-    // The names of the workers in messages, by rank: "worker:1 at 10.0.0.1:2222". May have fewer entries than
-    // workers.
+    // How messages name the workers, by rank: "worker:1 at 10.0.0.1:2222". May be short or empty.
     std::vector<std::string> worker_names;
     // The addresses of all shards; the first is this process's. If the list has only that one, the
     // coordinator learns the addresses from the first worker that joins.
@@ -85,8 +84,7 @@ class Coordinator {
     // missing. Finds the step of the newest whole checkpoint before it, and calls `found`, on any thread.
     // Errors: as JobStore::PassOver(). Null: there is no earlier checkpoint.
     std::function<void(uint64_t step, std::function<void(absl::StatusOr<uint64_t>)> found)> init_from_before;
-    // The memory that a server on this machine may use; 0: no limit is known. A model that cannot fit is
-    // refused.
+    // The memory that a server on this machine may use; 0: unknown. A model that cannot fit is refused.
     uint64_t memory_bytes = 0;
     // Whether the job's TCP connections have TLS, for the status.
     bool tls = false;
@@ -122,8 +120,7 @@ class Coordinator {
   // shard. Unless a heartbeat follows, the member's lease shrinks to the grace. If another process waits to
   // join with the member's rank, the lease ends at once.
   void OnDisconnect(v1::Caller caller);
-  // The caller of a Join went away before it got the answer. If the caller has called again since, this has
-  // no effect.
+  // The caller of a Join went away before it got the answer. Ignored if the caller has called again since.
   void OnJoinCancelled(uint64_t instance, uint64_t call);
 
   // Handles leases, deadlines and pings. Must be called periodically.
@@ -168,8 +165,7 @@ class Coordinator {
   void HandleShardBroken(uint32_t shard, const absl::Status& status);
   void HandleInstalled(uint32_t shard, const v1::Installed& installed);
   void LoseShard(uint32_t shard, const std::string& why);
-  // The whole job goes back to the newest checkpoint (sync) or, while its initial values are awaited, to its
-  // beginning.
+  // The job goes back to the newest checkpoint (sync) or, while initial values are awaited, to its beginning.
   void RollBack(const std::string& why);
   void MaybeInstall();
   void OnAllInstalled();
@@ -181,7 +177,6 @@ class Coordinator {
   bool EnoughWorkers() const;
   // The job was done before this coordinator began, which then only answers the processes that still ask.
   void EndAgain();
-  // Training starts or continues.
   void TrainingStarts();
   // Membership.
   void MaybeAdmit();
@@ -190,8 +185,8 @@ class Coordinator {
   void TellMembership();
   void OnAllAcked();
   void RemoveMember(uint32_t worker, const std::string& why);
-  // Answers the parked calls of a worker that is no longer a member, and takes back what it holds. `why`: for
-  // its heartbeat.
+  // Answers the calls of a worker that is no longer a member, and takes back its work. `why`: for its
+  // heartbeat.
   void TakeOut(uint32_t rank, Worker& member, const std::string& why = "");
   // If the connection of this rank's member broke and a new process of the rank waits, removes the member.
   void ReplaceIfGone(uint32_t rank);
@@ -223,8 +218,7 @@ class Coordinator {
   absl::StatusOr<Checkpoints::Snapshot> TakeSnapshot() const;
   // The end.
   void StartDraining();
-  // The answer to a Join when there is nothing left to do. From then on the caller counts as told that the
-  // job is done.
+  // The answer to a Join when nothing is left to do. Then the caller counts as told that the job is done.
   absl::Status NothingLeftFor(const v1::JoinRequest& request);
   // If there is nothing left to do, answers the workers that wait to join.
   void TellNothingLeft();

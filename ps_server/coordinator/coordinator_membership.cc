@@ -1,5 +1,4 @@
-// The part of Coordinator for membership: admission, leases, leaving, and the ranges of batches on which
-// members work.
+// The part of Coordinator for membership: admission, leases, leaving, and members' ranges of batches.
 #include <algorithm>
 #include <utility>
 
@@ -271,8 +270,7 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
     RemoveReader(caller.worker());
   } else if (request.done() && (checkpoints_.enabled() || AwaitsEvaluation()) && !over() &&
              !members_.Left(caller.incarnation())) {
-    // The worker takes work for done that a lost server has undone, or it is the last worker that could
-    // evaluate the weights.
+    // The worker takes work for done that was undone, or is the last one that could evaluate the weights.
     const std::string why = members_.WhyOut(caller.incarnation());
     return done(
         absl::AbortedError(absl::StrCat("this worker is out of the job", why.empty() ? "" : ": ", why)));
@@ -403,15 +401,13 @@ void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::
                                                         " ranges; at most ", kMaxCompleted,
                                                         " are allowed: a worker has one at a time")));
   }
-  // This call does not renew the lease, because it may have been on its way when the caller's connections
-  // broke.
+  // This call renews no lease: it may have been on its way when the caller's connections broke.
   member->last_heard = now();
   for (uint64_t id : request.completed_ranges()) progress_.ranges()->Complete(id, request.caller().worker());
   if (member->next_range) std::exchange(member->next_range, nullptr)(v1::NextRangeReply());
   member->next_range = std::move(done);
   member->next_range_until = members_.ParkUntil();
-  // With many workers this call comes often, so it asks for an evaluation only at an epoch's end, or if the
-  // job waits.
+  // This call comes often, so it asks for an evaluation only at an epoch's end, or if the job waits.
   if (evaluations_.waits() || (!progress_.ranges()->done() && evaluations_.Ends(progress_.done())))
     MaybeEvaluate();
   if (progress_.ranges()->done() && !evaluations_.waits()) StartDraining();

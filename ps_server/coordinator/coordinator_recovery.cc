@@ -128,8 +128,7 @@ void Coordinator::OnAllInstalled() {
     upload_.Begin();
   } else if (checkpoints_.enabled() && !checkpoints_.any() &&
              options_.config.server().durability() == v1::ServerConfig::DURABILITY_LOG) {
-    // The log alone has neither the config nor the model, without which no coordinator could continue from
-    // it.
+    // The log has neither the config nor the model, without which no coordinator could continue from it.
     upload_.BeginSaving();
   }
   evaluations_.SetWorkEnd(progress_.done());
@@ -154,13 +153,11 @@ void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) 
     return EndJob(Misfit(absl::StrCat(shards_.name(index), " refuses ps:0: ", status.message())));
   }
   if (absl::IsUnimplemented(status)) return EndJob(Misfit(status.message()));
-  // Only at the start does this end the job: later a server of a different job may have got the address of a
-  // lost server.
+  // Only at the start: later a server of a different job may have got the address of a lost server.
   if (absl::IsNotFound(status) && state_ == v1::STARTING) {
     return EndJob(Misfit(absl::StrCat(shards_.name(index), " is another server: ", status.message())));
   }
-  // For example, the proxy of a service mesh answers for a server that is not there yet. TickShards() tries
-  // again.
+  // A proxy (of a service mesh) may answer for a server that is not there yet. TickShards() tries again.
   if (state_ == v1::STARTING && !shards_[index].connected && absl::IsUnavailable(status)) {
     return shards_.Drop(index);
   }

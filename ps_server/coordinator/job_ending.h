@@ -26,8 +26,7 @@ namespace weir {
 class JobEnding {
  public:
   using Leave = std::function<void(absl::StatusOr<v1::LeaveReply>)>;
-  // How long members have to confirm a failure, and a server whose link broke to confirm the end on a new
-  // link.
+  // Members have this time to confirm a failure, and a server whose link broke to confirm on a new link.
   static constexpr absl::Duration kTellFailure = absl::Seconds(2);
 
   struct Options {
@@ -62,8 +61,7 @@ class JobEnding {
   void End(const absl::Status& failure) { failure_ = failure; }
   // OK: the job has not failed.
   const absl::Status& failure() const { return failure_; }
-  // Answers for callers once the job is over. ForJoin(): for a Join, if the job has failed. ForCall(): for
-  // any other call.
+  // Answers once the job is over. ForJoin(): to a Join, if the job has failed. ForCall(): to other calls.
   absl::Status ForJoin() const;
   absl::Status ForCall() const;
 

@@ -112,8 +112,7 @@ v1::ClusterStatus StatusOf(const JobView& of, v1::Membership membership) {
     pushed += shard.stats.bytes_pushed();
     pulled += shard.stats.bytes_pulled();
     uint64_t lacks = shard.stats.pushes_lost();
-    // At the end no batch is under way, so the counts also show batches that were lost when no worker was
-    // left to report the loss.
+    // At the end no batch is under way, so the counts also show losses that no worker was left to report.
     if (!mode.commits_steps && of.shards.AnsweredFinalPing(shard)) {
       lacks = std::max(lacks, size.batches - std::min(size.batches, shard.stats.batches_settled()));
     }

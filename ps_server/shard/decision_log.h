@@ -52,8 +52,7 @@ class DecisionLog {
   DecisionLog(const Clock* clock, SerialQueue* queue, std::function<void(const absl::Status&)> logged)
       : clock_(clock), queue_(queue), logged_(std::move(logged)) {}
 
-  // An incarnation of the shard begins or ends. The result of a write has no effect once the incarnation that
-  // began it has ended.
+  // An incarnation of the shard begins or ends. Results of writes of earlier incarnations have no effect.
   void Begin(std::shared_ptr<PushLog> log) { log_ = std::move(log); }
   void End();
   // False: no log is kept.
@@ -79,16 +78,14 @@ class DecisionLog {
 
   // No write and no decision is pending.
   bool settled() const { return writes_ == 0 && decisions_.empty(); }
-  // Defer() lets the message wait until settled(). While messages have to wait, NextDeferred() returns
-  // nullopt.
+  // Defer() lets the message wait until settled(). NextDeferred() returns nullopt while it has to wait.
   void Defer(v1::ControlMessage message) { deferred_.push_back(std::move(message)); }
   bool defers() const { return !deferred_.empty(); }
   std::optional<v1::ControlMessage> NextDeferred();
 
   // The log cannot be written. Returns false if an earlier failure is known.
   bool Fail(const absl::Status& status);
-  // Drops the decisions after a failure: it is unknown whether their records are on disk, so none takes
-  // effect.
+  // After a failure: drops the decisions, since it is unknown whether their records are on disk.
   void Abandon() { decisions_.clear(); }
   bool failed() const { return failed_; }
   // The log has failed because a different process has it now.

@@ -13,8 +13,7 @@
 namespace weir {
 namespace {
 
-// The verdict on a push that the shard itself would take: OK, unless its header says that its gradient is not
-// finite.
+// The verdict on a push that the shard would take: OK, unless its header says that a value is not finite.
 Verdict AsClaimed(const v1::PushRequest& header) {
   return header.refused().empty() ? Verdict{} : Verdict{v1::REFUSED, header.refused()};
 }
@@ -90,8 +89,7 @@ void Incarnation::Replay(const v1::LoggedPush& record) {
   }
   const v1::PushRequest& push = record.push();
   members_.FollowRecord(push.caller(), *policy_);
-  // Where the incarnation that wrote this record did not know clocks of the worker, it had declared them
-  // lost.
+  // If the incarnation that wrote this record did not know a clock of the worker, the clock was lost.
   DeclareLost(push.caller().worker(), push.clock());
   v1::PushReply reply;
   reply.set_outcome(record.outcome());
@@ -299,8 +297,7 @@ absl::Status Incarnation::Commit(
   store_->Update(gradients.dense);
   absl::Status rows;
   if (rows_early()) {
-    // On every shard the versions of tables count all parts of a step, also the parts that did not come in
-    // time.
+    // On every shard the versions of tables count all parts of a step, also parts that came too late.
     for (size_t part = early_rows_.taken(); part < install_.parts(); ++part) rows.Update(tables_->Update({}));
     early_rows_.Commit();
   } else if (tables_ != nullptr) {

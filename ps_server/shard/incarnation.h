@@ -28,8 +28,7 @@ namespace weir {
 
 // The results of a shard's pushes, apart from the counters, for the coordinator and for checkpoints.
 struct PushTally {
-  // `batches`: done here. `stale_batches`, only with the log: the gradient came from a version of an earlier
-  // incarnation.
+  // `batches`: done here. `stale_batches`, with the log: the gradient came from an earlier incarnation.
   IntervalSet batches, stale_batches;
   // Of the applied pushes: the staleness in versions, and the lead in clocks.
   IntHistogram staleness, lead;
@@ -72,9 +71,8 @@ class Incarnation {
   uint64_t number() const { return number_; }
   const std::shared_ptr<BlockStore>& store() const { return store_; }
   const std::unique_ptr<ConsistencyPolicy>& policy() const { return policy_; }
-  // Also null if the job has no embedding tables. If rows take effect early, the tables' version counts the
-  // parts of all steps, also the parts that a step was committed without. Otherwise it is the store's
-  // version.
+  // Also null if the job has no embedding tables. If rows take effect early, the tables' version counts all
+  // parts of all steps, committed or not; otherwise it is the store's.
   const std::shared_ptr<ShardTables>& tables() const { return tables_; }
   uint64_t model_hash() const { return model_hash_; }
   ShardMembers& members() { return members_; }
@@ -85,12 +83,10 @@ class Incarnation {
   // Fills in the version, the pushes and the clocks.
   void Describe(v1::ShardStats* stats) const;
 
-  // Whether the header is of this model (CheckModel), and whether any sender's push can have it
-  // (CheckHeader).
+  // CheckModel(): whether the header is of this model. CheckHeader(): whether any push can have it.
   absl::Status CheckModel(const v1::PushRequest& header) const;
   static absl::Status CheckHeader(const v1::PushRequest& header);
-  // Called before a gradient is taken, and again before it is used. InvalidArgument: no push can have this
-  // header.
+  // Called before a gradient is taken and before it is used. InvalidArgument: no push can have this header.
   absl::StatusOr<Verdict> VerdictOn(const v1::PushRequest& header) const;
   std::string NonFinite(const PushArrival& arrival) const;
 
@@ -104,8 +100,8 @@ class Incarnation {
   // sync: whether the rows of a staged part take effect as it arrives.
   bool rows_early() const { return TablesCountParts(config_); }
   // Stages a part, and takes `waiter` unless it fails. `refusal`: empty, or why no step may contain the part;
-  // a refused part needs no gradient. Returns the report for the coordinator; nullopt: parts are missing.
-  // Errors: as Apply().
+  // a refused part needs no gradient. Returns the coordinator's report; nullopt: parts are missing. Errors:
+  // as Apply().
   absl::StatusOr<std::optional<v1::ShardReport>> Stage(const v1::PushRequest& header, Slab gradient,
                                                        PushedRows rows, std::string refusal,
                                                        StagedParts::Waiter& waiter);

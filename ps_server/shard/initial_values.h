@@ -47,8 +47,7 @@ class InitialValues {
   }
 
   // Takes from the message which member uploads, or whose upload is whole on every shard. A new uploader
-  // makes the upload of its predecessor void. Returns the verdict on the waiting call; nullopt: the call
-  // still waits.
+  // makes the earlier upload void. Returns the verdict on the waiting call; nullopt: it still waits.
   std::optional<Verdict> Follow(const v1::SetMembership& message);
 
  private:

@@ -87,21 +87,18 @@ class Shard {
     // Chunks of gradients start and end at multiples of this. The protocol sets the value; a simulation may
     // use a smaller one, as its clients do.
     uint64_t chunk_unit = kChunkUnit;
-    // Whether work that may take long runs on a thread of the shard. False, for simulations: all work runs on
-    // the callers' threads.
+    // Whether long work runs on a thread of the shard. False, for simulations: on its callers' threads.
     bool own_thread = true;
-    // The memory of the weights.
     SlabSource weights_source = AllocateSlab;
     ReaderLimits reader_limits;
-    // Called on any thread, to ask for a Tick() after this time. Zero: memory that calls wait for has become
-    // free. May be null.
+    // Called on any thread: asks for a Tick() after this time. Zero: awaited memory has become free. May be
+    // null.
     std::function<void(absl::Duration)> nudge;
     // Called in the shard's order when readers have been revoked. Each owner of a lent version then checks
     // LentVersion::revoked. Must not block. May be null.
     std::function<void()> on_revoke;
     // Called in the shard's order when a push has to wait, or cannot be applied while it arrives, because of
-    // lent versions. From then on each owner releases its version as soon as it can. Must not block. May be
-    // null.
+    // lent versions. Each owner then releases its version as soon as it can. Must not block. May be null.
     std::function<void()> on_short;
     // Makes the mode's policy. Tests put a broken policy here.
     PolicyFactory make_policy = PolicyFromConfig;
@@ -142,8 +139,7 @@ class Shard {
   // (PushAnswer::made), so that weights may be sent while they are computed. Only within BeginDone.
   bool AnswersAfter(const v1::PushRequest& push) const;
 
-  // Counts the weights of a PushAnswer::made that the client gets: this many elements of this type.
-  // Thread-safe.
+  // Counts the weights of a PushAnswer::made: this many elements of this type. Thread-safe.
   void CountPulled(uint64_t elements, v1::Dtype dtype);
 
   // Ends waits whose deadlines have passed. Must be called regularly.
@@ -163,8 +159,7 @@ class Shard {
 
   using Counters = ShardCounters;
   const Counters& counters() const { return counters_; }
-  // Statistics of the job's tables, in the tables' order, as of the last Tick(). Empty: nothing is installed.
-  // Thread-safe.
+  // Statistics of the job's tables, as of the last Tick(). Empty: nothing is installed. Thread-safe.
   std::vector<Table::Stats> table_stats() const { return table_report_.stats(); }
 
  private:
@@ -207,9 +202,8 @@ class Shard {
   void HandleEnd(Session session);
   void HandleTick();
 
-  // NotFound: the call is for a different job or shard. This check comes before all others, since the
-  // caller's job may have the same ranks, incarnations and clocks as this job, and may continue when this job
-  // is over.
+  // NotFound: the call is for a different job or shard. This check comes first, since the caller's job may
+  // have the same ranks, incarnations and clocks, and may continue when this job is over.
   absl::Status CheckAddressee(uint64_t job, uint32_t shard_plus_one) const;
   // Why the push cannot begin or, for an upload of initial values, cannot end. nullopt: the push can.
   std::optional<absl::StatusOr<Verdict>> Refuse(const v1::PushRequest& header) const;

@@ -30,8 +30,7 @@ void Shard::HandlePull(ParkedPull pull) {
       return pull.done(absl::InvalidArgumentError(absl::StrCat(
           "answered_clock: ", request.answered_clock(), " is above the pull's clock ", request.clock())));
     }
-    // If a push of this worker is pending in the log, the pull waits for the push, and the clock must not
-    // change until then.
+    // If a push of this worker is pending in the log, the pull waits for it, and the clock must not change.
     const uint32_t worker = request.caller().worker();
     lost = !log_.OnItsWay(worker) && now_.DeclareLost(worker, request.answered_clock());
   }

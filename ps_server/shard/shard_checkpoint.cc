@@ -58,8 +58,7 @@ absl::Status ShardCheckpoint::Keep(uint64_t step, std::optional<uint64_t> follow
     work->logged = true;
     return absl::OkStatus();
   }
-  // The log's next segment begins right after this version; the file that names the segment is written after
-  // that.
+  // The log's next segment begins right after this version. Then the file that names it is written.
   const uint64_t segment = options_.log->Rotate(step, [this, work] {
     work->logged = true;
     WriteWhenLogged(work);

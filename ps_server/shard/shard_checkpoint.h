@@ -37,8 +37,7 @@ class ShardCheckpoint {
     std::function<void(std::function<void()>)> background;
     // As ShardLoader::generation(). A checkpoint of an earlier generation is no longer wanted.
     std::function<uint64_t()> generation;
-    // A checkpoint has ended. `report` is for the coordinator; nullopt: the coordinator does not wait for the
-    // checkpoint.
+    // A checkpoint has ended. `report`: for the coordinator; nullopt: it does not wait for the checkpoint.
     std::function<void(bool ok, std::optional<v1::ShardReport> report)> done;
   };
   explicit ShardCheckpoint(Options options) : options_(std::move(options)) {}
@@ -67,7 +66,6 @@ class ShardCheckpoint {
   absl::StatusOr<v1::CheckpointFile> WriteFiles(Work& work, uint64_t generation) const;
 
   const Options options_;
-  // Files are being written.
   bool writing_ = false;
   // Kept for Write(). Null: no version is.
   std::shared_ptr<Work> frozen_;

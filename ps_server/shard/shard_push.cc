@@ -275,8 +275,7 @@ bool Shard::CanDecide(const v1::PushRequest& header) {
   // The dense values need no room before the commit.
   if (mode_.commits_steps) return room_.MakeForRows();
   if (!log_.kept()) return room_.Make();
-  // A decided push must not wait for memory of rows, because the checkpoint that holds this memory may wait
-  // for the decision.
+  // A decided push must not wait for memory of rows: the checkpoint that holds it may wait for the decision.
   return log_.HasTurn(header) && room_.MakeForRows();
 }
 

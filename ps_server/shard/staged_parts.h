@@ -59,8 +59,7 @@ class StagedParts {
   };
   // FailedPrecondition: the commit is not of the open step, or names a part that is not staged or is refused.
   absl::StatusOr<Gradients> GradientsOf(const v1::CommitStep& commit, const ConsistencyPolicy& policy) const;
-  // The step is committed; the next one is open and has no parts. `answer` gets the verdict for each part's
-  // waiters.
+  // Commits the step, and opens the next one. `answer` gets the verdict for each part's waiters.
   void Commit(const v1::CommitStep& commit,
               const std::function<void(const Verdict& verdict, std::vector<Waiter>& waiters)>& answer);
   // The verdict for a repeat of a push whose step is no longer open: OK, REFUSED or STEP_PAST.
@@ -82,8 +81,7 @@ class StagedParts {
   };
   std::optional<LateCommit> late_commit;
 
-  // Save() writes to a checkpoint, Restore() reads from it: only the commits, since a checkpoint is taken
-  // between two steps.
+  // To and from a checkpoint: only the commits, since a checkpoint is taken between two steps.
   void Save(v1::ShardState& state) const;
   void Restore(const v1::ShardState& state);
 
@@ -102,8 +100,7 @@ class StagedParts {
 
 // sync with consistency.tables "async": the parts of the open step whose rows are in the tables already,
 // although their dense values wait for the commit. If a checkpoint is taken between the two and restored, the
-// dense values are lost. Then the part is pushed again, perhaps to other shards, and its rows must not count
-// again.
+// dense values are lost. The part is pushed again, perhaps to other shards, but its rows count once.
 //
 // Belongs to the shard's queue.
 class EarlyRows {

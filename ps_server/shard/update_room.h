@@ -58,7 +58,6 @@ class UpdateRoom {
   void RevokeLate();
   // ResourceExhausted: with the rows of this part, the rows of the open step do not fit into their memory.
   absl::Status CheckStepRows(const v1::PushRequest& header, const PushArrivals& arrivals) const;
-  // Sets the memory that the tables take, in bytes.
   void SetTableBytes(uint64_t bytes) { table_bytes_ = bytes; }
 
   // Sets whether calls or a commit wait for memory.
@@ -70,8 +69,7 @@ class UpdateRoom {
 
   struct Pin {
     std::shared_ptr<const LentVersion> version;
-    // The rows of this version; if rows take effect on arrival, the rows at the moment of the pin. Null: the
-    // job has no tables.
+    // The rows of this version or, if rows take effect on arrival, of the pin's moment. Null: no tables.
     std::unique_ptr<ShardTables::Pinned> tables;
     absl::Time deadline;
   };

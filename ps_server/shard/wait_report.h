@@ -23,8 +23,7 @@ namespace weir {
 // Says what the waiting calls of a shard wait for. If calls wait and none takes effect, the report writes the
 // reason to the log, once for each standstill.
 //
-// The list shows what may wait for what. Each entry waits only for entries below it, so the order has no
-// cycle:
+// The list shows what may wait for what. An entry waits only for entries below it, so there is no cycle:
 //
 //   a pull                           for pushes of other workers (WaitingCalls::parked)
 //   a push of a later clock          for its worker's earlier pushes (WaitingCalls::held)
@@ -85,8 +84,7 @@ class WaitReport {
 
  private:
   static constexpr absl::Duration kTellAfter = absl::Seconds(5);
-  // If a shard stands still repeatedly, because its steps take long, it reports later each time, up to this
-  // limit.
+  // If a shard stands still repeatedly, as its steps take long, it reports later each time, up to this limit.
   static constexpr absl::Duration kTellAtLast = absl::Minutes(10);
 
   absl::Time Oldest() const;

@@ -28,8 +28,7 @@ namespace weir {
 // server costs (Young 1974). The schedule chooses this interval. It takes the whole time of the last
 // checkpoint for the cost, although training continues meanwhile. It assumes one loss a minute: if a job
 // seldom loses a server, it pays little for that, and if it often does, it loses only seconds. The interval
-// is at least a second and at most a minute, but long enough that checkpoints are being written for a tenth
-// of the time at most.
+// is at least a second and at most a minute, but at least ten times the time of a checkpoint.
 class CheckpointSchedule {
  public:
   CheckpointSchedule(const v1::CheckpointConfig& config, absl::Time now);
@@ -60,8 +59,7 @@ class CheckpointSchedule {
 
 // Takes a job's checkpoints, one at a time: has every shard keep its version, makes room in the store, has
 // every shard write its part, and commits the checkpoint. Training continues meanwhile, however long the
-// store takes. Not thread-safe: all calls come in the coordinator's order, into which the store's answers are
-// posted.
+// store takes. Not thread-safe: calls and the store's answers come in the coordinator's order.
 class Checkpoints {
  public:
   // The state that the coordinator puts into a checkpoint.
@@ -184,8 +182,7 @@ class Checkpoints {
   void Fail(const std::string& why);
   // Fail(), because of this shard, which writes no more. The other shards may still write, and report that.
   void FailOn(uint32_t shard, const std::string& why);
-  // The current checkpoint is over: answers its requests, and begins the next checkpoint if there are
-  // requests for one.
+  // The current checkpoint is over: answers its requests, and begins the next one if it was requested.
   void End(const absl::StatusOr<v1::CheckpointReply>& reply);
   void AnswerAll(std::vector<Done> requests, const absl::StatusOr<v1::CheckpointReply>& reply);
   JobStore::Done InOrder(std::function<void(const absl::Status&)> then);
@@ -197,8 +194,7 @@ class Checkpoints {
   const JobStore::Opened opened_;
   CheckpointSchedule schedule_;
   std::optional<Current> current_;
-  // A shard writes one part at a time, and would refuse a second one. So the next checkpoint begins when the
-  // remains are done.
+  // A shard writes one part at a time, so the next checkpoint begins when the remains are done.
   std::optional<Remains> remains_;
   // Requests for the checkpoint after the current one.
   std::vector<Done> next_;
@@ -208,7 +204,6 @@ class Checkpoints {
   uint32_t chain_ = 0;
   absl::Time newest_since_;
   uint64_t next_step_;
-  // How many checkpoints were begun.
   uint64_t attempts_ = 0;
 };
 

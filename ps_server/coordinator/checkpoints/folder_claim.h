@@ -33,8 +33,7 @@ std::string Describe(const v1::FolderHolder& holder);
 // one process can do that (rename without replacement; link on NFS; a conditional PUT). A process that claims
 // the folder takes the next number, and so does the holder for each record that it writes. So the records are
 // one sequence, and each follows from records that its writer has read. If a holder was replaced, it finds
-// its next number taken, or higher numbers, and learns by whom, however long it was away and wherever it
-// hung.
+// its next number taken, or higher numbers, and learns by whom, wherever it hung.
 //
 // The newest records stay and older ones are removed, so a number may become free again for a process that
 // fell far behind. Therefore a process that has made a record then looks for the highest number.
@@ -65,8 +64,7 @@ class FolderClaim {
   uint64_t number() const;
 
   // Changes the last record with `change`, and writes the result durably as the next record. OK: no other
-  // process had claimed the folder when the record was made. Aborted: another process has claimed it; the
-  // message says which.
+  // process had claimed the folder when the record was made. Aborted: another has; the message says which.
   absl::Status Write(const std::function<void(v1::CoordinatorMemory&)>& change);
   // Aborted: another process has claimed the folder. OK proves less than OK from Write(): a network file
   // system may show the state of some seconds ago.
@@ -79,8 +77,7 @@ class FolderClaim {
   };
   explicit FolderClaim(Options options);
 
-  // The newest record. Number 0: there is none. The record of an earlier version of Weir may lie beside
-  // these.
+  // The newest record. Number 0: there is none, but perhaps the record of an earlier version of Weir.
   absl::StatusOr<Record> Newest() const;
   absl::StatusOr<uint64_t> Highest() const;
   // Makes the record. AlreadyExists, NotFound: another process has made or removed records meanwhile.

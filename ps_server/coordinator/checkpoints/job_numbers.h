@@ -23,8 +23,7 @@ class JobNumbers {
  public:
   using Done = std::function<void(const absl::Status&)>;
   struct Options {
-    // Reserves all numbers up to these, and calls `done` later, in the queue. Null: there is no store, and
-    // every number is free.
+    // Reserves all numbers up to these; calls `done` later, in the queue. Null: no store, so all are free.
     std::function<void(const JobStore::Numbers& up_to, Done done)> reserve;
     // More numbers are reserved. `needed`: an action has waited for them.
     std::function<void(bool needed)> reserved;
@@ -39,8 +38,7 @@ class JobNumbers {
   // The last numbers that are reserved.
   const JobStore::Numbers& reserved() const { return reserved_; }
 
-  // Whether `count` more of each may be used. If not, asks the store for them, and counts as needed() until
-  // they are reserved.
+  // Whether `count` more of each may be used. If not, asks the store for them, and they are needed().
   bool Need(uint64_t count);
   bool needed() const { return needed_; }
   // Call these only for numbers that Need() has confirmed.
@@ -52,8 +50,7 @@ class JobNumbers {
   void Tick();
 
  private:
-  // The store has no room for numbers that an action waits for: since when, when the store is asked again,
-  // and for how many.
+  // The store has no room for needed numbers: since when, when it is asked again, and for how many.
   struct Trouble {
     absl::Time since, next;
     uint64_t count;

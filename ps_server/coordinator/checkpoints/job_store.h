@@ -18,8 +18,7 @@ namespace weir {
 // Thread-safe. The destructor waits for all operations that were begun, and for their callbacks.
 class JobStore {
  public:
-  // Stands for all numbers up to these. Each is used only once: membership epochs, and incarnations of
-  // members.
+  // All numbers up to these. Each is used only once: membership epochs, and incarnations of members.
   struct Numbers {
     uint64_t epoch = 0;
     uint64_t incarnation = 0;
@@ -51,8 +50,7 @@ class JobStore {
   // The folder of the checkpoint of this step, for messages.
   virtual std::string FolderOf(uint64_t step) const = 0;
   // One checkpoint at a time is under way. Begin: once it is done, shards may write. Commit: reads the
-  // manifest's step, model, job and files. Once it is done, the checkpoint is durable, and old checkpoints
-  // are removed.
+  // manifest's step, model, job and files. Then the checkpoint is durable, and old ones are removed.
   virtual void Begin(uint64_t step, Done done) = 0;
   virtual void Commit(v1::CheckpointManifest manifest, Done done) = 0;
   // The newest checkpoint is of this step, and a shard has found its files damaged or missing (`why`). Reads

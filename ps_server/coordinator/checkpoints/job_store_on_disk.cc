@@ -260,15 +260,13 @@ class DiskStore final : public JobStore {
     return std::move(before->manifest);
   }
 
-  // Marks the checkpoint at once. If this start ends before a whole checkpoint is found, the next start need
-  // not read this one again.
+  // Marks the checkpoint at once, so that even if this start fails, the next one need not read it again.
   void OnDamaged(const std::string& folder, const std::string& why) {
     damaged_[folder] = why;
     Mark();
   }
 
-  // Marks the checkpoints that were found damaged. If the disk is full now, they are marked after a later
-  // checkpoint.
+  // Marks the checkpoints that were found damaged; if the disk is full now, after a later checkpoint.
   void Mark() {
     for (auto it = damaged_.begin(); it != damaged_.end();) {
       const absl::Status marked = MarkDamaged(fs_, it->first, it->second);
@@ -285,8 +283,7 @@ class DiskStore final : public JobStore {
     begun_ = step;
     return absl::OkStatus();
   }
-  // OK: no other process has claimed the folder. A process that was stopped for long may have been replaced
-  // meanwhile.
+  // A process that was stopped for long may have been replaced meanwhile.
   absl::Status StillOurs() {
     return claim_->Write([](v1::CoordinatorMemory&) {});
   }

@@ -32,8 +32,7 @@ class JobStoreOnDisk {
     v1::JobIdentity job;
     // How many of the newest checkpoints are kept. At least 1.
     int keep = 3;
-    // The process that opens the store, and whether a process that holds the folder certainly runs
-    // (folder_claim.h).
+    // The process that opens the store, and whether a holder of the folder certainly runs (folder_claim.h).
     v1::FolderHolder holder = ThisProcess();
     std::function<bool(const v1::FolderHolder&)> certainly_runs = CertainlyRuns;
     // Runs functions that block, in order and one at a time, and all of them before the store's destructor is

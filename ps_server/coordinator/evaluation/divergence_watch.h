@@ -22,8 +22,8 @@ namespace weir {
 // before the worker reported its previous window, and with the worker's own windows since.
 //
 // A loss that is not finite counts in no window: one bad example need not end the job
-// (consistency.on_nonfinite). But if as many batches in a row of one worker as a window has are not finite,
-// training diverges.
+// (consistency.on_nonfinite). If all losses of a worker over a window's length are not finite, training
+// diverges.
 //
 // Belongs to the coordinator's queue.
 class DivergenceWatch {
@@ -54,8 +54,7 @@ class DivergenceWatch {
     std::optional<double> seen, before;
   };
 
-  // Judges a window of the worker that has enough batches. If training diverges, returns a text that says
-  // how.
+  // Judges a window that has enough batches. If training diverges, returns a text that says how.
   std::optional<std::string> Judge(const v1::LossWindow& window, Worker& worker);
 
   const double factor_;

@@ -178,8 +178,7 @@ void JobEvaluations::Final(const v1::Evaluation& evaluation, uint64_t step) {
   ended_ = true;
   const v1::EpochEvaluation result = ResultOf(evaluation, step);
   if (due_.has_value()) Add(*std::exchange(due_, std::nullopt), result);
-  // If the job waits, its end was evaluated already, and the job may have been stopped long before this
-  // epoch.
+  // If the job waits, its end was evaluated already, and it may have been stopped before this epoch.
   for (; !waits_ && InJob(next_); next_ += every_) {
     Add({next_, next_, total()}, result);
   }

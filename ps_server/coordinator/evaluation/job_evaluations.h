@@ -28,8 +28,7 @@ namespace weir {
 // with the first step or batch that completes all of its examples.
 //
 // In sync, the evaluation is of exactly the weights of that step. No further step is committed before these
-// weights are read (Holds()). While the evaluation is under way, no step after the next epoch's end is
-// committed, either.
+// weights are read, and none after the next epoch's end while the evaluation is under way (Holds()).
 //
 // In bounded and async, the evaluation is of weights that are read after the epoch's end, and no worker
 // waits. Epochs that end while an evaluation is under way share the next one.
@@ -57,8 +56,7 @@ class JobEvaluations {
   // Fills in a checkpoint of this step. If this checkpoint is taken for the best epoch, it says so itself.
   void Save(uint64_t step, v1::CoordinatorState* job) const;
   // The job goes back to a checkpoint. If the checkpoint is of the job's end (`at_end`), an evaluation of the
-  // end stays valid, because its weights are restored. If the job was stopped early, undoes that and returns
-  // true.
+  // end stays valid, because its weights are restored. Returns whether it undoes an early stop.
   bool GoBack(bool at_end);
 
   // ---- epochs
@@ -111,8 +109,7 @@ class JobEvaluations {
   std::string WaitingFor(const MemberTable& members, absl::Time now) const;
   // Returns whether work_end() has changed.
   bool SetWorkEnd(uint64_t progress);
-  // If waits(): the progress beyond which no work is done now (HeartbeatReply.work_end). nullopt: there is no
-  // such limit.
+  // If waits(): no work beyond this progress is done now (HeartbeatReply.work_end). nullopt: no limit.
   std::optional<uint64_t> work_end() const { return work_end_; }
   // Why the job stops early at this point. Empty: it does not.
   std::string WhyItStopsHere() const;
@@ -126,8 +123,7 @@ class JobEvaluations {
 
   // ---- the end
 
-  // Takes a report that the coordinator did not ask for. Returns whether it is the final evaluation. `steps`:
-  // the job's length.
+  // A report that nothing asked for. Returns whether it is the final evaluation. `steps`: the job's length.
   bool OnUnasked(const v1::Evaluation& evaluation, uint64_t steps);
   // The newest result; once there is a final result, that.
   const v1::Evaluation& newest() const { return newest_; }

@@ -23,8 +23,8 @@ struct JobSize {
 // checkpoint; 0: from the config.
 JobSize SizeOf(const v1::JobConfig& config, uint32_t workers, uint64_t train_examples, uint32_t parts = 0);
 
-// InvalidArgument: data.drop_last leaves nothing to do. The message says how many examples there are and how
-// many the job needs.
+// InvalidArgument: data.drop_last leaves nothing to do. The message says how many examples there are, and how
+// many are needed.
 absl::Status CheckSize(const v1::JobConfig& config, const JobSize& size);
 
 // `size` for a job that ends after this many examples and batches.

@@ -17,14 +17,13 @@ namespace weir {
 // Gets the initial values of a job whose worker uploads them (ModelSpec::uploaded()). Asks one member after
 // another, until all shards have the whole upload of one member. If a member leaves before that, all that it
 // uploaded is void. If the job has checkpoints, the values are then saved. From then on they are the job's.
-// If the job keeps a log of its pushes, it also saves initial values that the servers made, since the log
-// follows from them.
+// If the job keeps a log, it also saves initial values that the servers made, since the log follows from
+// them.
 //
 // Belongs to the coordinator's queue.
 class InitialUpload {
  public:
-  // All shards have the values and, if the job has checkpoints, these are saved. `uploaded`: a member
-  // uploaded them.
+  // All shards have the values, which are saved if the job has checkpoints. `uploaded`: by a member.
   using There = std::function<void(bool uploaded)>;
   // `checkpoints` outlives the object.
   InitialUpload(const JobContext& job, Checkpoints& checkpoints, There there)
@@ -49,11 +48,9 @@ class InitialUpload {
   uint64_t uploader() const { return uploader_; }
   // The uploader, once its values are the job's; else 0.
   uint64_t values_of() const { return phase_ == Phase::kThere ? uploader_ : 0; }
-  // Asks the member of the lowest rank, unless the member that was asked before is still there, or its upload
-  // is whole.
+  // Asks the member of the lowest rank, unless a member that was asked is still there or its upload is whole.
   void Ask(const std::map<uint32_t, MemberTable::Worker>& workers);
-  // The upload of `uploader` is whole on this shard, one of `shards`. Saves the values once the upload is
-  // whole on all.
+  // The upload is whole on this shard, one of `shards`. Saves the values once it is whole on all.
   void OnStaged(uint32_t shard, uint64_t uploader, size_t shards);
   // Saves the values again if they could not be saved. Call it from time to time.
   void Tick();

@@ -83,15 +83,13 @@ class JobDeclaration {
   absl::Status Join(const v1::JoinRequest& request);
   // A worker that has declared its fingerprints was admitted, which settles them.
   void OnAdmitted() { fingerprints_.Settle(); }
-  // A waiting process has gone: forgets the facts that no waiting process declares any more, unless they are
-  // settled.
+  // A waiting process has gone: forgets facts that are not settled and that no waiting process declares.
   void Forget();
 
   // Absent: no process has declared a model.
   const std::optional<ModelSpec>& model() const { return model_; }
   const JobSize& size() const { return size_; }
-  // Shorten(): the job is stopped early, after this many examples and batches. Lengthen(): it is not stopped
-  // early after all.
+  // Shorten(): the job is stopped early, after this many examples and batches. Lengthen() undoes that.
   void Shorten(uint64_t examples, uint64_t batches);
   void Lengthen();
   // A new job waits for this many workers.
@@ -110,13 +108,11 @@ class JobDeclaration {
   absl::Status CheckModel(const v1::JoinRequest& request, const ModelSpec& model) const;
   // Checks the size of the training set that a worker declares.
   absl::Status CheckSize(const v1::JoinRequest& request) const;
-  // Names for messages the declaration with which a Join must agree. Before the job is settled, this is the
-  // declaration of the first process that waits (the first worker if `worker`); afterwards it is the job's
-  // own.
+  // Names for messages the declaration with which a Join must agree: before the job is settled, that of the
+  // first process that waits (the first worker if `worker`), afterwards the job's own.
   std::string DeclaredBy(bool worker) const;
   bool settled() const { return options_.shards->begun() || options_.checkpoints->any(); }
-  // Whether the next process that joins decides where the servers are: ps:0 does not know, and no process
-  // that has said it waits.
+  // Whether the next process that joins says where the servers are: ps:0 does not know, and none waits.
   bool AddressesOpen() const;
   void SetModel(ModelSpec model);
   JobSize SizeWith(uint64_t train_examples) const;

@@ -17,12 +17,10 @@ constexpr absl::Duration kWindow = absl::Seconds(10);
 // Reports that come sooner are left out, so that a worker's heartbeats cost no memory.
 constexpr absl::Duration kInterval = absl::Milliseconds(250);
 
-// At most this many Joins of one task wait at once (restarted processes and repeats), and at most this many
-// readers are in the job.
+// Limits of the Joins of one task that wait at once (restarted processes, repeats), and of the readers.
 constexpr int kMaxWaitingOfTask = 64;
 constexpr size_t kMaxReaders = 256;
-// The table keeps at most this many workers that left or were lost, and at most this many instances whose
-// Joins it refuses.
+// Limits of the workers on record that left or were lost, and of the instances whose Joins are refused.
 constexpr size_t kMaxDeparted = 100, kMaxRefused = 4096;
 
 // After this time a waiting heartbeat or NextRange call is answered even if nothing happened.
@@ -227,8 +225,8 @@ bool MemberTable::Renew(const v1::HeartbeatRequest& request) {
   if (Worker* const worker = FindWorker(request.caller()); worker != nullptr) {
     worker->last_heard = now;
     worker->heard = true;
-    // This heartbeat may have been on its way when the process was killed. The next one, which follows our
-    // answer, was not.
+    // This heartbeat may have been on its way when the process was killed. The next one, after our answer,
+    // was not.
     const bool at_once = worker->disconnected && !worker->answered_since;
     worker->answered_since = worker->disconnected = at_once;
     const absl::Duration again = std::min(job_.lease(), std::max(job_.grace(), kComesBack));

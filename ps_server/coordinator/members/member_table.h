@@ -106,10 +106,9 @@ class MemberTable {
 
   struct Options {
     v1::JobIdentity identity;
-    // The names of the workers in messages, by rank. May have fewer entries than workers.
+    // How messages name the workers, by rank. May be short or empty.
     std::vector<std::string> names;
-    // Fills in the job's state in the answer to this heartbeat. `news`: the caller does not know the newest
-    // revision.
+    // Fills in the job's state in this heartbeat's answer. `news`: the caller lacks the newest revision.
     std::function<void(const ParkedHeartbeat& heartbeat, bool news, v1::HeartbeatReply* reply)> describe;
   };
   MemberTable(const JobContext& job, Options options) : job_(job), options_(std::move(options)) {}
@@ -137,11 +136,9 @@ class MemberTable {
   Reader* FindReader(const v1::Caller& caller);
   // Aborted: the caller is of a different job, which this ps:0, or an earlier one at its address, had before.
   absl::Status CheckJob(uint64_t job) const;
-  // As CheckJob(), and Aborted: the caller is not a member, or no longer. PermissionDenied: it is a different
-  // process from the member.
+  // As CheckJob(), and Aborted: the caller is not a member, or no longer. PermissionDenied: another process.
   absl::Status CheckCaller(const v1::Caller& caller) const;
-  // Unavailable (LimitReached): too many processes of the caller's task wait already, or there are too many
-  // readers.
+  // Unavailable (LimitReached): too many processes of this task wait, or there are too many readers.
   absl::Status CheckRoom(const v1::JoinRequest& request) const;
 
   // Whether every worker knows this revision, so that none calls a shard at an earlier address. A worker that

@@ -16,7 +16,7 @@
 
 namespace weir {
 
-// The versions that all shards keep (pin) for members and readers of the job, which read them outside of the
+// The versions that all shards keep (pin) for members and readers of the job, which read them beside
 // training.
 //
 // A pin costs memory on every shard, and beyond two old versions a shard takes the oldest back. So a caller
@@ -31,8 +31,7 @@ class VersionPins {
   struct Options {
     // How long a caller waits for its pin, and how long shards may take to confirm a pin.
     absl::Duration patience;
-    // The number of the first pin. Shards may still hold pins of an earlier coordinator, which have lower
-    // numbers.
+    // The number of the first pin. Shards may hold pins of an earlier coordinator, with lower numbers.
     uint64_t first = 1;
     // Sends a message to every shard.
     std::function<void(const v1::ControlMessage&)> broadcast;
@@ -45,8 +44,7 @@ class VersionPins {
   void Ask(const v1::PinRequest& request, const std::string& task, absl::Time now, Done done);
   // The shard has pinned its version. `shards`: how many must confirm.
   void OnPinned(uint32_t shard, const v1::Pinned& pinned, size_t shards);
-  // The caller has read the pinned versions. Returns their counts by shard. nullopt: the caller does not hold
-  // this pin.
+  // The caller has read the pinned versions. Returns their counts by shard; nullopt: it has no such pin.
   std::optional<std::vector<uint64_t>> Release(const v1::UnpinRequest& request, absl::Time now);
   // Drops the pins and waiting calls of a worker or reader that is out of the job.
   void DropCaller(uint32_t id, absl::Time now);

@@ -131,8 +131,7 @@ void JobMeter::Describe(absl::Time now, bool whole, v1::ClusterStatus* status) c
   if (!finished && recent > 0) {
     status->set_examples_per_second(recent);
   } else if (status->seconds() > 0) {
-    // Only the examples of this incarnation of the coordinator count, because the time, too, counts from its
-    // beginning.
+    // Only the examples since this coordinator began count, because the time, too, counts from then.
     const uint64_t trained = status->examples() - std::min(status->examples(), examples_before_);
     status->set_examples_per_second(static_cast<double>(trained) / status->seconds());
   }

@@ -26,8 +26,7 @@ class ProgressMeter {
 
   // nullopt: nothing was reported yet.
   std::optional<double> train_loss() const;
-  // The mean over the job's last epoch, as far as it was reported. Its bits do not depend on which worker
-  // computed which batch.
+  // The mean over the job's last epoch, as far as reported. Its bits do not depend on who computed what.
   std::optional<double> last_epoch_loss() const;
   // Over the last few seconds.
   double examples_per_second() const;
@@ -83,8 +82,8 @@ class JobMeter {
   // Sets the size of the training set. 0: it is no longer known.
   void SetTrainExamples(uint64_t train_examples);
 
-  // Training starts or continues. The first call sets the time from which the speed counts. `examples`: how
-  // many were done before.
+  // Training starts or continues. The speed counts from the first call. `examples`: how many were done
+  // before.
   void OnStart(absl::Time now, uint64_t examples);
   // Training has ended. Only the first call counts, until OnMore().
   void OnEnd(absl::Time now);

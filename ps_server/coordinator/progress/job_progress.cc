@@ -170,8 +170,7 @@ uint64_t JobProgress::batches() const {
   if (mode_.commits_steps) return BatchesIn(steps_.committed(), size.parts, size.batches);
   const uint64_t batch = job_.config.data().batch_size();
   uint64_t batches = 0;
-  // Until shard 0 says how much it has applied, the checkpoint says what was done before this incarnation
-  // began.
+  // Until shard 0 says how much it has applied, the checkpoint says what was done before.
   if (checkpoints_.any()) batches = (checkpoints_.newest()->job().examples() + batch - 1) / batch;
   if (shards_.empty()) return batches;
   uint64_t held_at_start = 0;

@@ -41,8 +41,7 @@ class InstallSource {
   bool exists() const { return init_from_.has_value() || checkpoints_.any(); }
   void Describe(v1::Install* install) const;
 
-  // This server cannot load the checkpoint that it was told to install. Looks for an earlier one, unless a
-  // search is under way.
+  // This server cannot load its checkpoint. Looks for an earlier one, unless a search is under way.
   void OnDamaged(const std::string& server, const std::string& why);
   // searching(): a search is under way, or has found a checkpoint. found(): a checkpoint was found, and is to
   // be installed once all shards that were told to install before have answered.
@@ -53,8 +52,7 @@ class InstallSource {
 
  private:
   enum class Search { kNone, kUnderWay, kFound };
-  // `what`: the checkpoint that was passed over, for messages. `found` OK: an earlier checkpoint takes its
-  // place.
+  // `what`: the checkpoint that was passed over, for messages. `found` OK: an earlier one takes its place.
   void OnPassedOver(const std::string& what, const std::string& why, const absl::Status& found);
 
   const JobContext& job_;

@@ -254,8 +254,7 @@ void ShardFleet::Announce(v1::AnnounceRequest request, AnnounceDone done) {
         "this ps:0 is of ", Describe(options_.identity), ", but the server that announces itself as ps:",
         index, " is of ", Describe(request.job()), ": check the cluster spec of that server")));
   }
-  // The first worker that joins tells which servers there are. Until then this server announces itself again
-  // and again.
+  // The first worker that joins tells which servers there are. Until then this server repeats its call.
   if (servers_.empty()) return done(MakeAnnounceReply());
   if (index == 0 || index >= servers_.size()) {
     return done(absl::FailedPreconditionError(absl::StrCat("a server announces itself as ps:", index,

@@ -73,8 +73,7 @@ class ShardFleet {
     bool connected = false;
     // The state that the shard held when it was attached to this link.
     std::optional<v1::Attached> attached;
-    // `installing`: Install was sent on this link, at `install_sent`, and was not answered yet. `installed`:
-    // the shard is installed.
+    // `installing`: Install was sent on this link, at `install_sent`, and was not answered yet.
     bool installing = false;
     absl::Time install_sent;
     bool installed = false;
@@ -115,17 +114,14 @@ class ShardFleet {
   std::vector<Shard>::iterator end() { return servers_.begin() + static_cast<ptrdiff_t>(size()); }
   std::vector<Shard>::const_iterator begin() const { return servers_.begin(); }
   std::vector<Shard>::const_iterator end() const { return servers_.begin() + static_cast<ptrdiff_t>(size()); }
-  // Whether this server stands by.
   bool stands_by(uint32_t server) const { return server >= size(); }
   // "ps:1 at 10.0.0.1:2222".
   std::string name(uint32_t shard) const;
 
-  // Whether every shard, or every server, is attached.
   bool AllAttached() const;
   bool AllServersAttached() const;
   // Whether there are shards, and each is installed.
   bool AllInstalled() const;
-  // Whether every shard has acknowledged this epoch.
   bool AllAcknowledged(uint64_t epoch) const;
 
   // ---- links
@@ -172,10 +168,8 @@ class ShardFleet {
   void Keep(uint32_t shard);
   // Tells the attached shard to install its part of the model. Sets the message's number.
   void Install(uint32_t shard, v1::ControlMessage message);
-  // The shard has installed its part.
   void OnInstalled(uint32_t shard, const v1::Installed& installed);
-  // The shard is lost, for this reason: drops its link. `started`: the job has begun. Before that nothing is
-  // lost with the shard.
+  // The shard is lost, for this reason: drops its link. `started`: the job has begun.
   void Lose(uint32_t shard, const std::string& why, bool started);
   // A server that stands by is lost: drops its link.
   void DropStandby(uint32_t server, absl::string_view why);
@@ -183,7 +177,6 @@ class ShardFleet {
   std::string GivenUp(uint32_t shard) const;
   // The shard cannot load the checkpoint that it was told to install.
   void OnRefused(uint32_t shard) { servers_[shard].installing = false; }
-  // Whether some shard was told to install and has not answered yet.
   bool AnyInstalling() const {
     return std::any_of(begin(), end(), [](const Shard& shard) { return shard.installing; });
   }

@@ -34,8 +34,7 @@ struct Verdict {
 
 struct PushAnswer {
   v1::PushReply reply;
-  // The answer to the worker's pull at the next clock, if the push was streamed and made the version that
-  // this pull gets.
+  // The answer to the worker's pull at the next clock, if the push was streamed and made that version.
   absl::optional<v1::PullReply> made;
   // The weights of that answer.
   std::shared_ptr<const LentVersion> version = nullptr;
@@ -55,8 +54,7 @@ struct PullAnswer {
 // Gives a push its whole gradient. Runs within the shard's turn.
 using PushFill = std::function<absl::Status(PushArrival&)>;
 
-// The answer to a call, given once, on the thread that made it possible. The callback must not block that
-// thread.
+// The answer to a call, given once, on the thread that made it possible. The callback must not block.
 using BeginDone = std::function<void(absl::StatusOr<PushBegin>)>;
 using PushDone = std::function<void(absl::StatusOr<PushAnswer>)>;
 using PullDone = std::function<void(absl::StatusOr<PullAnswer>)>;

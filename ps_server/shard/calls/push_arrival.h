@@ -22,10 +22,9 @@
 
 namespace weir {
 
-// A push whose gradient (dense values and rows) is arriving. The push takes chunks of the dense values in any
-// order, directly from the memory where they were received. The push is either streamed (applied chunk by
-// chunk to a version that no reader sees until the shard publishes it) or staged (kept in a buffer until it
-// is whole).
+// A push whose gradient (dense values and rows) is arriving. It takes chunks of the dense values in any
+// order, directly from the memory where they were received. It is either streamed (applied chunk by chunk to
+// a version that no reader sees until the shard publishes it) or staged (kept in a buffer until it is whole).
 //
 // Shard::Begin() makes an arrival. Its owner returns the arrival whole (Shard::Push()), or destroys it, which
 // leaves no trace. One thread at a time uses the arrival. Each received value is read once.
@@ -36,7 +35,7 @@ class PushArrival {
   PushArrival(v1::PushRequest header, std::shared_ptr<VersionBuilder> builder, Slab gradient,
               std::shared_ptr<const ShardTables> tables, std::shared_ptr<const void> presence, uint64_t unit);
 
-  // Takes the values from local position `first` on. After an error no value was taken. Errors: as
+  // Takes the values from local position `first` on. If it fails, no value was taken. Errors: as
   // ChunkSet::Add().
   absl::Status TakeChunk(uint64_t first, absl::Span<const absl::string_view> pieces, uint64_t bytes);
   // All chunks of the dense values are there.
@@ -96,8 +95,7 @@ class PushArrivals {
   size_t size() const { return arriving_.size(); }
 
   void BeginStream(const PushKey& key, absl::Time now);
-  // EndStream(): the streamed push has taken effect. Overtake(): a different push has taken effect before the
-  // streamed one.
+  // EndStream(): the streamed push has taken effect. Overtake(): a different one has taken effect before it.
   void EndStream() { streamed_.reset(); }
   void Overtake();
   const absl::optional<PushKey>& streamed() const { return streamed_; }

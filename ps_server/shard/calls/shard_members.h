@@ -23,8 +23,7 @@ namespace weir {
 // Belongs to the shard's queue.
 class ShardMembers {
  public:
-  // The answers of this many clocks of a worker are kept, for repeats. A client has at most kHoldWindow
-  // pushes in flight.
+  // Answers of this many clocks of a worker are kept, for repeats. A client has kHoldWindow pushes in flight.
   static constexpr size_t kRecorded = 2 * kHoldWindow;
 
   // `keeps_clocks`: ModeTraits::keeps_clocks.
@@ -50,8 +49,7 @@ class ShardMembers {
   };
   // Installs a membership. The policy removes workers that are gone and admits new ones.
   Change Follow(const v1::Membership& membership, ConsistencyPolicy& policy);
-  // The log has a push of this caller. Perhaps no membership in the log names the caller, who is admitted
-  // then.
+  // The log has a push of this caller. If no membership in the log has named the caller, admits it.
   void FollowRecord(const v1::Caller& caller, ConsistencyPolicy& policy);
 
   // The member has received the answers to all its pushes below this clock. If this shard does not know some
@@ -64,12 +62,10 @@ class ShardMembers {
   const v1::PushReply* AnswerAt(uint32_t worker, uint64_t clock) const;
   void Record(uint32_t worker, uint64_t clock, const v1::PushReply& reply);
 
-  // Save() writes to a checkpoint, Restore() reads from it and returns how many pushes of the worker were
-  // lost.
+  // To and from a checkpoint. Restore() returns how many pushes of the worker were lost.
   void Save(v1::WorkerState& worker) const;
   uint64_t Restore(const v1::WorkerState& worker);
-  // Ends the restore. From now on each member counts as unheard, and none is admitted before the next
-  // membership.
+  // Ends the restore. Each member counts as unheard, and none is admitted before the next membership.
   void EndRestore();
 
  private:
@@ -78,8 +74,7 @@ class ShardMembers {
     uint64_t incarnation = 0;
     std::map<uint64_t, v1::PushReply> answers;  // by clock
     IntervalSet lost;
-    // The member has not called since this shard was restored, so its clock may be higher than the shard's
-    // record.
+    // The member has not called since the shard was restored, so its clock may be above the shard's record.
     bool unheard = false;
     // The clocks that a start clock passed over while the member was unheard. If the member has received the
     // answer for one of these clocks, that push is lost, too; the member's calls will say which.

@@ -85,8 +85,7 @@ struct HeldPush {
   absl::Time since;
   // As Shard::Begin().
   PushFill fill;
-  // The push's turn in its list; 0: the push was in no list yet. If the push has to wait again, it keeps its
-  // turn.
+  // The push's turn in its list; 0: it was in none yet. If the push has to wait again, it keeps its turn.
   uint64_t turn = 0;
 
   uint32_t worker() const { return header.caller().worker(); }
@@ -128,7 +127,6 @@ class WaitingCalls {
   // ResourceExhausted: kMaxOfWorker calls of the worker wait.
   absl::Status CheckRoom(uint32_t worker, const ShardMembers& members) const;
 
-  // The next turn.
   uint64_t NewTurn() { return ++last_turn_; }
 
   // How to answer the calls that are ended.

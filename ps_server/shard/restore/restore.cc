@@ -51,8 +51,7 @@ class LoggedRows {
   // `tables`: the job's. FailedPrecondition: the segment's tables differ from them.
   static absl::StatusOr<LoggedRows> Of(const v1::LogSegment& segment, const ShardTables& tables);
 
-  // The rows of a push from its record, for the job's tables. DataLoss: the rows do not fit the tables, so
-  // they were never applied.
+  // The rows of a push from its record, for the job's tables. DataLoss: they cannot be rows of the tables.
   absl::StatusOr<PushedRows> Take(const v1::PushRequest& push, absl::string_view bytes,
                                   const ShardTables& tables) const;
 

@@ -24,9 +24,8 @@ std::string LogFolder(const std::string& directory, uint32_t shard, uint32_t num
 
 // The position in its log from which a shard continues.
 struct LogPosition {
-  // All 0: version 0. Otherwise the shard was restored from a checkpoint. `checkpoint`: its step + 1.
-  // `segment`: its ShardState.log_segment; 0 if it has a different number of shards. `num_shards`: its number
-  // of shards.
+  // All 0: version 0. Otherwise of the checkpoint from which the shard was restored: its step + 1, its
+  // ShardState.log_segment (0 if its number of shards differs), and its number of shards.
   uint64_t checkpoint = 0;
   uint64_t segment = 0;
   uint32_t num_shards = 0;

@@ -20,8 +20,7 @@
 
 namespace weir {
 
-// One version of a shard's tables, pinned for the checkpoint of a step. It is made and destroyed in the
-// shard's order.
+// One version of a shard's tables, pinned for a checkpoint. Made and destroyed in the shard's order.
 struct PinnedTables {
   // `follows`: the step of the checkpoint that deltas may build on. `other_bytes`: the bytes of the shard's
   // other files. If deltas make all of the shard's files together at most half as large, each table whose
@@ -46,8 +45,7 @@ struct TableFiles {
   std::string directory;  // of all checkpoints
   uint64_t step = 0;
   TableWriter::Shard shard;
-  // Runs a function in the shard's order, and waits until it has run. The function copies some rows, for at
-  // most about a millisecond.
+  // Runs a function in the shard's order, and waits for its end: it copies rows for about a millisecond.
   std::function<void(const std::function<void()>&)> in_order;
   // Whether the files are still wanted.
   std::function<bool()> wanted;

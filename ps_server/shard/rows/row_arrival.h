@@ -67,8 +67,7 @@ class RowArrival {
  public:
   using Tables = google::protobuf::RepeatedPtrField<v1::TableConfig>;
 
-  // `layout`: of the exchange's request, whose push has this dtype. `tables`: the job's; they outlive the
-  // arrival.
+  // `layout`: of the exchange's request, whose push has this dtype. `tables`: the job's; outlive the arrival.
   RowArrival(const Tables& tables, RowLayout layout, v1::Dtype dtype);
 
   // Takes the next bytes, which begin at byte `first` of all. After an error the arrival is of no use.

@@ -18,8 +18,7 @@ namespace weir {
 // Thread-safe. Memory may outlive this object.
 class RowMemory {
  public:
-  // In bytes. A smaller answer is copied in less time than a client takes to say that it has read the answer
-  // in place.
+  // Bytes. A smaller answer is copied in less time than a client takes to say that it has read it in place.
   static constexpr uint64_t kLeastShared = 64 << 10;
   static constexpr uint64_t kMostShared = uint64_t{256} << 20;  // of all buffers together
 

@@ -37,8 +37,7 @@ inline constexpr size_t kBytesOfTurn = 256 << 10, kBytesOfBucket = 64;
 // update makes a version of all tables, also of the tables without a gradient in it. This version is the
 // dense weights', unless rows take effect as the parts of a step arrive (consistency.tables "async").
 //
-// One thread at a time uses the tables, in the shard's order; functions marked "Any thread" may be called on
-// any.
+// One thread at a time uses the tables, in the shard's order, except for functions marked "Any thread".
 class ShardTables : public std::enable_shared_from_this<ShardTables> {
  public:
   struct Options {
@@ -65,8 +64,8 @@ class ShardTables : public std::enable_shared_from_this<ShardTables> {
 
   // Makes the next version from the parts of a commit, in their order, or from one push. There may be no
   // parts. The rows must meet the requirements of Table::Update(). Errors: for example, an optimizer does not
-  // accept the learning rate that its schedule has reached. After an error some tables may have the new
-  // version, and others not.
+  // accept the learning rate that its schedule has reached. After an error only some tables may have the new
+  // version.
   absl::Status Update(absl::Span<const WeightedRows> parts);
   uint64_t version() const { return tables_[0].table->version(); }
 

@@ -15,8 +15,7 @@
 
 namespace weir {
 
-// Computes the digests of one version of a shard's tables, some buckets at a time. Made, used and destroyed
-// in the shard's order.
+// The digests of one version of a shard's tables, some buckets at a time. All in the shard's order.
 class TableDigests {
  public:
   // Pins the newest version.
@@ -49,11 +48,9 @@ class TableReport {
   void Update();
   // The tables' statistics, in the tables' order. Empty: nothing is installed. Any thread.
   std::vector<Table::Stats> stats() const;
-  // The memory of the tables, in bytes.
   uint64_t bytes() const;
 
-  // Begins the digests of the newest version. Returns false if digests were begun before, or if there are no
-  // tables.
+  // Begins the digests of the newest version. Returns false if they were begun before, or without tables.
   bool BeginDigests();
   // Whether digests are begun and not whole. StepDigests() computes some of them.
   bool digesting() const { return digests_ != nullptr && !digests_->done(); }

@@ -62,7 +62,6 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
     const Kernels* kernels = nullptr;
     // Outlives the store.
     ThreadPool* threads = nullptr;
-    // The memory of the weights.
     SlabSource weights_source = AllocateSlab;
     ReaderLimits reader_limits;
     // Outlives the store and all that it has lent.
@@ -92,8 +91,7 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
   // Returns the newest version with its slots. The caller may hold it for long: no update waits for it, and
   // it counts in no limit. nullptr: the previous frozen version is still held.
   std::shared_ptr<const ShardVersion> Freeze();
-  // The store is no longer used: overtakes a build in progress, revokes the readers, and no longer reports
-  // releases.
+  // The store is no longer used: overtakes a build, revokes the readers, and no longer reports releases.
   void Retire();
 
   // Makes and publishes the next version: one optimizer step on the mean of `gradients`, weighted by their
@@ -105,8 +103,7 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
   // Starts the next version, for a gradient of `holder` that has not arrived yet. nullptr: a build is in
   // progress already, or readers hold too many versions of builds that were abandoned.
   std::shared_ptr<VersionBuilder> Build(const Holder& holder = {});
-  // The number of chunks that have been applied to the version in progress. nullopt: no version is in
-  // progress.
+  // The number of chunks that were applied to the version in progress. nullopt: there is none.
   std::optional<uint64_t> chunks_built() const;
   // Publishes the builder's version, made from a whole gradient. Returns false if the builder was overtaken.
   bool Publish(VersionBuilder& builder);

@@ -10,8 +10,7 @@ namespace weir {
 // arrives. The last reference returns the memory to its pool.
 using Slab = std::shared_ptr<float>;
 
-// Allocates a slab's memory for a pool: this many floats, which live as long as the pointer. nullptr: there
-// is no memory.
+// Allocates a slab for a pool: this many floats, which live as long as the pointer. nullptr: no memory.
 using SlabSource = std::function<std::shared_ptr<float>(size_t elements)>;
 
 // Allocates memory of this process only, in huge pages where the system allows them.

@@ -33,16 +33,14 @@ class VersionBuilder {
 
   // Applies `count` gradient values to the elements from local position `first` on; this range starts and
   // ends at borders of blocks. The values lie in pieces of any length and alignment, and each value is read
-  // once. Returns the first value that is NaN or infinite. nullopt: all are finite, or the builder was
-  // overtaken.
+  // once. Returns the first value that is NaN or infinite. nullopt: there is none, or it was overtaken.
   //
   // A chunk that fits in a message is in the caller's cache, so the calling thread applies it alone. All of
   // the store's threads apply a larger chunk, which no core has in its cache.
   std::optional<NonFinite> Apply(int64_t first, int64_t count, absl::Span<const absl::string_view> pieces,
                                  v1::Dtype dtype);
 
-  // The version so far. Its weights are valid wherever a chunk was applied. nullptr: the builder was
-  // overtaken.
+  // The version so far. Its weights are valid wherever a chunk was applied. nullptr: overtaken.
   std::shared_ptr<const LentVersion> version() const;
   // The number of chunks that were applied. Any thread.
   uint64_t chunks() const { return chunks_.load(std::memory_order_relaxed); }
@@ -60,8 +58,7 @@ class VersionBuilder {
   std::optional<NonFinite> ApplyBlocks(int64_t begin, int64_t end, ValueCursor gradient, bool bf16,
                                        const ShardVersion& from, const ShardVersion& to,
                                        bool read_soon) const;
-  // Returns the finished version, with its slots, and drops this object's references. nullptr: the builder
-  // was overtaken.
+  // Returns the finished version, with its slots, and drops this object's references. nullptr: overtaken.
   std::shared_ptr<const ShardVersion> Finish();
   void Overtake();
   void Drop(bool published) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -52,8 +52,7 @@ struct ReaderLimits {
 // Tracks which reader holds which version of a shard, and how long the next version has to wait for readers.
 //
 // The memory of weights is in one of these states. It is the newest version's. It is *old* if a later version
-// was published, *making* while a push is being applied to it, and *dead* if that push was overtaken or
-// broken off.
+// was published, *making* while a push is applied to it, and *dead* if that push was overtaken or broken off.
 //
 // The next version waits while workers hold more than `max_old` versions, the newest version included, and
 // for no other reason. A worker has `patience` from the moment when its version became old. After that
@@ -78,8 +77,7 @@ class VersionReaders : public std::enable_shared_from_this<VersionReaders> {
   std::shared_ptr<const LentVersion> Lend(uint64_t count, const Slab& weights, const Holder& holder);
   // Lends the version that is being made, which has these weights.
   std::shared_ptr<const LentVersion> LendMaking(uint64_t count, const Slab& weights, const Holder& holder);
-  // The version in progress, which has these weights, is finished: it is now the newest version (Publish), or
-  // dead (Kill).
+  // The version in progress, with these weights, is finished: now it is the newest, or dead (Kill).
   void Publish(const float* weights);
   void Kill(const float* weights);
   // The version is no longer the newest one.
@@ -109,8 +107,7 @@ class VersionReaders : public std::enable_shared_from_this<VersionReaders> {
   // Revokes all readers. From then on `on_release` is not called.
   void Retire();
 
-  // The newest, old and dead versions that have readers, by rising version, without frozen and written-off
-  // versions.
+  // The newest, old and dead versions with readers, by rising version, without frozen and written-off ones.
   std::vector<Held> held() const;
   size_t written_off() const;
 
