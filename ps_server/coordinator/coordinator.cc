@@ -13,10 +13,10 @@
 namespace weir {
 namespace {
 
-// Length in hex digits.
+// The length of a SHA-256 in hex digits.
 constexpr size_t kSha256 = 64;
 
-// What a checkpoint says of the job beside the shards' state and the job's progress.
+// The results of the job in a checkpoint, beside the shards' state and the job's progress.
 std::string ResultsIn(const v1::CoordinatorState& job) {
   v1::CoordinatorState results;
   results.set_done(job.done());
@@ -97,12 +97,12 @@ Coordinator::~Coordinator() {
     links = shards_.Close();
     store = checkpoints_.Close(absl::UnavailableError("the coordinator stops"));
   });
-  // Outside of the queue: the destructors wait for events under way, which may post to the queue.
+  // Destroyed outside of the queue: the destructors wait for events, which may post to the queue.
   links.clear();
   store.reset();
 }
 
-// ---- what the parts ask
+// ---- the parts' functions
 
 JobContext Coordinator::MakeContext() {
   return {options_.config,
@@ -302,7 +302,7 @@ void Coordinator::OnJoinCancelled(uint64_t instance, uint64_t call) {
       members_.waiting().erase(it);
       return declared_.Forget();
     }
-    // The process was admitted meanwhile, and may never know.
+    // The process was admitted meanwhile, and may never learn that.
     for (auto& [rank, member] : members_.workers()) {
       if (member.instance != instance || (member.join.has_value() && member.join->call != call)) continue;
       members_.Disconnect(member);
@@ -342,7 +342,7 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
     case v1::ShardReport::kInstalled:
       return HandleInstalled(index, report.installed());
     case v1::ShardReport::kMembership: {
-      if (!shard.installed) return;  // about what the shard held before
+      if (!shard.installed) return;  // the report is about the shard's earlier state
       shard.acked_epoch = report.membership().epoch();
       shard.floor = report.membership().floor();
       if (shards_.AllAcknowledged(numbers_.epoch()) && !pending_.due) OnAllAcked();
@@ -360,7 +360,7 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
       shard.stats_since = now();
       if (index == 0) {
         progress_.steps().OnApplied(shard.stats.version().count());
-        // At other times the shard's last report is out of date.
+        // Only now is the count up to date; between reports it is old.
         meter_.Sample(now(), progress_.examples(), state_ == v1::RUNNING);
       }
       // A committed step may still wait for memory on a shard, which publishes the step anyway.
@@ -384,8 +384,8 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
         const bool storage = kind == v1::FAILURE_UNSPECIFIED || kind == v1::FAILURE_RESOURCE;
         return EndJob(storage ? StorageFailure(why) : JobFailure(kind, why));
       }
-      // No other coordinator installs the shard of this process, so one that has taken the shard's log has
-      // the job, too.
+      // No other coordinator installs the shard of this process. So if another coordinator has taken the
+      // shard's log, it has the job, too.
       return index == 0 ? StepAside(why) : EndJob(LostPeer(why));
     }
     case v1::ShardReport::REPORT_NOT_SET:
@@ -433,7 +433,7 @@ void Coordinator::HandleTick() {
   if ((state_ == v1::STARTING || state_ == v1::RECOVERING) && complaints_.Due(time)) {
     LogWarning("still waiting for ", absl::StrJoin(WaitingFor(View()), ", "));
   }
-  // This process stood still, and others may have called meanwhile.
+  // If this process stood still, others may have called meanwhile.
   const bool stood_still = time - last_tick_ > lease() / 2;
   last_tick_ = time;
   if (stood_still) {
@@ -458,13 +458,12 @@ void Coordinator::HandleTick() {
   TickShards(time);
   if (over()) return;
 
-  // Pings begin at once: a shard, too, takes silence for loss, and workers may take long to come.
+  // Pings begin at once, because a shard also takes silence for loss, and workers may take long to come.
   shards_.PingIfDue();
   if (checkpoints_.enabled()) {
     checkpoints_.Tick();
     const bool saves = state_ == v1::RUNNING || upload_.saving();
-    // One of an epoch's end would be without the evaluation for which the job waits there, and would have to
-    // be taken again.
+    // If the job waits for an evaluation at an epoch's end, a checkpoint now would lack its result.
     if (saves && !ending_.drained() && !evaluations_.awaited())
       checkpoints_.TakeIfDue(progress_.steps_done());
     ending_.TickSave();
@@ -524,12 +523,12 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   Checkpoints::Snapshot snapshot;
   const auto& newest = checkpoints_.newest();
   snapshot.progress = progress_.steps_done();
-  // What shard 0 has applied is known from its last report; complete batches are known at once.
+  // Complete batches are known at once, the work of shard 0 only as of its last report.
   const uint64_t complete = progress_.done() / std::max<uint32_t>(1, options_.workers);
   if (!mode_.commits_steps) {
     snapshot.step = std::max({progress_.steps_done(), complete, checkpoints_.next_step()});
   } else if (newest.has_value()) {
-    // Above the newest one's, which may be of this very step.
+    // The step is above the newest checkpoint's, which may be of this very step.
     snapshot.step = std::max(progress_.steps().committed(), newest->step() + 1);
   } else {
     snapshot.step = progress_.steps().committed();
@@ -539,7 +538,7 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   v1::CoordinatorState& job = snapshot.job;
   *job.mutable_identity() = job_;
   job.set_committed_steps(progress_.steps().committed());
-  // A coordinator that starts from the checkpoint would not have the last epoch evaluated any more.
+  // If it said `done`, a coordinator that starts from it would not have the last epoch evaluated.
   const bool evaluated = !evaluations_.waits() || !evaluations_.open();
   job.set_done(state_ == v1::DRAINING || (progress_.all_done() && evaluated));
   job.set_examples(progress_.examples());
@@ -550,9 +549,9 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   for (uint32_t rank : ending_.gave_up()) job.add_gave_up(rank);
   evaluations_.Save(snapshot.step, &job);
   *job.mutable_losses() = losses_.history();
-  // A checkpoint of the same state may have been taken before an epoch's evaluation was known, or before the
-  // last range was reported. A coordinator that starts from it would know nothing of the best epoch, or would
-  // wait for workers, which have been told of the end and are gone.
+  // The results count, too. A checkpoint of this state may have been taken before an epoch's evaluation was
+  // known, or before the last range was reported. Then a coordinator that starts from it would not know the
+  // best epoch, or would wait for workers that were told of the end and are gone.
   snapshot.saved = progress_.saved() && ResultsIn(newest->job()) == ResultsIn(job);
   return snapshot;
 }
@@ -563,7 +562,7 @@ void Coordinator::HandleReport(const v1::ReportRequest& request) {
   if (over()) return;
   const v1::Evaluation& evaluation = request.evaluation();
   if (evaluation.order() == 0) {
-    // Who reports the final evaluation may have read the weights before the job went back to a checkpoint.
+    // The member may have read the weights for its final evaluation before the job went back to a checkpoint.
     const bool of_end = evaluation.final() || !evaluation.weights_sha256().empty();
     if (of_end && state_ != v1::DRAINING) return;
     if (!evaluations_.OnUnasked(evaluation, size().steps)) return;
@@ -621,10 +620,10 @@ void Coordinator::StartDraining() {
 }
 
 absl::Status Coordinator::NothingLeftFor(const v1::JoinRequest& request) {
-  // Nobody has checked what the request says.
+  // The request was not checked before.
   if (ending_.ends_again())
     shards_.OnNamed(std::min(request.ps_addresses_size(), JobDeclaration::kMaxServers));
-  // A refused instance's Join is a late repeat, whose process does not hear the answer.
+  // If the instance is refused, this Join is a late repeat, whose process does not hear the answer.
   if (request.role() == v1::WORKER && request.rank() < options_.workers &&
       !members_.Refuses(request.instance())) {
     ending_.OnTold(request.rank(), request.instance());
@@ -678,7 +677,8 @@ void Coordinator::EndJob(const absl::Status& failure, bool asked) {
   members_.Changed();
   AnswerParked(done ? NothingLeft() : ending_.ForJoin(),
                done ? absl::FailedPreconditionError("the job is done") : failure);
-  // A requested end waits for nobody. A server that is cut off waits as long for ps:0.
+  // An end that a caller asked for waits for no process. A server that is cut off waits for ps:0 for
+  // cluster.server_wait_seconds, too.
   const absl::Duration limit = asked  ? absl::ZeroDuration()
                                : done ? absl::Seconds(options_.config.cluster().server_wait_seconds())
                                       : JobEnding::kTellFailure;
@@ -686,12 +686,12 @@ void Coordinator::EndJob(const absl::Status& failure, bool asked) {
 }
 
 void Coordinator::HandleServerGone(uint32_t index, const absl::Status& status) {
-  // A server that has confirmed the end, and ended, may break its connection before that arrives. Then nobody
-  // is there to be called again.
+  // If a server confirms the end and then ends, its connection may break before the confirmation arrives.
+  // Then no process is there to be told again.
   const bool gone = absl::IsUnavailable(status) && !shards_[index].connected;
   if (status.ok() || gone) return ending_.OnServerKnows(index);
   shards_.Drop(index);
-  // The next tick calls it again.
+  // The next tick opens a new link.
   if (!ending_.OnServerBroke(index)) return;
   LogInfo("the link to ", shards_.name(index), " broke as the job ended: ", status.message());
 }
@@ -702,7 +702,7 @@ void Coordinator::StepAside(const std::string& why) {
   ending_.End(Replaced(why));
   meter_.OnEnd(now());
   LogError(ending_.failure().message());
-  // The callers may find the other coordinator where they called this one.
+  // Callers may find the other coordinator at this address, so they get the error that they retry.
   AnswerParked(ending_.ForCall(), ending_.ForCall());
   ending_.Await({}, absl::ZeroDuration(), {});
 }
@@ -723,10 +723,10 @@ void Coordinator::HandleDrain(const std::string& reason) {
         absl::StrCat(reason, "; started again, the job goes on from ", checkpoints_.newest_folder())));
   };
   if (state_ != v1::RUNNING && state_ != v1::DRAINING) {
-    // What is not in the newest checkpoint is lost already, or was never there.
+    // The shards hold nothing more than the newest checkpoint, or have lost it already.
     return checkpoints_.any() ? end() : EndJob(LostPeer(reason));
   }
-  // From here on nothing is acknowledged that would not be saved.
+  // From here on nothing is acknowledged that the checkpoint would not save.
   LogInfo("saving the job, since ", reason);
   FenceAll(absl::StrCat("the job is being saved and ends, since ", reason));
   checkpoints_.Request(

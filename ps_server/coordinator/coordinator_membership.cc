@@ -1,5 +1,4 @@
-// The part of Coordinator for membership: admission, leases, leaving, and the ranges of batches that members
-// work on.
+// The part of Coordinator for membership: admission, leases, leaving, and members' ranges of batches.
 #include <algorithm>
 #include <utility>
 
@@ -12,7 +11,7 @@
 namespace weir {
 namespace {
 
-// The most ranges that one NextRange may report.
+// One NextRange may report at most this many ranges.
 constexpr int kMaxCompleted = 1024;
 
 }  // namespace
@@ -23,11 +22,11 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, 
   if (absl::Status same = members_.CheckJob(request.job().id()); !same.ok()) return done(same);
   if (state_ == v1::FAILED) return done(ending_.ForJoin());
   const bool worker = request.role() == v1::WORKER;
-  // The job waits for its readers to leave, so when it waits for nobody else no more may come.
+  // The job waits for its readers to leave. If it waits for no other process, no further reader may come.
   const bool nothing_left = state_ == v1::DRAINING && ending_.saved() && !AwaitsEvaluation() &&
                             (worker || members_.workers().empty());
   if (over() || nothing_left) return done(NothingLeftFor(request));
-  // Is this a repeat of a Join?
+  // The call may be a repeat of a Join.
   for (WaitingJoin& join : members_.waiting()) {
     if (join.request.instance() != request.instance()) continue;
     join.done(absl::CancelledError("the same process called again"));
@@ -41,7 +40,7 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, 
       return done(MakeJoinReply(rank, member.incarnation, member.start_clock));
     }
     if (member.join.has_value()) member.join->done(absl::CancelledError("the same process called again"));
-    // The Join as it was checked, whatever the repeat says.
+    // These are the fields of the Join that was checked; the repeat's fields were not.
     v1::JoinRequest same;
     same.set_role(v1::WORKER);
     same.set_task(member.task);
@@ -91,7 +90,7 @@ v1::JoinReply Coordinator::MakeJoinReply(uint32_t worker, uint64_t incarnation, 
 
 void Coordinator::MaybeAdmit() {
   if (over() || !shards_.AllInstalled() || ending_.drained() || upload_.precedes_members()) return;
-  // A change of the membership that is still due goes first.
+  // A due change of the membership goes first.
   if (pending_.due || !numbers_.Need(members_.waiting().size() + 1)) return;
   if (state_ == v1::RUNNING || state_ == v1::DRAINING) {
     for (WaitingJoin& join : members_.TakeWaiting(v1::READER)) {
@@ -100,7 +99,7 @@ void Coordinator::MaybeAdmit() {
       join.done(MakeJoinReply(id, reader->incarnation, 0));
     }
   }
-  // One change of the membership at a time.
+  // The membership changes once at a time.
   if (members_.Admitting()) return;
   bool changed = false;
   for (auto it = members_.waiting().begin(); it != members_.waiting().end();) {
@@ -183,7 +182,7 @@ void Coordinator::OnAllAcked() {
   for (auto& [rank, member] : members_.workers()) {
     if (!member.join.has_value()) continue;
     if (!member.disconnected) {
-      // Until its first heartbeat the worker has no call here whose end would show that its process is gone.
+      // Before its first heartbeat the worker has no call here whose end would show that its process is gone.
       member.lease_end = now() + std::min(lease(), context_.grace() + kFirstHeartbeat +
                                                        kFirstHeartbeatOfMany * options_.workers);
     }
@@ -201,7 +200,7 @@ void Coordinator::OnAllAcked() {
 v1::Membership Coordinator::MembershipNow() const {
   v1::Membership membership = members_.ForMembers(numbers_.epoch());
   for (const ShardFleet::Shard& shard : shards_) membership.add_shard_incarnations(shard.incarnation);
-  // Until the shards have confirmed that they have their values.
+  // The uploader is named until the shards have confirmed that they have their values.
   if (state_ == v1::STARTING) membership.set_uploader(upload_.uploader());
   return membership;
 }
@@ -238,7 +237,7 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
     }
     const std::string task = member->task;
     member->heard = true;
-    // The process was asked to end, and another one may come in its place.
+    // The process was asked to end, and a new one may come in its place.
     const bool preempted = !request.done() && request.failure_kind() == v1::FAILURE_DRAINED;
     if (request.done()) {
       ending_.OnTold(caller.worker(), member->instance);
@@ -259,7 +258,7 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
                  request.done()
                      ? ""
                      : absl::StrCat(preempted ? "it was asked to end: " : "it gave up: ", request.reason()));
-    // A lost worker may be started again; workers that have all given up would do so again.
+    // A lost worker may be started again. But if all workers have given up, they would give up again.
     if (!request.done() && !preempted && (state_ == v1::RUNNING || state_ == v1::STARTING) &&
         ending_.gave_up().size() == options_.workers) {
       EndJob(LostPeer(absl::StrCat("every worker gave up",
@@ -271,13 +270,12 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
     RemoveReader(caller.worker());
   } else if (request.done() && (checkpoints_.enabled() || AwaitsEvaluation()) && !over() &&
              !members_.Left(caller.incarnation())) {
-    // The worker takes work for done that a lost server has undone, or it is the last one that could evaluate
-    // the weights.
+    // The worker takes work for done that was undone, or is the last one that could evaluate the weights.
     const std::string why = members_.WhyOut(caller.incarnation());
     return done(
         absl::AbortedError(absl::StrCat("this worker is out of the job", why.empty() ? "" : ": ", why)));
   }
-  // No worker leaves before the work is saved: it might have to be done again.
+  // No worker leaves before the work is saved, because the work might have to be done again.
   if (request.done() && state_ == v1::DRAINING && !ending_.saved()) {
     ending_.Wait(std::move(done));
   } else {
@@ -296,8 +294,8 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
   TakeOut(rank, member);
   if (over()) return ending_.OnLeft(member.incarnation);
   if (why.empty() && state_ == v1::DRAINING && ending_.saved()) {
-    // No remaining work depends on the membership, and all workers leave at once. To tell the others of each
-    // departure by itself would be work that grows with the cube of the workers.
+    // No remaining work depends on the membership, and all workers leave at once. If the others were told of
+    // each worker that leaves, the work would grow with the cube of the workers.
     pending_.left = true;
   } else {
     TellMembership();
@@ -341,13 +339,13 @@ void Coordinator::HandleWorkerReport(const v1::Caller& caller, const v1::WorkerR
   meter_.OnReport(caller.incarnation(), report);
   if (over()) return;
   const std::optional<std::string> diverges = losses_.OnReport(caller.incarnation(), report);
-  // All workers train the same weights, so that none can do better.
+  // All workers train the same weights, so no other worker can do better.
   if (diverges.has_value()) EndJob(GrownLoss(absl::StrCat("worker ", caller.worker(), ": ", *diverges)));
 }
 
 void Coordinator::HandleDivergence(uint32_t rank, const absl::Status& why) {
-  // With "reject" no worker leaves for a gradient. A worker of an earlier version leaves for its loss,
-  // though, and so would the others.
+  // With "reject" no worker leaves because of a gradient. But a worker of an earlier version leaves because
+  // of its loss, and so would the others.
   if (options_.config.consistency().on_nonfinite() != v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER)
     EndJob(why);
   RemoveMember(rank, std::string(why.message()));
@@ -391,8 +389,8 @@ void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::
   if (absl::Status who = members_.CheckCaller(request.caller()); absl::IsPermissionDenied(who))
     return done(who);
   Worker* const member = members_.FindWorker(request.caller());
-  // Without ranges this incarnation of the coordinator has begun no worker's work yet, so the caller is a
-  // member of an earlier one.
+  // Without ranges this incarnation of the coordinator has not given any worker work, so the caller is a
+  // member of an earlier incarnation.
   if (!progress_.ranges().has_value() || member == nullptr) {
     v1::NextRangeReply reply;
     reply.set_fenced(true);
@@ -409,11 +407,11 @@ void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::
   if (member->next_range) std::exchange(member->next_range, nullptr)(v1::NextRangeReply());
   member->next_range = std::move(done);
   member->next_range_until = members_.ParkUntil();
-  // With many workers this call comes often: whoever was asked in vain to evaluate is not asked each time.
+  // This call comes often, so it asks for an evaluation only at an epoch's end, or if the job waits.
   if (evaluations_.waits() || (!progress_.ranges()->done() && evaluations_.Ends(progress_.done())))
     MaybeEvaluate();
   if (progress_.ranges()->done() && !evaluations_.waits()) StartDraining();
-  // Only this worker: the call gives no other worker anything.
+  // Only this worker is served, because its call frees no range for others.
   if (ServeRange(request.caller().worker(), *member)) TellIdle();
   if (member->phase == Phase::kIdle) MaybeAdmit();  // it may have work again
 }

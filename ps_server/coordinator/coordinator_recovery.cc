@@ -44,13 +44,13 @@ void Coordinator::MaybeInstall() {
     source_.Take();
     progress_.Touch();
     if (checkpoints_.enabled() && mode_.commits_steps) return RollBack("the newest checkpoint is damaged");
-    // Weights to begin with are the same on all shards. A shard of bounded and async is restored alone.
+    // All shards must begin with the same weights. Later a shard of bounded or async is restored alone.
     if (state_ == v1::STARTING && !checkpoints_.any()) shards_.GoBack();
   }
   if (state_ == v1::STARTING || state_ == v1::RECOVERING) {
     if (size().batches == 0 || !shards_.AllAttached()) return;
-    // A server that stands by is awaited as well, once: it could not hear of the end of a job that had ended
-    // before. Of a job that goes on it finds the end in the last checkpoint.
+    // A new job also waits for the servers that stand by: if the job ended before they came, they could not
+    // hear of its end. If the job continues from a checkpoint, they find its end in the last one.
     if (!shards_.AllServersAttached() && !GoesOn()) return;
     if (!EnoughWorkers()) return;
   }
@@ -104,15 +104,15 @@ void Coordinator::OnAllInstalled() {
                               : "from the beginning");
   }
   if (state_ == v1::RUNNING || state_ == v1::DRAINING) {
-    // The shard may have missed any number of changes. Workers must hear of it, too, to tell the shard which
-    // of their pushes were answered.
+    // The shard may have missed any number of changes. Workers must hear of its return, too, to tell the
+    // shard which of their pushes were answered.
     BroadcastMembership();
     return members_.Changed();
   }
   if (restored) LogInfo("the job goes on from ", checkpoints_.newest_folder());
   shards_.PingSoon();
   if (mode_.commits_steps && checkpoints_.enabled()) {
-    // A checkpoint may have become complete after the job went back.
+    // After the job went back, one more checkpoint may have become complete.
     progress_.steps().GoTo(checkpoints_.committed_steps());
     checkpoints_.Rewound(progress_.steps().committed());
     evaluations_.GoTo(progress_.steps().committed());
@@ -128,7 +128,7 @@ void Coordinator::OnAllInstalled() {
     upload_.Begin();
   } else if (checkpoints_.enabled() && !checkpoints_.any() &&
              options_.config.server().durability() == v1::ServerConfig::DURABILITY_LOG) {
-    // The log alone tells neither the config nor the model, without which nobody could go on from it.
+    // The log has neither the config nor the model, without which no coordinator could continue from it.
     upload_.BeginSaving();
   }
   evaluations_.SetWorkEnd(progress_.done());
@@ -144,7 +144,7 @@ void Coordinator::OnAllInstalled() {
   MaybeAdmit();
 }
 
-// ---- lost
+// ---- lost shards
 
 void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) {
   if (shards_.WasElsewhere(index, status)) return;
@@ -153,11 +153,11 @@ void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) 
     return EndJob(Misfit(absl::StrCat(shards_.name(index), " refuses ps:0: ", status.message())));
   }
   if (absl::IsUnimplemented(status)) return EndJob(Misfit(status.message()));
-  // Later, a server of another job may have got the address of one that was lost.
+  // Only at the start: later a server of a different job may have got the address of a lost server.
   if (absl::IsNotFound(status) && state_ == v1::STARTING) {
     return EndJob(Misfit(absl::StrCat(shards_.name(index), " is another server: ", status.message())));
   }
-  // The proxy of a service mesh, say, answers for a server that is not there yet. TickShards() tries again.
+  // A proxy (of a service mesh) may answer for a server that is not there yet. TickShards() tries again.
   if (state_ == v1::STARTING && !shards_[index].connected && absl::IsUnavailable(status)) {
     return shards_.Drop(index);
   }
@@ -173,10 +173,10 @@ void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) 
 }
 
 void Coordinator::LoseShard(uint32_t index, const std::string& why) {
-  // The shard may have heard of the end from the coordinator before this one.
+  // The shard may have heard of the end from the previous coordinator.
   if (ending_.ends_again()) return;
-  // All is saved, and all members have left: the shard is not needed any more, and finds the end in the last
-  // checkpoint. In bounded and async it is awaited, since it has yet to say what it lost.
+  // If all is saved and all members have left, the shard is no longer needed, and finds the end in the last
+  // checkpoint. In bounded and async it is awaited, since it has yet to report its lost pushes.
   if (mode_.commits_steps && state_ == v1::DRAINING && ending_.saved() && !ending_.drained() &&
       members_.workers().empty() && members_.readers().empty() && !AwaitsEvaluation()) {
     shards_.Drop(index);
@@ -201,7 +201,7 @@ void Coordinator::RollBack(const std::string& why) {
   }
   if (state_ != v1::STARTING) state_ = v1::RECOVERING;
   upload_.Forget();
-  // A shard that is installing does so from the same checkpoint.
+  // A shard that is installing uses the checkpoint to which the job goes back.
   shards_.GoBack();
   progress_.steps().GoBackTo(checkpoints_.committed_steps());
   checkpoints_.Rewound(progress_.steps().committed());
@@ -209,7 +209,7 @@ void Coordinator::RollBack(const std::string& why) {
   losses_.Restore(checkpoints_.any() ? checkpoints_.newest()->job().losses() : v1::LossHistory());
   if (evaluations_.GoBack(/*at_end=*/declared_.DoneBefore())) declared_.Lengthen();
   FenceAll(back);
-  // Workers that left when all seemed done have more to do.
+  // Workers that left when all work seemed done have more to do.
   ending_.OnMore(absl::AbortedError(back));
   members_.ForgetLeft();
   MaybeInstall();
@@ -218,8 +218,8 @@ void Coordinator::RollBack(const std::string& why) {
 void Coordinator::TickShards(absl::Time time) {
   const auto& cluster = options_.config.cluster();
   shards_.Tick();
-  // Members may have heard meanwhile where a shard is, or have left. This counts as the job ends, too: its
-  // end cannot be saved without the shard.
+  // A moved shard is installed once all members have heard where it is, or have left. This matters at the end
+  // of the job, too, because the end cannot be saved without the shard.
   const bool moved = std::any_of(shards_.begin(), shards_.end(), [](const ShardFleet::Shard& shard) {
     return shard.attached.has_value() && !shard.installed && shard.moved_revision > 0;
   });
@@ -228,7 +228,7 @@ void Coordinator::TickShards(absl::Time time) {
     ShardFleet::Shard& shard = shards_[index];
     shards_.Reopen(index);
     if (shard.installing) {
-      // Making version 0 of a large model, or loading it, may take longer than a lease.
+      // Making version 0 of a large model, or loading the model, may take longer than a lease.
       if (time - shard.install_sent > absl::Seconds(cluster.start_seconds())) {
         EndJob(LostPeer(absl::StrCat(shards_.name(index), " did not make its part of the model ready within ",
                                      "cluster.start_seconds = ", cluster.start_seconds())));
@@ -246,7 +246,7 @@ void Coordinator::TickShards(absl::Time time) {
         return EndJob(LostPeer(absl::StrCat(shards_.name(index), " was lost: ", why)));
       LoseShard(index, why);
     }
-    // The server may have come back to another ps:0.
+    // The server may have come back to a different ps:0.
     if (const std::string why = shards_.GivenUp(index); !why.empty()) {
       ending_.FailUnlessReplaced(LostPeer(why));
     }

@@ -12,21 +12,21 @@
 namespace weir {
 namespace {
 
-// How long the store may take to say which coordinator has the job.
+// The store may take this long to say which coordinator has the job.
 constexpr absl::Duration kConfirmed = absl::Seconds(5);
-// Between two tries to save the end.
+// The time between two tries to save the end.
 constexpr absl::Duration kTryAgain = absl::Seconds(1);
 
 }  // namespace
 
-// ---- why
+// ---- why the job ends
 
 void JobEnding::FailUnlessReplaced(const absl::Status& failure) {
   if (!checkpoints_.enabled()) return job_.fail(failure);
   if (suspected_.has_value()) return;
   suspected_ = failure;
   suspected_until_ = now() + kConfirmed;
-  // A coordinator that fails is started again, and would take the job back.
+  // If this coordinator failed, it would be started again and take the job back from the other one.
   options_.confirm([this](const absl::Status& ours) {
     if (job_.over()) return;
     absl::IsAborted(ours) ? job_.replaced(std::string(ours.message())) : job_.fail(*suspected_);
@@ -66,7 +66,7 @@ void JobEnding::TickSave() {
   if (job_.over() || saved_ || !saving_.has_value()) return;
   if (!checkpoints_.busy()) return now() >= next_try_ ? Try() : void();
   if (const std::string hangs = checkpoints_.StoreHangs(); !hangs.empty()) return CannotSave(hangs);
-  // Shards still write what came to nothing: the trouble persists.
+  // Shards still write their parts of a checkpoint that has failed, so the trouble persists.
   if (!trouble_.empty() && !checkpoints_.unsettled()) return CannotSave(std::string(trouble_));
   if (const std::string what = checkpoints_.WaitingFor(); !what.empty() && complaints_.Due(now())) {
     LogInfo("all ", *saving_, " examples are done; waiting for ", what);
@@ -124,7 +124,7 @@ void JobEnding::OnLost(uint32_t rank, std::string task, bool disconnected, std::
 void JobEnding::OnJoinBroken(uint32_t rank, std::string task) {
   const auto [lost, first] =
       lost_.try_emplace(rank, Lost{std::move(task), now(), /*disconnected=*/true, false, {}});
-  // A silent process of this rank is waited for anyway, and for longer.
+  // If a silent process of this rank was lost, it is awaited anyway, and for longer.
   if (!first && lost->second.disconnected) lost->second.since = now();
 }
 

@@ -18,41 +18,42 @@
 
 namespace weir {
 
-// How a job ends: why, whether its end is saved, and which processes have yet to hear of the end. They would
-// look for the coordinator in vain once it is gone: workers that may still come to a job that is done,
-// members of a job that has failed, and servers.
+// The end of a job: why it ends, whether the end is saved, and which processes have yet to be told. These are
+// workers that may still come to a job that is done, members of a job that has failed, and servers. Once the
+// coordinator has ended, they would look for it without success.
 //
 // Belongs to the coordinator's queue.
 class JobEnding {
  public:
   using Leave = std::function<void(absl::StatusOr<v1::LeaveReply>)>;
-  // The time to hear of a failure, or on another link of the end.
+  // Members have this time to confirm a failure, and a server whose link broke to confirm on a new link.
   static constexpr absl::Duration kTellFailure = absl::Seconds(2);
 
   struct Options {
     std::function<std::string(uint32_t rank)> worker_name;
-    // Asks the store whether the job is still this coordinator's; `done` gets Aborted if it is not.
+    // Asks the store whether the job is still this coordinator's. If it is not, `done` gets Aborted.
     std::function<void(std::function<void(const absl::Status&)> done)> confirm;
-    // Whether all shards are installed. While one is away, other code waits for it, and no save is tried.
+    // Whether all shards are installed. While a shard is away, a failure to save does not count as trouble,
+    // because the coordinator waits for the shard anyway.
     std::function<bool()> all_installed;
-    // The end is saved: the workers that waited have left.
+    // The end is saved, and the workers that waited have left.
     std::function<void()> saved;
-    // Called once: the job is over, and nobody is waited for any more.
+    // Called once: the job is over, and no process is awaited any more.
     std::function<void()> settled;
   };
   // `checkpoints` outlives the object.
   JobEnding(const JobContext& job, Checkpoints& checkpoints, Options options)
       : job_(job), checkpoints_(checkpoints), options_(std::move(options)) {}
 
-  // ---- why
+  // ---- why the job ends
 
-  // The job is saved, and then fails.
+  // The job is to be saved, and then fails.
   void Drain() { drained_ = true; }
   bool drained() const { return drained_; }
-  // Fails the job unless the store says that another coordinator has it: then that is the likely cause. The
-  // first failure counts, and a store that says nothing is believed to agree.
+  // Fails the job, unless the store says that another coordinator has the job, which is then the likely
+  // cause. The first failure counts. If the store does not answer in time, the job fails.
   void FailUnlessReplaced(const absl::Status& failure);
-  // The job was done, and its end was saved, when this coordinator began.
+  // The job was done and its end was saved before this coordinator began.
   void EndAgain();
   bool ends_again() const { return ends_again_; }
 
@@ -60,17 +61,17 @@ class JobEnding {
   void End(const absl::Status& failure) { failure_ = failure; }
   // OK: the job has not failed.
   const absl::Status& failure() const { return failure_; }
-  // What callers hear once the job is over: the answer to a Join, if the job has failed; to any other call.
+  // Answers once the job is over. ForJoin(): to a Join, if the job has failed. ForCall(): to other calls.
   absl::Status ForJoin() const;
   absl::Status ForCall() const;
 
   // ---- whether the end is saved: no worker may leave before, because its work might have to be done again
 
-  // All of so many examples are done: saves the job, again and again for checkpoint.save_wait_seconds at
-  // most.
+  // All examples are done, as many as `examples`. Saves the job; if that fails, tries again, for
+  // checkpoint.save_wait_seconds at most.
   void Save(uint64_t examples);
   bool saved() const { return saved_; }
-  // Why the last try failed. Empty: it did not.
+  // Why the last try to save failed. Empty: it did not fail.
   const std::string& save_trouble() const { return trouble_; }
   // A worker that has done its work waits until the end is saved.
   void Wait(Leave leave) { leaving_.push_back(std::move(leave)); }
@@ -81,45 +82,46 @@ class JobEnding {
 
   // ---- workers that may still come
 
-  // Training has started or continues. Workers that were not there yet may come for a lease from now, because
-  // a job may be shorter than the start of a process.
+  // Training starts or continues. Workers that were not there yet are expected for one lease from now,
+  // because a job may be shorter than the start of a process.
   void OnStart() { expected_until_ = now() + job_.lease(); }
   // A process of this rank became a member.
   void OnMember(uint32_t rank);
-  // A member was lost. Its process may be alive: a silent process may have been stopped or cut off, and wake.
-  // `disconnected`: its connection broke before. `others`: the instances of processes that wait to be the
-  // worker of this rank. None of them is the lost one, even if it was started again in its place: a late
-  // repeat of a Join looks the same.
+  // A member was lost. Its process may be alive: a silent process may have been stopped or cut off, and may
+  // continue. `disconnected`: its connection broke before. `others`: the instances of processes that wait to
+  // be the worker of this rank. None of them counts as the lost process, even if it was started in its place,
+  // because a late repeat of an earlier Join cannot be told from it.
   void OnLost(uint32_t rank, std::string task, bool disconnected, std::set<uint64_t> others);
-  // The connection of a process broke that waited to join.
+  // The connection of a process that waited to join broke.
   void OnJoinBroken(uint32_t rank, std::string task);
   // A member left for a reason other than that the work is done.
   void OnGaveUp(uint32_t rank) { gave_up_.insert(rank); }
-  // The process of this rank and instance has heard that the job is done.
+  // The process of this rank and instance has been told that the job is done.
   void OnTold(uint32_t rank, uint64_t instance);
-  // The job is not done after all, for this reason: the end is to be saved again.
+  // The job is not done after all, for this reason, and its end will have to be saved again.
   void OnMore(const absl::Status& why);
 
-  // Ranks that gave up, and did not come back.
+  // The ranks that gave up and did not come back.
   const std::set<uint32_t>& gave_up() const { return gave_up_; }
   // The processes that may still come, for messages.
   std::vector<std::string> MayCome() const;
-  // Whether there is such a process; logs the first time which.
+  // Whether any process may still come. Logs the names the first time.
   bool AwaitsWorkers();
 
   // ---- processes that have yet to hear that the job is over
 
-  // Waits until these servers confirm the end, for `limit` at most, and these members and readers
-  // (incarnations) have left, for two seconds at most.
+  // Waits until these servers have confirmed the end, for `limit` at most, and until these members and
+  // readers (incarnations) have left, for kTellFailure at most.
   //
-  // A member has heard of a failure when it leaves the job. An answered heartbeat proves nothing: a process
-  // that ends while the kernel holds unread bytes of a connection resets the connection, and the kernel at
-  // the other end then drops what its process has not read yet.
+  // A member that leaves the job has heard of the failure. An answered heartbeat does not prove that. If a
+  // process ends while the kernel holds unread bytes of a connection, the connection is reset. Then the
+  // kernel at the other end drops all bytes that its process has not read yet.
   void Await(std::set<uint32_t> servers, absl::Duration limit, std::set<uint64_t> members);
   // This member has left the job, or its process is gone.
   void OnLeft(uint64_t incarnation);
   void OnServerKnows(uint32_t server);
-  // The link to a server broke. A live one can be told on another link soon. False: it is not waited for.
+  // The link to a server broke. A live server can soon be told on a new link, for which kTellFailure remains.
+  // Returns false if the server is not awaited.
   bool OnServerBroke(uint32_t server);
   void WaitNoLonger();
   const std::set<uint32_t>& awaited_servers() const { return awaited_servers_; }
@@ -148,15 +150,15 @@ class JobEnding {
   const Options options_;
   bool drained_ = false, ends_again_ = false;
   absl::Status failure_;
-  // What the job fails with once the store says that no other coordinator has the job, or has said nothing
-  // until `until`.
+  // The failure with which the job ends, once the store says that no other coordinator has the job, or when
+  // it has not answered until suspected_until_.
   std::optional<absl::Status> suspected_;
   absl::Time suspected_until_;
 
-  // Save() was called, for so many examples.
+  // Set by Save(): how many examples are done.
   std::optional<uint64_t> saving_;
   bool saved_ = false;
-  // Infinite past: the end was saved before this coordinator.
+  // Infinite past: the end was saved before this coordinator began.
   absl::Time saved_at_ = absl::InfinitePast();
   absl::Time next_try_ = absl::InfinitePast();
   std::string trouble_;
@@ -173,7 +175,7 @@ class JobEnding {
   std::set<uint64_t> awaited_members_;
   std::set<uint32_t> awaited_servers_;
   absl::Time members_until_, servers_until_;
-  // Await() was called; Options::settled was.
+  // `awaits_`: Await() was called. `said_over_`: Options::settled was called.
   bool awaits_ = false, said_over_ = false;
 };
 

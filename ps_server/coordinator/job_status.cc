@@ -17,7 +17,7 @@
 namespace weir {
 namespace {
 
-// The most waiting processes that the status lists.
+// The status lists at most this many waiting processes.
 constexpr size_t kWaitingShown = 100;
 
 void Merge(const v1::Samples& samples, IntHistogram& into) {
@@ -25,10 +25,10 @@ void Merge(const v1::Samples& samples, IntHistogram& into) {
   if (samples.overflow() > 0) into.Add(samples.max(), samples.overflow());
 }
 
-// The most keys of a table that the status names.
+// The status names at most this many keys of a table.
 constexpr int kHottest = 16;
 
-// The keys of shards differ.
+// Adds the statistics of one shard. No two shards have a key in common.
 void AddTable(const v1::TableStats& of_shard, v1::TableStatus* table) {
   v1::TableStats& all = *table->mutable_all();
   all.set_rows(all.rows() + of_shard.rows());
@@ -73,9 +73,9 @@ std::string TablesHash(const JobView& of) {
   return digests.empty() || of.shards.empty() ? "" : TablesSha256(digests);
 }
 
-// The server is connected, but has said nothing for kSilentSeconds.
+// Whether the server is connected, but has said nothing for kSilentSeconds.
 bool IsSilent(const JobView& of, const ShardFleet::Shard& server) {
-  // A server may be busy for long as it makes its part of the model.
+  // A server may be busy for long while it makes its part of the model.
   return server.connected && !server.installing &&
          of.job.now() - server.last_heard > absl::Seconds(kSilentSeconds);
 }
@@ -112,7 +112,7 @@ v1::ClusterStatus StatusOf(const JobView& of, v1::Membership membership) {
     pushed += shard.stats.bytes_pushed();
     pulled += shard.stats.bytes_pulled();
     uint64_t lacks = shard.stats.pushes_lost();
-    // At the end nothing is under way, so this also shows losses that no worker was left to report.
+    // At the end no batch is under way, so the counts also show losses that no worker was left to report.
     if (!mode.commits_steps && of.shards.AnsweredFinalPing(shard)) {
       lacks = std::max(lacks, size.batches - std::min(size.batches, shard.stats.batches_settled()));
     }
@@ -129,8 +129,8 @@ v1::ClusterStatus StatusOf(const JobView& of, v1::Membership membership) {
   for (const std::string& name : WaitingFor(of)) status.add_waiting_for(name);
   for (uint32_t i = 0; i < of.shards.size() && !of.job.over(); ++i) {
     const v1::ShardStats& stats = of.shards[i].stats;
-    // The server's last report tells nothing of one that is gone; of a silent one it does, with its age,
-    // which is TaskStatus.seconds_since_heard.
+    // If the server is gone, its last report says nothing of its waits. If it is silent, the report does,
+    // with the age in TaskStatus.seconds_since_heard.
     for (int w = 0; w < stats.waits_size() && of.shards[i].connected; ++w) {
       *status.add_waits() = stats.waits(w);
       status.mutable_waits(status.waits_size() - 1)->set_server(absl::StrCat("ps:", i));
@@ -192,7 +192,7 @@ v1::ClusterStatus StatusOf(const JobView& of, v1::Membership membership) {
       ++measured;
     }
     task->set_task(member.task);
-    // While it is admitted it cannot call.
+    // While a worker is being admitted, it cannot call.
     task->set_phase(member.join.has_value() ? v1::TASK_WAITING : v1::TASK_LIVE);
     task->set_incarnation(member.incarnation);
     task->set_seconds_since_heard(absl::ToDoubleSeconds(of.job.now() - member.last_heard));
@@ -227,7 +227,7 @@ v1::ClusterStatus StatusOf(const JobView& of, v1::Membership membership) {
 
 std::vector<std::string> WaitingFor(const JobView& of) {
   std::vector<std::string> names;
-  // What the other servers wait for may be due to these.
+  // The waits of other servers may be due to silent and absent servers.
   for (uint32_t i = 0; i < of.shards.size() && !of.job.over(); ++i) {
     if (!IsSilent(of, of.shards[i])) continue;
     names.push_back(absl::StrCat(

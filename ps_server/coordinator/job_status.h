@@ -17,17 +17,17 @@
 #include "ps_server/coordinator/progress/job_progress.h"
 #include "ps_server/coordinator/shards/shard_fleet.h"
 
-// What people are told of a job. No decision depends on it.
+// The status of a job, for people. No decision depends on it.
 namespace weir {
 
-// The state of a job, in its parts.
+// References to the parts of a job's state.
 struct JobView {
   v1::JobState state = v1::STARTING;
   const JobContext& job;
   const v1::JobIdentity& identity;
-  // The job's TCP connections have TLS.
+  // Whether the job's TCP connections have TLS.
   bool tls = false;
-  // ps:0 looks for a whole checkpoint, since the newest one is damaged.
+  // Whether ps:0 looks for a whole checkpoint, since the newest one is damaged.
   bool searches = false;
   const Checkpoints& checkpoints;
   const JobNumbers& numbers;
@@ -43,7 +43,7 @@ struct JobView {
 
 v1::ClusterStatus StatusOf(const JobView& of, v1::Membership membership);
 
-// What the job waits for; empty: nothing.
+// The things that the job waits for. Empty: it waits for none.
 std::vector<std::string> WaitingFor(const JobView& of);
 
 }  // namespace weir

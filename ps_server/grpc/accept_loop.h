@@ -14,8 +14,8 @@
 
 namespace weir {
 
-// Accepts the clients of some listening sockets, on a thread of its own. After a lack of descriptors it goes
-// on once there are some.
+// Accepts the clients of some listening sockets, on a thread of its own. While no descriptor is free, the
+// clients wait.
 class AcceptLoop {
  public:
   // `serve` gets each client, on the loop's thread. Clients that come faster than `limit` wait in the

@@ -13,8 +13,7 @@
 namespace weir {
 namespace {
 
-// The verdict on a push that the shard itself would take: OK, unless the push says that its gradient is not
-// finite.
+// The verdict on a push that the shard would take: OK, unless its header says that a value is not finite.
 Verdict AsClaimed(const v1::PushRequest& header) {
   return header.refused().empty() ? Verdict{} : Verdict{v1::REFUSED, header.refused()};
 }
@@ -78,7 +77,7 @@ void Incarnation::Restore(const v1::ShardState& state) {
     records.push_back({worker.worker(), worker.next_clock(), worker.counts()});
     lost += members_.Restore(worker);
   }
-  // A state that was combined from those of other shards has only the workers' counts.
+  // If the state was combined from the states of other shards, it has only the workers' counts.
   counters_.pushes_lost = std::max(lost, state.pushes_lost());
   policy_->Restore(store_->count(), records);
 }
@@ -90,8 +89,7 @@ void Incarnation::Replay(const v1::LoggedPush& record) {
   }
   const v1::PushRequest& push = record.push();
   members_.FollowRecord(push.caller(), *policy_);
-  // The incarnation that wrote this record had declared lost those of the worker's clocks that it did not
-  // know.
+  // If the incarnation that wrote this record did not know a clock of the worker, the clock was lost.
   DeclareLost(push.caller().worker(), push.clock());
   v1::PushReply reply;
   reply.set_outcome(record.outcome());
@@ -245,11 +243,11 @@ absl::Status Incarnation::Apply(const Decision& decision) {
 void Incarnation::Record(const v1::PushRequest& header, v1::PushReply* reply) {
   const bool applied = reply->outcome() == v1::OK;
   ++(applied ? counters_.pushes_applied : counters_.pushes_refused);
-  // A batch that was refused would be refused again.
+  // A refused batch counts as done, since it would be refused again.
   const bool batch_done = applied || reply->outcome() == v1::REFUSED;
   if (batch_done && header.batch_plus_one() > 0) tally_.batches.Insert(header.batch_plus_one() - 1);
-  // With the log, this incarnation knows every push that was answered. Without it, this push may be a repeat
-  // of one that an earlier incarnation has acknowledged.
+  // With the log, this incarnation knows every push that was answered. Without the log, this push may be a
+  // repeat of a push that an earlier incarnation has acknowledged.
   const bool stale = reply->outcome() == v1::STALE_VERSION;
   if (stale && logs() && header.batch_plus_one() > 0) {
     tally_.stale_batches.Insert(header.batch_plus_one() - 1);
@@ -299,7 +297,7 @@ absl::Status Incarnation::Commit(
   store_->Update(gradients.dense);
   absl::Status rows;
   if (rows_early()) {
-    // Versions of tables count as many parts on every shard, whatever has come in time.
+    // On every shard the versions of tables count all parts of a step, also parts that came too late.
     for (size_t part = early_rows_.taken(); part < install_.parts(); ++part) rows.Update(tables_->Update({}));
     early_rows_.Commit();
   } else if (tables_ != nullptr) {

@@ -26,19 +26,19 @@
 
 namespace weir {
 
-// What became of a shard's pushes, apart from the counters; for the coordinator and for checkpoints.
+// The results of a shard's pushes, apart from the counters, for the coordinator and for checkpoints.
 struct PushTally {
-  // Batches that are done here; with the log, also those whose gradient came from an earlier incarnation.
+  // `batches`: done here. `stale_batches`, with the log: the gradient came from an earlier incarnation.
   IntervalSet batches, stale_batches;
-  // The applied pushes' staleness in versions, and their lead in clocks.
+  // Of the applied pushes: the staleness in versions, and the lead in clocks.
   IntHistogram staleness, lead;
 
   uint64_t batches_settled() const { return batches.size() + stale_batches.SizeWithout(batches); }
 };
 
-// For metrics; thread-safe.
+// Counters for metrics. Thread-safe.
 struct ShardCounters {
-  // A checkpoint restores these four.
+  // A checkpoint restores these and `version`.
   std::atomic<uint64_t> pushes_applied{0}, pushes_refused{0}, pushes_lost{0};
   std::atomic<uint64_t> version{0};
   std::atomic<uint64_t> pushes_repeated{0};
@@ -51,18 +51,18 @@ struct ShardCounters {
   std::atomic<uint64_t> checkpoints_written{0};
 };
 
-// One incarnation of a shard: its part of the model, its members with their clocks, and what became of their
+// One incarnation of a shard: its part of the model, its members with their clocks, and the results of their
 // pushes. A push, a commit and a membership change these together. Nothing waits here: the shard decides when
-// something takes effect, and answers calls. Between End() and Begin() nothing is installed.
+// a change takes effect, and answers calls. Between End() and Begin() nothing is installed.
 //
 // Belongs to the shard's queue.
 class Incarnation {
  public:
-  // These outlive the incarnation. `install`: the Install of Begin().
+  // The arguments outlive this object. `install` holds, at each Begin(), the Install that begins.
   Incarnation(const v1::JobConfig& config, const v1::Install& install, ShardCounters& counters)
       : config_(config), install_(install), counters_(counters) {}
 
-  // Replays the records that were loaded.
+  // Begins with what was loaded, and replays its records.
   void Begin(uint64_t number, ShardLoader::Loaded loaded, std::unique_ptr<ConsistencyPolicy> policy);
   void End();
   v1::ShardState State() const;
@@ -71,8 +71,8 @@ class Incarnation {
   uint64_t number() const { return number_; }
   const std::shared_ptr<BlockStore>& store() const { return store_; }
   const std::unique_ptr<ConsistencyPolicy>& policy() const { return policy_; }
-  // Null, too, if the job has no embedding tables. Their version is the store's, or, where rows take effect
-  // early, counts the parts of the steps, also those that a step is committed without.
+  // Also null if the job has no embedding tables. If rows take effect early, the tables' version counts all
+  // parts of all steps, committed or not; otherwise it is the store's.
   const std::shared_ptr<ShardTables>& tables() const { return tables_; }
   uint64_t model_hash() const { return model_hash_; }
   ShardMembers& members() { return members_; }
@@ -80,32 +80,32 @@ class Incarnation {
   StagedParts& staged() { return staged_; }
   const StagedParts& staged() const { return staged_; }
   const PushTally& tally() const { return tally_; }
-  // Fills the version, the pushes and the clocks.
+  // Fills in the version, the pushes and the clocks.
   void Describe(v1::ShardStats* stats) const;
 
-  // Whether the header is of this model, and whether it can be of a push, whoever the sender is.
+  // CheckModel(): whether the header is of this model. CheckHeader(): whether any push can have it.
   absl::Status CheckModel(const v1::PushRequest& header) const;
   static absl::Status CheckHeader(const v1::PushRequest& header);
-  // Called before a gradient is taken, and again before it is used. InvalidArgument: such a push is
-  // impossible.
+  // Called before a gradient is taken and before it is used. InvalidArgument: no push can have this header.
   absl::StatusOr<Verdict> VerdictOn(const v1::PushRequest& header) const;
   std::string NonFinite(const PushArrival& arrival) const;
 
-  // As ShardMembers::DeclareLost. True if any pushes are lost.
+  // As ShardMembers::DeclareLost(). Returns whether any pushes are lost.
   bool DeclareLost(uint32_t worker, uint64_t answered_clock);
-  // Makes the version of a decision. Error: as ShardTables::Update().
+  // Makes the version that results from a decision. Errors: as ShardTables::Update().
   absl::Status Apply(const Decision& decision);
   // Records a push with its outcome, after Apply(), and completes the reply.
   void Record(const v1::PushRequest& header, v1::PushReply* reply);
 
-  // sync. The rows of a staged part take effect as it arrives.
+  // sync: whether the rows of a staged part take effect as it arrives.
   bool rows_early() const { return TablesCountParts(config_); }
-  // Takes `waiter` if it succeeds. Returns the report for the coordinator; nullopt: parts are missing. Error:
-  // as Apply(). `refusal`: empty, or why no step may contain the part; a refused part needs no gradient.
+  // Stages a part, and takes `waiter` unless it fails. `refusal`: empty, or why no step may contain the part;
+  // a refused part needs no gradient. Returns the coordinator's report; nullopt: parts are missing. Errors:
+  // as Apply().
   absl::StatusOr<std::optional<v1::ShardReport>> Stage(const v1::PushRequest& header, Slab gradient,
                                                        PushedRows rows, std::string refusal,
                                                        StagedParts::Waiter& waiter);
-  // Error: as Apply().
+  // Errors: as Apply().
   absl::Status Commit(
       const v1::CommitStep& commit, const StagedParts::Gradients& gradients,
       const std::function<void(const Verdict& verdict, std::vector<StagedParts::Waiter>& waiters)>& answer);

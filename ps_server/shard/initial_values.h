@@ -15,29 +15,29 @@
 
 namespace weir {
 
-// How a shard without initial values gets them from a worker (ModelSpec::uploaded()): which member uploads
-// them as a push, whether its upload is whole here, and its call, which waits until the uploads are whole on
-// every shard. The values lie in the store, where nobody sees them until then.
+// The initial values that a shard gets from a worker (ModelSpec::uploaded()). Knows which member uploads them
+// as a push, and whether the upload is whole here. Holds the uploader's call, which waits until the upload is
+// whole on every shard. Until then no reader sees the values, which lie in the store.
 //
 // Belongs to the shard's queue.
 class InitialValues {
  public:
   using Waiter = StagedParts::Waiter;
 
-  // The shard has no values: nobody reads or pushes.
+  // Await(): the shard has no values, so no worker may read or push before they have come.
   void Await() { awaited_ = true; }
   bool awaited() const { return awaited_; }
 
-  // Whether an upload may have this header, whoever the sender is.
+  // Whether an upload of any sender may have this header.
   static absl::Status CheckHeader(const v1::PushRequest& header);
-  // The answer to the upload of a live member; nullopt: the shard takes the upload.
+  // The answer to the upload of a live member. nullopt: the shard takes the upload.
   std::optional<absl::StatusOr<Verdict>> Answer(const v1::Caller& caller, const ShardMembers& members) const;
   // The upload is whole here, and becomes the weights of version 0. InvalidArgument: a value is not finite.
   absl::Status Stage(PushArrival& upload, BlockStore& store);
   bool staged() const { return staged_; }
   v1::ShardReport Report() const;
 
-  // The uploader's call waits. A call of which it is a repeat is answered.
+  // The uploader's call waits. If this call is a repeat, the earlier call is answered.
   void Wait(Waiter waiter);
   const std::optional<Waiter>& waiter() const { return waiter_; }
   // Answers and drops the waiting call if `which` holds for it.
@@ -46,14 +46,14 @@ class InitialValues {
     if (waiter_.has_value() && which(*waiter_)) answer(*std::exchange(waiter_, std::nullopt));
   }
 
-  // Who uploads, or whose upload is whole on every shard. A new uploader makes the upload of the one before
-  // void. Returns the verdict on the waiting call; nullopt: it still waits.
+  // Takes from the message which member uploads, or whose upload is whole on every shard. A new uploader
+  // makes the earlier upload void. Returns the verdict on the waiting call; nullopt: it still waits.
   std::optional<Verdict> Follow(const v1::SetMembership& message);
 
  private:
   bool awaited_ = false;
   bool staged_ = false;
-  // By incarnation; 0: nobody.
+  // The uploader's incarnation; 0: no member uploads.
   uint64_t uploader_ = 0;
   std::optional<Waiter> waiter_;
 };

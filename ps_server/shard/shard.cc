@@ -22,7 +22,7 @@ std::unique_ptr<ConsistencyPolicy> Shard::PolicyFromConfig(const v1::JobConfig& 
     case v1::ConsistencyConfig::MODE_UNSPECIFIED:
       break;
   }
-  std::abort();  // no config that was read has such a mode
+  std::abort();  // the reader of configs admits no other mode
 }
 
 Shard::Shard(Options options)
@@ -80,7 +80,7 @@ void Shard::SetReporter(std::function<void(v1::ShardReport)> reporter) {
 
 void Shard::Control(v1::ControlMessage message) {
   queue_.Post([this, message = std::move(message)]() mutable {
-    // Pins and pings change nothing, and a ping's answer keeps a lease.
+    // Pins and pings change nothing, and the answer to a ping keeps the shard from being given up.
     const bool reads = message.has_pin() || message.has_unpin();
     if (message.has_ping() || (!log_.defers() && (log_.settled() || reads))) return Handle(message);
     log_.Defer(std::move(message));
@@ -211,7 +211,7 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
   if (waits || commit.step() < now_.policy()->JoinClock()) return;  // a repeat
   const absl::StatusOr<StagedParts::Gradients> gradients = now_.staged().GradientsOf(commit, *now_.policy());
   if (!gradients.ok()) {
-    // The other shards commit the step, and this one would stay behind for ever.
+    // The other shards commit the step, and this shard would stay behind for ever.
     return Fail(JobFailure(v1::FAILURE_INTERNAL,
                            absl::StrCat("shard ", install_.shard(), " cannot commit step ", commit.step(),
                                         " as ps:0 decided: ", gradients.status().message())));
@@ -289,7 +289,7 @@ void Shard::HandleFreeze(const v1::FreezeCheckpoint& freeze) {
   }
   std::optional<uint64_t> follows;
   if (freeze.follows() > 0) follows = freeze.follows() - 1;
-  // What prevents it is told when the checkpoint is to be written.
+  // If the shard cannot keep the version, it reports the reason when the checkpoint is to be written.
   KeepForCheckpoint(freeze.step(), follows).IgnoreError();
 }
 
@@ -361,7 +361,7 @@ void Shard::HandleHello(const v1::Hello& hello) {
   if (failed_) ReportFailed();
   v1::ShardReport report;
   v1::Attached& attached = *report.mutable_attached();
-  // A shard whose initial values are awaited is of no use to another coordinator.
+  // While its initial values are awaited, the shard is of no use to a new coordinator.
   if (now_.store() != nullptr && !initial_.awaited()) {
     attached.set_incarnation(now_.number());
     attached.mutable_version()->set_incarnation(now_.number());

@@ -38,25 +38,26 @@
 
 namespace weir {
 
-// One shard of the model: takes pushes and pulls, applies each push exactly once, asks the mode
+// One shard of the model. Takes pushes and pulls, applies each push exactly once, asks the mode
 // (ConsistencyPolicy) when a call may proceed, and updates the blocks. Knows nothing of gRPC.
 //
-// All state changes happen in one order, that of a SerialQueue: pushes, pulls, commits, memberships. A call
-// that has to wait is parked with a deadline and uses no thread. Nothing in the queue blocks. An update's
-// time grows with the shard, so a shard above kMaxElementsOfCallers, or one with embedding tables, runs its
-// queue on a thread of its own; a smaller one runs it on its callers' threads, which saves each call a switch
-// of threads. Thread-safe.
+// A SerialQueue puts all state changes in one order: pushes, pulls, commits, memberships. A call that has to
+// wait is parked with a deadline and uses no thread. Nothing in the queue blocks. Thread-safe.
 //
-// With server.durability "log", a push that is decided on is first appended to the shard's log (PushLog). It
-// takes effect, in the order of the decisions, once its record is durable: no client ever sees a version, a
-// clock or an answer that the log does not hold. Other changes of the state (ControlMessage) wait until no
-// decision is pending, so each decision still holds when it takes effect. A log that cannot be written ends
-// the job.
+// An update's time grows with the shard. So a shard above kMaxElementsOfCallers, or with embedding tables,
+// runs its queue on a thread of its own. A smaller shard runs the queue on its callers' threads, which saves
+// each call a switch of threads.
 //
-// Invariants: a version is published together with its clocks, in one turn of the queue. A caller whose
-// incarnation is not in the membership changes nothing. A refused push leaves no trace but its completed
-// clock. Each Install begins a new incarnation; nothing of the previous one is left, and its unfinished work
-// has no effect.
+// With server.durability "log", the shard appends each push that it has decided on to its log (PushLog). The
+// push takes effect, in the order of the decisions, once its record is durable. So no client ever sees a
+// version, a clock or an answer that the log does not hold. Other changes of the state (ControlMessage) wait
+// until no decision is pending, so each decision still holds when it takes effect. If the log cannot be
+// written, the job fails.
+//
+// Invariants: a version is published together with its clocks, in one turn of the queue. If a caller's
+// incarnation is not in the membership, its calls change nothing. A refused push leaves no trace but its
+// completed clock. Each Install begins a new incarnation. Nothing of the previous incarnation is left, and
+// its unfinished work has no effect.
 class Shard {
  public:
   using PolicyFactory =
@@ -66,14 +67,14 @@ class Shard {
 
   struct Options {
     v1::JobConfig config;
-    // The server that the shard is on: ps:`index` has shard `index`. Absent: whatever Install says.
+    // The index of the shard's server: ps:`index` has shard `index`. Absent: Install may name any shard.
     absl::optional<uint32_t> index;
-    // Returns the number of a new incarnation: not 0, never used before or again. Each Install uses one.
+    // Returns the number of a new incarnation for each Install: not 0, and never returned before.
     std::function<uint64_t()> new_incarnation;
-    // Runs slow, blocking work on a thread that may block: a checkpoint's files (one at a time), an Install
-    // and the log (one at a time). These do not wait for each other. All of this work ends before the shard
-    // is destroyed. Writing embedding tables waits for turns of the queue, so a job with tables needs a
-    // thread for it.
+    // Runs slow, blocking work on threads that may block: the files of checkpoints, one checkpoint at a time,
+    // and Installs and the log, one piece of work at a time. The two kinds do not wait for each other. All of
+    // this work ends before the shard is destroyed. Writing embedding tables waits for turns of the queue, so
+    // a job with tables needs a thread for this work.
     std::function<void(std::function<void()>)> background = [](const std::function<void()>& work) { work(); };
     // These outlive the shard.
     FileSystem* files = &FileSystem::Posix();
@@ -84,25 +85,22 @@ class Shard {
     // cannot fit.
     uint64_t memory_bytes = 0;
     // Chunks of gradients start and end at multiples of this. The protocol sets the value; a simulation may
-    // take less, as its clients do.
+    // use a smaller one, as its clients do.
     uint64_t chunk_unit = kChunkUnit;
-    // Work that may take long runs on a thread of the shard. False: all runs on its callers' threads, as a
-    // simulation wants it.
+    // Whether long work runs on a thread of the shard. False, for simulations: on its callers' threads.
     bool own_thread = true;
-    // The memory of the weights.
     SlabSource weights_source = AllocateSlab;
     ReaderLimits reader_limits;
-    // Called on any thread. Tick() should then come after this time; zero: memory that calls wait for has
-    // become free. May be null.
+    // Called on any thread: asks for a Tick() after this time. Zero: awaited memory has become free. May be
+    // null.
     std::function<void(absl::Duration)> nudge;
-    // Called in the shard's order when readers have been revoked (LentVersion::revoked): each owner of a lent
-    // version checks whether its own was revoked. Must not block. May be null.
+    // Called in the shard's order when readers have been revoked. Each owner of a lent version then checks
+    // LentVersion::revoked. Must not block. May be null.
     std::function<void()> on_revoke;
     // Called in the shard's order when a push has to wait, or cannot be applied while it arrives, because of
-    // lent versions: from now on each owner releases a version as soon as it can. Must not block. May be
-    // null.
+    // lent versions. Each owner then releases its version as soon as it can. Must not block. May be null.
     std::function<void()> on_short;
-    // Tests put a broken policy here.
+    // Makes the mode's policy. Tests put a broken policy here.
     PolicyFactory make_policy = PolicyFromConfig;
   };
 
@@ -110,58 +108,58 @@ class Shard {
   // Answers parked calls with an error.
   ~Shard();
 
-  // The callback for reports to the coordinator. It runs in the shard's order and must not block. It receives
-  // the reports that result from later calls, and none about an Install or a checkpoint from before the next
-  // Hello.
+  // Sets the callback for reports to the coordinator, which runs in the shard's order and must not block. The
+  // callback receives the reports that result from later calls. After the next Hello it receives none about
+  // an Install or a checkpoint from before that Hello.
   void SetReporter(std::function<void(v1::ShardReport)> reporter);
   void Control(v1::ControlMessage message);
 
   using Session = SessionId;
 
-  // A push takes two calls. Begin: its header has come. `done` receives the object that takes its gradient,
-  // at once or when the push's turn comes. The push waits while earlier pushes of the same worker are
-  // missing, while it is arriving twice already, or while another push is streaming in at speed.
-  // Errors: InvalidArgument, wrong length, model or clock; Unavailable, not installed yet.
+  // A push takes two calls, Begin() and Push(). Begin: the push's header has come. `done` receives the object
+  // that takes the gradient, at once or when the push's turn comes. The push waits while earlier pushes of
+  // its worker are missing, while two copies of it are arriving, or while a different push is streaming in at
+  // speed.
+  // Errors: InvalidArgument: the length, model or clock is wrong. Unavailable: nothing is installed yet.
   //
-  // `fill`: the whole gradient of a push without rows has come with its header. When the push's turn comes,
-  // `fill` gives it to the push, and `done` gets the answer of Push(): one turn instead of two. It must be as
-  // quick as such a turn. Not with initial values.
+  // `fill` saves a turn if the whole gradient of a push without rows has come with the header. When the
+  // push's turn comes, `fill` gives the gradient to the push, and `done` gets the answer of Push(). `fill`
+  // must be as quick as a turn. Must be null for an upload of initial values.
   void Begin(Session session, v1::PushRequest header, BeginDone done, PushFill fill = nullptr);
-  // Push: the gradient has arrived whole (arrival->whole(), and SetRows() if it has rows).
+  // Push: the gradient has arrived whole (arrival->whole(), and SetRows() was called if the push has rows).
   void Push(Session session, std::unique_ptr<PushArrival> arrival, PushDone done);
   // `rows`: the keys of request.rows.
   void Pull(Session session, v1::PullRequest request, PullDone done, RowKeys rows = {});
-  // Shows rows of the newest version to people. Waits for nothing.
+  // Reads rows of the newest version, for people. Waits for nothing.
   void ShowRows(v1::ReadRowsRequest request, ReadRowsDone done);
-  // The connection has ended: its waiting calls are answered with Cancelled. Staged parts stay.
+  // The connection has ended: answers its waiting calls with Cancelled. Staged parts stay.
   void End(Session session);
 
   // Whether this worker's pull at the next clock can probably be answered as soon as the push is applied
   // (PushAnswer::made), so that weights may be sent while they are computed. Only within BeginDone.
   bool AnswersAfter(const v1::PushRequest& push) const;
 
-  // The client gets PushAnswer::made, an answer with this many elements, and its weights in this type.
-  // Thread-safe.
+  // Counts the weights of a PushAnswer::made: this many elements of this type. Thread-safe.
   void CountPulled(uint64_t elements, v1::Dtype dtype);
 
-  // Ends waits whose deadline has passed. Must be called regularly.
+  // Ends waits whose deadlines have passed. Must be called regularly.
   void Tick();
 
   // Returns when all earlier calls have been handled. Must not be called from a callback.
   void Quiesce();
 
-  // The job's. Thread-safe.
+  // The job's embedding tables. Thread-safe.
   const RowArrival::Tables& tables() const { return options_.config.tables(); }
 
-  // 0: nothing is installed.
+  // The shard's elements; 0: nothing is installed. Thread-safe.
   int64_t elements() const { return elements_.load(); }
 
-  // Its part of the model is being made or restored. Thread-safe.
+  // Whether the shard's part of the model is being made or restored. Thread-safe.
   bool loading() const { return loader_.under_way(); }
 
   using Counters = ShardCounters;
   const Counters& counters() const { return counters_; }
-  // Of the job's tables, in their order, as of the last Tick(); empty: nothing is installed. Thread-safe.
+  // Statistics of the job's tables, as of the last Tick(). Empty: nothing is installed. Thread-safe.
   std::vector<Table::Stats> table_stats() const { return table_report_.stats(); }
 
  private:
@@ -182,15 +180,15 @@ class Shard {
   void HandlePin(const v1::PinVersion& pin);
   void HandleUnpin(const v1::UnpinVersion& unpin);
   void HandlePing(const v1::Ping& ping);
-  // Answers the last ping.
+  // Answers the last ping with the shard's stats.
   void ReportStats();
-  // One turn of the tables' digests; after the last one the stats are sent again.
+  // Computes some of the tables' digests in this turn. After the last turn the stats are sent again.
   void GoOnWithDigests(uint64_t incarnation);
   void HandleFreeze(const v1::FreezeCheckpoint& freeze);
   void HandleCheckpoint(const v1::TakeCheckpoint& take);
   // As ShardCheckpoint::Keep().
   absl::Status KeepForCheckpoint(uint64_t step, std::optional<uint64_t> follows);
-  // Drops what is kept, or is to be kept, for a checkpoint that is not written yet.
+  // Drops the version that is kept, or is to be kept, for a checkpoint whose writing has not begun.
   void ForgetCheckpoint();
   void HandleShutdown(const v1::Shutdown& shutdown);
   void HandleBegin(HeldPush push);
@@ -204,16 +202,16 @@ class Shard {
   void HandleEnd(Session session);
   void HandleTick();
 
-  // NotFound: the call is for another job or shard. Comes before every other check, since the job of such a
-  // caller may have ranks, incarnations and clocks as this one, and may go on when this one is over.
+  // NotFound: the call is for a different job or shard. This check comes first, since the caller's job may
+  // have the same ranks, incarnations and clocks, and may continue when this job is over.
   absl::Status CheckAddressee(uint64_t job, uint32_t shard_plus_one) const;
-  // Why the push cannot begin, or, for an upload of initial values, end; nullopt: it can.
+  // Why the push cannot begin or, for an upload of initial values, cannot end. nullopt: the push can.
   std::optional<absl::StatusOr<Verdict>> Refuse(const v1::PushRequest& header) const;
-  // As PushArrivals::WaitForStream.
+  // Whether the push waits for the streamed push (PushArrivals::WaitForStream()). If so, asks for a Tick().
   bool WaitsForStream(const v1::PushRequest& header);
-  // nullptr: the push is arriving twice already.
+  // Begins an arrival. nullptr: two copies of the push are arriving already.
   std::unique_ptr<PushArrival> Arrive(Session session, v1::PushRequest header);
-  // Nothing stands between the push and a decision that takes effect.
+  // Whether the push can be decided on now: memory is there, and no pending decision is in the way.
   bool CanDecide(const v1::PushRequest& header);
   void Decide(Decision decision);
   void CountPushed(const v1::PushRequest& header);
@@ -222,16 +220,16 @@ class Shard {
   void StagePush(const v1::PushRequest& header, Slab gradient, PushedRows rows, std::string refusal,
                  Session session, PushDone done);
   void RepeatPush(Session session, const v1::PushRequest& header, PushDone done);
-  // The shard cannot go on: answers all calls with this failure, and the coordinator ends the job.
+  // The shard cannot continue: answers all calls with this failure, and the coordinator ends the job.
   void Fail(const absl::Status& failure);
   void FailLog(const absl::Status& status);
   void ReportFailed();
   // Applies the decisions that are durable, then handles the messages that waited for them.
   void ApplyDurable();
-  // Calls or a commit wait for memory that readers hold.
+  // Whether calls or a commit wait for memory that readers hold.
   bool ShortOfMemory() const;
-  // Continues the calls that a change may let continue: of anything, or of the clocks in calls_.changes
-  // alone.
+  // Wake() continues the calls that any change may let continue. WakeMoved() continues only the calls that
+  // the changes in calls_.changes may let continue.
   void Wake();
   void WakeMoved();
   void ResumeWaiting();
@@ -242,7 +240,7 @@ class Shard {
   void Answer(const PushDone& done, const absl::StatusOr<Verdict>& verdict) const;
   v1::PullReply NewPullReply(const Verdict& verdict, bool with_clocks = false) const;
   void FailWaiting(const std::function<bool(uint32_t worker)>& which, const Verdict& verdict);
-  // The same for all workers, and for the calls that wait for the open step's commit.
+  // Ends the waiting calls of all workers, and the calls that wait for the open step's commit.
   void FailAll(const Verdict& verdict);
   void Report(v1::ShardReport report) { reporter_(std::move(report)); }
 
@@ -250,22 +248,22 @@ class Shard {
   const ModeTraits& mode_;
   Counters counters_;
   std::function<void(v1::ShardReport)> reporter_;
-  // Set by Install; readable on any thread.
+  // Set by Install. Any thread may read it.
   std::atomic<int64_t> elements_{0};
 
   // Only the queue changes the members below.
   //
-  // The job of the first coordinator that said it, for good. Not set: none has.
+  // The job that the first coordinator named; it never changes. Not set: no coordinator has named a job.
   v1::JobIdentity job_;
 
-  // Each Hello, each Install and the end of the job abandon the background work that was begun before.
+  // Each Hello, each Install and the end of the job abandon background work that was begun before.
   ShardLoader loader_;
-  // Of the tables' answers.
+  // For the rows in answers.
   RowMemory row_memory_{options_.weights_source};
 
-  // Of now_, or of the incarnation that could not begin.
+  // The Install of now_, or of the incarnation that could not begin.
   v1::Install install_;
-  // Before now_: it hears of versions that are released until they are gone.
+  // Declared before now_, because readers that release versions of now_ call it.
   UpdateRoom room_;
   Incarnation now_;
   TableReport table_report_;
@@ -276,9 +274,9 @@ class Shard {
   ShardCheckpoint checkpoint_;
   InitialValues initial_;
   WaitReport waits_;
-  // The job is over; OK: it is done.
+  // Set: the job is over. OK: it is done.
   std::optional<absl::Status> over_;
-  // This shard's own failure is why.
+  // The job is over because this shard failed.
   bool failed_ = false;
   // ConsistencyPolicy::JoinClock() when calls were last resumed.
   uint64_t resumed_at_ = 0;

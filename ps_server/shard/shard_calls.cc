@@ -30,8 +30,7 @@ void Shard::HandlePull(ParkedPull pull) {
       return pull.done(absl::InvalidArgumentError(absl::StrCat(
           "answered_clock: ", request.answered_clock(), " is above the pull's clock ", request.clock())));
     }
-    // If a push of this worker is pending in the log, the pull waits for it, and the clock must not change
-    // until then.
+    // If a push of this worker is pending in the log, the pull waits for it, and the clock must not change.
     const uint32_t worker = request.caller().worker();
     lost = !log_.OnItsWay(worker) && now_.DeclareLost(worker, request.answered_clock());
   }
@@ -121,7 +120,7 @@ bool Shard::TryAnswerPull(const ParkedPull& pull) {
   return false;
 }
 
-// ---- words
+// ---- answers
 
 Verdict Shard::JobOver() const { return {v1::JOB_OVER, std::string(over_->message())}; }
 
@@ -166,7 +165,7 @@ bool Shard::ShortOfMemory() const {
   return log_.kept() ? log_.NextDurable() != nullptr : !calls_.ready.empty();
 }
 
-// ---- what can go on
+// ---- calls that can continue
 
 void Shard::Wake() {
   calls_.changes.all = true;
@@ -200,7 +199,7 @@ void Shard::ResumeWaiting() {
     if (late.checkpoint.has_value()) HandleCheckpoint(*late.checkpoint);
   }
   room_.SetShort(ShortOfMemory());
-  // A pull may wait for the slowest worker, whoever that is.
+  // A pull may wait for the slowest worker, which may have changed.
   if (now_.policy() == nullptr) return;
   const uint64_t slowest = now_.policy()->JoinClock();
   all |= std::exchange(resumed_at_, slowest) != slowest;
@@ -222,7 +221,7 @@ void Shard::ResumeWaiting() {
   } else {
     for (const uint32_t worker : moved) begin(calls_.held.TurnsOf(worker));
   }
-  // Once one of these has to wait again, all do.
+  // If one of these pushes has to wait again, so do all after it.
   for (const uint64_t turn : calls_.behind_stream.Turns()) {
     HandleBegin(calls_.behind_stream.Take(turn));
     if (calls_.behind_stream.Find(turn) != nullptr) break;
@@ -235,7 +234,7 @@ void Shard::ResumeWaiting() {
   counters_.parked_pulls = calls_.parked.size();
 }
 
-// ---- what ends
+// ---- calls that end
 
 void Shard::HandleEnd(Session session) {
   const auto cancel = [](const auto& call) { call.done(absl::CancelledError("the connection has ended")); };
@@ -280,7 +279,7 @@ void Shard::HandleTick() {
                              late(waiter, "part ", part, " waited ", waited(waiter.since), " for ",
                                   waits_.OfPart());
                            });
-  // The values stay, too.
+  // The uploaded values stay, too.
   initial_.EndWaiter([&](const InitialValues::Waiter& waiter) { return waiter.since <= limit; },
                      [&](const InitialValues::Waiter& waiter) {
                        late(waiter, "the upload of the initial values waited ", waited(waiter.since), " for ",

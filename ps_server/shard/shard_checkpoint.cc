@@ -28,8 +28,8 @@ absl::Status ShardCheckpoint::Keep(uint64_t step, std::optional<uint64_t> follow
   if (options_.directory.empty()) {
     return absl::FailedPreconditionError("this server's config has no checkpoint.directory");
   }
-  // The checkpoint's name may be above its version, but not below. Whether all shards have the version that
-  // is meant is seen when the checkpoint is committed.
+  // The checkpoint's name may be above its version, but not below. The coordinator checks at the commit of
+  // the checkpoint that all shards have the intended version.
   if (options_.commits_steps && store.count() > step) {
     return absl::FailedPreconditionError(
         absl::StrCat("this shard is at step ", store.count(), ", not ", step));
@@ -58,8 +58,7 @@ absl::Status ShardCheckpoint::Keep(uint64_t step, std::optional<uint64_t> follow
     work->logged = true;
     return absl::OkStatus();
   }
-  // The log's next segment begins right after this version; the file that names the segment is written after
-  // that.
+  // The log's next segment begins right after this version. Then the file that names it is written.
   const uint64_t segment = options_.log->Rotate(step, [this, work] {
     work->logged = true;
     WriteWhenLogged(work);
@@ -72,7 +71,7 @@ bool ShardCheckpoint::keeps(uint64_t step) const { return frozen_ != nullptr && 
 
 void ShardCheckpoint::Forget() {
   if (frozen_ == nullptr) return;
-  // The log may have the work still.
+  // The log may still refer to the work.
   frozen_->frozen = nullptr;
   frozen_->tables = nullptr;
   frozen_ = nullptr;

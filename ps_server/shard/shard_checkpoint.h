@@ -19,7 +19,7 @@
 namespace weir {
 
 // Takes a shard's checkpoints, one at a time: keeps a version with its state in one turn of the queue, and
-// writes them to files while training continues.
+// writes both to files while training continues.
 //
 // Belongs to the shard's queue.
 class ShardCheckpoint {
@@ -28,16 +28,16 @@ class ShardCheckpoint {
     // These outlive this object.
     FileSystem* files = nullptr;
     DecisionLog* log = nullptr;
-    // checkpoint.directory; empty: the config has none.
+    // checkpoint.directory. Empty: the config has none.
     std::string directory;
-    // sync: a checkpoint has the version of its step, or an older one.
+    // sync: a checkpoint has the version of its step, or an older version.
     bool commits_steps = false;
     SerialQueue* queue = nullptr;
     // As ShardLoader::Options.
     std::function<void(std::function<void()>)> background;
-    // As ShardLoader::generation(): a checkpoint of an earlier one is not wanted any more.
+    // As ShardLoader::generation(). A checkpoint of an earlier generation is no longer wanted.
     std::function<uint64_t()> generation;
-    // A checkpoint has ended. `report` is for the coordinator; nullopt: it does not wait for the checkpoint.
+    // A checkpoint has ended. `report`: for the coordinator; nullopt: it does not wait for the checkpoint.
     std::function<void(bool ok, std::optional<v1::ShardReport> report)> done;
   };
   explicit ShardCheckpoint(Options options) : options_(std::move(options)) {}
@@ -48,12 +48,12 @@ class ShardCheckpoint {
   absl::Status Keep(uint64_t step, std::optional<uint64_t> follows, BlockStore& store,
                     const std::shared_ptr<ShardTables>& tables, v1::ShardState state);
   bool keeps(uint64_t step) const;
-  // Writes what is kept, once the log has reached it, too. Then Options::done is called.
+  // Writes the kept version, once the log has reached it, too. Then Options::done is called.
   void Write(uint64_t attempt);
-  // Drops what is kept and not being written.
+  // Drops the kept version, unless it is being written.
   void Forget();
 
-  // The version of these tables that is kept or being written; nullopt: none is.
+  // The version of these tables that is kept or being written. nullopt: none is.
   std::optional<uint64_t> RowsKept(const std::shared_ptr<ShardTables>& tables) const;
 
   static v1::ShardReport ReportOf(uint64_t step, uint64_t attempt,
@@ -62,15 +62,14 @@ class ShardCheckpoint {
  private:
   struct Work;
   void WriteWhenLogged(const std::shared_ptr<Work>& work);
-  // In the background; the rows of tables are copied in turns of the queue.
+  // Runs in the background, and copies the rows of tables in turns of the queue.
   absl::StatusOr<v1::CheckpointFile> WriteFiles(Work& work, uint64_t generation) const;
 
   const Options options_;
-  // Files are being written.
   bool writing_ = false;
-  // Not to be written yet.
+  // Kept for Write(). Null: no version is.
   std::shared_ptr<Work> frozen_;
-  // What was kept last. Gone: its checkpoint is written, or given up.
+  // The version that was kept last. Expired: its checkpoint is written, or given up.
   std::weak_ptr<const Work> kept_;
 };
 

@@ -113,7 +113,7 @@ void Shard::Hold(CallList<HeldPush>& among, HeldPush push) {
 
 bool Shard::WaitsForStream(const v1::PushRequest& header) {
   const int64_t bytes = now_.store()->elements() * BytesPerValue(header.dtype());
-  // Such a push comes in one or two messages.
+  // A push of this size comes in one or two messages.
   if (bytes <= kMaxChunkBytes) return false;
   const std::optional<uint64_t> chunks = now_.store()->chunks_built();
   if (!chunks.has_value()) return false;
@@ -265,7 +265,7 @@ void Shard::RepeatPush(Session session, const v1::PushRequest& header, PushDone 
   }
   const v1::PushReply* answer = now_.members().AnswerAt(header.caller().worker(), header.clock());
   if (answer != nullptr) return done(PushAnswer{*answer, {}});
-  // The answer is no longer recorded, or the clock is below this incarnation's first one.
+  // The answer is no longer recorded, or the clock is below this incarnation's first clock.
   done(absl::InvalidArgumentError(absl::StrCat("clock ", header.clock(), " of worker ",
                                                header.caller().worker(),
                                                " is long completed and its answer no longer on record")));
@@ -275,7 +275,7 @@ bool Shard::CanDecide(const v1::PushRequest& header) {
   // The dense values need no room before the commit.
   if (mode_.commits_steps) return room_.MakeForRows();
   if (!log_.kept()) return room_.Make();
-  // What is decided must not wait for memory of rows: the checkpoint that has it may wait for the decision.
+  // A decided push must not wait for memory of rows: the checkpoint that holds it may wait for the decision.
   return log_.HasTurn(header) && room_.MakeForRows();
 }
 

@@ -21,19 +21,19 @@
 
 namespace weir {
 
-// sync: the parts of the open step that a shard has, with the calls that wait for the step's commit; and the
-// parts of the last committed steps, for repeats.
+// sync: the parts of the open step that a shard has, with the calls that wait for the step's commit, and the
+// numbers of the parts of the last committed steps, for repeats.
 //
 // Belongs to the shard's queue.
 class StagedParts {
  public:
-  // Steps whose commits are kept.
+  // The commits of this many steps are kept.
   static constexpr size_t kRecorded = 2 * kHoldWindow;
-  // The limit of waiting repeats of one push.
+  // At most this many calls wait for one part.
   static constexpr size_t kMaxWaiters = 2048;
 
-  // A push, or a repeat of it. A part belongs to the step, not to the worker that computed it, so a part
-  // stays staged when its waiter ends.
+  // A waiting call: a push, or a repeat of a push. A part belongs to the step, not to the worker that
+  // computed it, so the part stays staged when its waiter ends.
   struct Waiter {
     SessionId session;
     PushDone done;
@@ -45,11 +45,11 @@ class StagedParts {
              Waiter waiter);
   bool empty() const { return parts_.empty(); }
   bool Has(uint32_t part) const { return parts_.count(part) > 0; }
-  // What the parts' rows take.
+  // The memory of the parts' rows, in bytes.
   uint64_t row_bytes() const { return row_bytes_; }
   // Adds a waiter for this staged part. ResourceExhausted: the part has too many waiters.
   absl::Status AddWaiter(uint64_t step, uint32_t part, Waiter waiter);
-  // For the coordinator: the parts that are here, and which of them are refused.
+  // The report for the coordinator: which parts are staged, and which of them are refused.
   v1::StepStaged Report(uint64_t step) const;
 
   // The gradients of the step's update, in the order of the commit; valid until Commit().
@@ -57,10 +57,9 @@ class StagedParts {
     std::vector<WeightedGradient> dense;
     std::vector<WeightedRows> rows;
   };
-  // FailedPrecondition: the commit is not of the open step, or names a part that is not here or is refused.
+  // FailedPrecondition: the commit is not of the open step, or names a part that is not staged or is refused.
   absl::StatusOr<Gradients> GradientsOf(const v1::CommitStep& commit, const ConsistencyPolicy& policy) const;
-  // The step is committed; the next one is open and has no parts. `answer` gets the verdict for each part's
-  // waiters.
+  // Commits the step, and opens the next one. `answer` gets the verdict for each part's waiters.
   void Commit(const v1::CommitStep& commit,
               const std::function<void(const Verdict& verdict, std::vector<Waiter>& waiters)>& answer);
   // The verdict for a repeat of a push whose step is no longer open: OK, REFUSED or STEP_PAST.
@@ -99,20 +98,19 @@ class StagedParts {
   std::map<uint64_t, std::vector<uint32_t>> commits_;  // by step
 };
 
-// sync with consistency.tables "async": which parts of the open step have their rows in the tables already,
-// although their dense values wait for the commit. A part whose dense values are lost, because a checkpoint
-// was taken meanwhile and restored, is pushed again, perhaps to other shards; its rows must not count again.
+// sync with consistency.tables "async": the parts of the open step whose rows are in the tables already,
+// although their dense values wait for the commit. If a checkpoint is taken between the two and restored, the
+// dense values are lost. The part is pushed again, perhaps to other shards, but its rows count once.
 //
 // Belongs to the shard's queue.
 class EarlyRows {
  public:
-  // Before anything else: which shard this is, of how many, and what the checkpoint knows, perhaps from
-  // shards of other numbers.
+  // Call this first. `state`: from the checkpoint, whose shards may have been more or fewer.
   void Begin(uint32_t shard, uint32_t num_shards, const v1::ShardState& state);
-  // The rows of this part are about to be applied: leaves those that are not in the tables. False: this shard
-  // has had the part, and its version of the tables counts it.
+  // The rows of this part are about to be applied: removes from `rows` the rows that are in the tables.
+  // Returns false if this shard has had the part, so that the version of its tables counts the part.
   bool Take(uint32_t part, PushedRows& rows);
-  // The parts that this shard has had.
+  // How many parts this shard has had.
   size_t taken() const { return taken_; }
   // The step is committed: its parts cannot come again.
   void Commit();
@@ -126,7 +124,7 @@ class EarlyRows {
 
   uint32_t shard_ = 0, num_shards_ = 1;
   std::vector<v1::AppliedRows> applied_;
-  size_t taken_ = 0;  // of applied_: those of this shard
+  size_t taken_ = 0;  // how many entries of applied_ are of this shard
 };
 
 }  // namespace weir

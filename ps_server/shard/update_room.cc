@@ -52,7 +52,8 @@ bool UpdateRoom::MakeForRows() {
     const auto oldest = std::min_element(pins_.begin(), pins_.end(), [](const auto& a, const auto& b) {
       return a.second.tables->version() < b.second.tables->version();
     });
-    // Readers delay no update. But rows of a version that a checkpoint keeps, and later ones, stay anyway.
+    // Pins delay no update. But a checkpoint keeps the former rows of its version and of later ones anyway,
+    // so ending such a pin frees nothing.
     if (oldest->second.tables->version() >= options_.rows_kept().value_or(UINT64_MAX)) break;
     LogWarning("pin ", oldest->first, " of version ", oldest->second.version->count,
                " ends, since former rows are kept for it. ", DescribeBytesLeft());
@@ -78,7 +79,7 @@ absl::Status UpdateRoom::CheckStepRows(const v1::PushRequest& header, const Push
   if (TablesCountParts(*options_.config) || !limited() || header.rows().empty()) {
     return absl::OkStatus();
   }
-  // Other workers' copies of the same part do not count: one of them will be the step's.
+  // Copies of this part from other workers do not count, because the step takes only one copy.
   uint64_t bytes = BytesOfRows(options_.config->tables(), header) + options_.now->staged().row_bytes();
   for (const auto& [part, of_part] : arrivals.RowBytesOf(header.clock())) {
     if (part != header.part() && !options_.now->staged().Has(part)) bytes += of_part;

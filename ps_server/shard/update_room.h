@@ -22,9 +22,9 @@
 
 namespace weir {
 
-// The memory that a shard's next update needs: of weights, which readers and pins hold, and of former rows,
-// which tables keep for pins and for a checkpoint that is being written. Readers and pins give way after a
-// while; an update waits for a checkpoint.
+// The memory that a shard's next update needs. Readers and pins hold memory of weights, and tables keep
+// former rows for pins and for a checkpoint that is being written. Readers and pins give way after a while;
+// for a checkpoint the update waits.
 //
 // Belongs to the shard's queue, except where a method says so.
 class UpdateRoom {
@@ -35,7 +35,7 @@ class UpdateRoom {
     const Clock* clock = nullptr;
     const Incarnation* now = nullptr;
     std::atomic<uint64_t>* versions_written_off = nullptr;
-    // As Shard::Options::memory_bytes, nudge, on_revoke and on_short.
+    // `memory_bytes`, `nudge`, `on_revoke` and `on_short`: as in Shard::Options.
     uint64_t memory_bytes = 0;
     std::function<void(absl::Duration)> nudge;
     std::function<void()> on_revoke, on_short;
@@ -56,12 +56,11 @@ class UpdateRoom {
   bool MakeForRows();
   // Writes off the versions that readers have held for too long.
   void RevokeLate();
-  // ResourceExhausted: with the rows of this part, those of the open step do not fit into their memory.
+  // ResourceExhausted: with the rows of this part, the rows of the open step do not fit into their memory.
   absl::Status CheckStepRows(const v1::PushRequest& header, const PushArrivals& arrivals) const;
-  // Takes note of what the tables take, in bytes.
   void SetTableBytes(uint64_t bytes) { table_bytes_ = bytes; }
 
-  // Calls or a commit wait for memory.
+  // Sets whether calls or a commit wait for memory.
   void SetShort(bool is_short) { short_ = is_short; }
   // A reader has released a version. Any thread.
   void OnRelease() const {
@@ -70,30 +69,29 @@ class UpdateRoom {
 
   struct Pin {
     std::shared_ptr<const LentVersion> version;
-    // The rows of the same version, or where rows take effect on arrival, of the moment of the pin; null: the
-    // job has no tables.
+    // The rows of this version or, if rows take effect on arrival, of the pin's moment. Null: no tables.
     std::unique_ptr<ShardTables::Pinned> tables;
     absl::Time deadline;
   };
   // Holds the newest version, or renews a pin.
   const Pin& Hold(const v1::PinVersion& pin);
   void Release(uint64_t pin) { pins_.erase(pin); }
-  // Null: there is no such pin, or no longer.
+  // Null: there is no pin of this number, or no longer.
   const Pin* Find(uint64_t pin) const;
   // Ends the pins whose time is over.
   void EndPins();
 
-  // For people. Holders() and RowHolders() say what an update waits for; Tasks() has the workers among the
-  // holders of weights.
+  // For messages. RowsFit() tells whether former rows fit into their memory. Holders() and RowHolders() say
+  // what an update waits for. Tasks() names the workers among the holders of weights.
   bool RowsFit() const;
   std::string Holders() const;
   std::string RowHolders() const;
   std::vector<std::string> Tasks() const;
 
  private:
-  // What rows may take beside the tables, in bytes: those of the open step's parts (sync, unless they take
-  // effect on arrival) and former rows. It is what the server's limit leaves beside the weights, slots and
-  // gradients of the dense model (CheckServerMemory), and beside the tables. Only if there is a limit.
+  // The bytes that rows may take beside the tables: the rows of the open step's parts (in sync, unless rows
+  // take effect on arrival) and former rows. The server's limit leaves so much beside the tables and the
+  // weights, slots and gradients of the dense model (CheckServerMemory). Call it only if there is a limit.
   double BytesLeft() const;
   bool limited() const { return limit_.bytes > 0; }
   std::string DescribeBytesLeft() const;
@@ -101,7 +99,7 @@ class UpdateRoom {
 
   const Options options_;
   std::atomic<bool> short_{false};
-  // The memory of the server, and what the dense model takes of it.
+  // The limit of the server's memory, and the bytes of it that the dense model takes.
   MemoryLimit limit_;
   double model_bytes_ = 0;
   uint64_t table_bytes_ = 0;

@@ -10,7 +10,7 @@
 namespace weir {
 namespace {
 
-// At most this many calls of each kind are described when the waits are reported.
+// A report of the waits describes at most this many calls of each kind.
 constexpr size_t kMostDescribed = 16;
 
 // Waiting calls, grouped by their kind and by what they wait for.
@@ -103,7 +103,7 @@ std::vector<v1::Wait> WaitReport::All() const {
       add_push(push.header, push.since, "the same push, which is arriving twice already", {task(worker)});
     }
   });
-  // Once the stream has ended they go on.
+  // These pushes continue once the stream has ended.
   if (of_.arrivals.streamed().has_value()) {
     const std::string streaming = task(of_.arrivals.streamed()->worker);
     ForFirst(of_.calls.behind_stream.by_turn(), [&](const auto& turn) {
@@ -130,7 +130,7 @@ std::vector<v1::Wait> WaitReport::All() const {
              of_.room.Tasks());
   }
   if (!of_.now.staged().empty()) {
-    // All of them wait for the same.
+    // All staged parts wait for the commit of this step.
     const uint64_t step = of_.now.policy()->JoinClock();
     const std::string missing = OfPart();
     const std::vector<std::string> missed = TasksAwaited(0, step + 1);

@@ -20,39 +20,39 @@
 
 namespace weir {
 
-// Says what the waiting calls of a shard wait for, and notices when no call takes effect although calls wait,
-// so that the log says why, once for each standstill.
+// Says what the waiting calls of a shard wait for. If calls wait and none takes effect, the report writes the
+// reason to the log, once for each standstill.
 //
-// What may wait for what. Each entry waits only for entries below it, so the order has no cycle:
+// The list shows what may wait for what. An entry waits only for entries below it, so there is no cycle:
 //
 //   a pull                           for pushes of other workers (WaitingCalls::parked)
 //   a push of a later clock          for its worker's earlier pushes (WaitingCalls::held)
-//   a push that has not begun        for one that is streaming in: 25 ms; one that stands still is passed
+//   a push that has not begun        for the push that is streaming in, at most 25 ms after its last progress
 //                                    (WaitingCalls::behind_stream)
 //   sync: a part's answer            for the other parts of its step, and the coordinator's commit
 //                                    (StagedParts)
 //   the upload of initial values     for the other shards' parts of it, and the coordinator's word
 //                                    (InitialValues)
-//   a push that has arrived whole    for those before it; for memory of rows; with the log for decisions
-//   (WaitingCalls::ready)            (DecisionLog), else for memory of weights
+//   a push that has arrived whole    for whole pushes before it; for memory of rows; with the log for
+//   (WaitingCalls::ready)            decisions (DecisionLog), else for memory of weights
 //   a commit                         for memory of rows and of weights (StagedParts::late_commit)
 //   memory of rows                   for the checkpoint for which former rows are kept, which is written or
 //                                    given up
-//   a control message, so a          with the log, for its writes and for the decisions that are pending
+//   a control message, and so a      with the log, for its writes and for the pending decisions
 //   checkpoint, too                  (DecisionLog::Defer)
 //   a decision                       for its record on the disk: a disk that hangs fails the shard; then for
 //                                    memory of weights
 //   memory of weights                for readers: at most ReaderLimits::patience (UpdateRoom)
 //   a reader                         for nothing: its version no longer counts when its time is over
 //
-// A push that is still arriving is outside of this order: only calls of its own worker wait for it, and calls
-// that need that worker's clock; both waits end with the worker's lease. A push that was overtaken waits for
-// nothing: it is answered at once, and its version delays no call.
+// A push that is still arriving is outside of this order. Only calls of its own worker wait for it, and calls
+// that need that worker's clock; both waits end with the worker's lease. If a push was overtaken, it waits
+// for nothing: it is answered at once, and its version delays no call.
 //
 // Belongs to the shard's queue.
 class WaitReport {
  public:
-  // Where calls wait, and who is awaited. These outlive the report.
+  // The places where calls wait, and the peers that they wait for. These outlive the report.
   struct Sources {
     const Clock& clock;
     const Incarnation& now;
@@ -69,7 +69,7 @@ class WaitReport {
   // How long the longest wait has lasted.
   absl::Duration Longest() const;
 
-  // What one call waits for: a pull, a push that is ready, a part of the open step, an upload.
+  // These say what one call waits for: a pull, a push that is ready, a part of the open step, an upload.
   std::string OfPull(uint32_t worker, uint64_t clock) const;
   std::string OfReady() const;
   std::string OfPart() const { return OfPull(0, of_.now.policy()->JoinClock() + 1); }
@@ -77,19 +77,18 @@ class WaitReport {
 
   // A call has taken effect.
   void Mark();
-  // When one last did.
+  // When a call last took effect.
   absl::Time marked() const { return marked_; }
-  // Logs, when nothing has taken effect for a while, which call waits for what.
+  // If no call has taken effect for a while, logs which call waits for what.
   void Watch();
 
  private:
   static constexpr absl::Duration kTellAfter = absl::Seconds(5);
-  // A shard that stands still repeatedly, because its steps take long, reports later each time, up to this
-  // limit.
+  // If a shard stands still repeatedly, as its steps take long, it reports later each time, up to this limit.
   static constexpr absl::Duration kTellAtLast = absl::Minutes(10);
 
   absl::Time Oldest() const;
-  // The tasks of the workers whose pushes such a pull lacks.
+  // The tasks of the workers whose pushes a pull of this worker at this clock lacks.
   std::vector<std::string> TasksAwaited(uint32_t worker, uint64_t clock) const;
 
   const Sources of_;

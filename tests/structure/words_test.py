@@ -17,11 +17,8 @@ PHRASES = {
     re.compile(r"\bit is none\b", re.I): "name the thing that it is not",
     re.compile(r"\banother [a-z_]+ than\b", re.I): "'a different X from' or 'an X other than'",
 }
-# Comments in these folders have yet to be reworded: only PHRASES, and the first two OPENINGS in headers, are looked for there.
-TO_DO = ("ps_server/coordinator/", "ps_server/shard/", "tests/ps_server/coordinator/", "tests/ps_server/shard/")
 # With these a sentence of a header begins instead of with the noun.
 OPENING = re.compile(r"(?:// |\. )(Those|Whoever|What|The same)\b")
-OLD_OPENINGS = {"Those", "Whoever"}
 # In headers and in pages. Messages and the names of tests keep their words.
 GOES_ON = re.compile(r"\b(go|goes|going|went) on\b", re.I)
 # A line with a comment of C++.
@@ -142,9 +139,9 @@ def counted(text):
 
 def faults_of_header(name, text):
     for number, line in enumerate(text.splitlines(), 1):
-        if (found := OPENING.search(line)) and (found[1] in OLD_OPENINGS or not name.startswith(TO_DO)):
+        if found := OPENING.search(line):
             yield f"{name}:{number}: a sentence begins with '{found[1]}': say the noun"
-        if (found := GOES_ON.search(line.partition("//")[2])) and not name.startswith(TO_DO):
+        if found := GOES_ON.search(line.partition("//")[2]):
             yield f"{name}:{number}: '{found[0]}': continue"
 
 
@@ -192,7 +189,7 @@ def faults(root):
                     yield f"{name}:{number}: '{found[0]}': {instead}"
         if path.suffix == ".h":
             yield from faults_of_header(name, text)
-        if path.suffix in CPP_SUFFIXES and not name.startswith(TO_DO):
+        if path.suffix in CPP_SUFFIXES:
             yield from faults_of_comments(name, text)
         if path.suffix == ".md":
             yield from faults_of_page(name, text)

@@ -12,16 +12,16 @@
 namespace weir {
 namespace {
 
-// Of the intervals between checkpoints.
+// Limits of the intervals between checkpoints.
 constexpr absl::Duration kMeanTimeBetweenLosses = absl::Minutes(1);
 constexpr absl::Duration kShortestInterval = absl::Seconds(1), kLongestInterval = absl::Minutes(1);
 constexpr double kLargestShare = 0.1;
-// After a checkpoint that failed.
+// The pause after a checkpoint that failed.
 constexpr absl::Duration kRetry = absl::Seconds(5);
 
-// The longest wait for a checkpoint: a disk that hangs must not keep the next checkpoint from being tried.
+// The longest wait for a checkpoint. A disk that hangs must not keep the next checkpoint from being tried.
 constexpr absl::Duration kLongest = absl::Minutes(10);
-// A checkpoint that takes longer shows in messages.
+// If a checkpoint takes longer, messages name it.
 constexpr absl::Duration kWorthAWord = absl::Seconds(10);
 
 void AppendName(std::string* out, uint32_t shard) { absl::StrAppend(out, "ps:", shard); }
@@ -58,7 +58,7 @@ void CheckpointSchedule::Completed(absl::Time now) { took_ = now - begun_; }
 
 void CheckpointSchedule::Failed(absl::Time now) {
   not_before_ = now + kRetry;
-  // Then the next try is due at once, whatever the schedule counts.
+  // After the pause the next try is due, whatever the schedule counts.
   begun_ = absl::InfinitePast();
   steps_ = 0;
 }
@@ -164,7 +164,7 @@ void Checkpoints::Begin() {
   current_->of = *std::move(snapshot);
   current_->requests = std::exchange(next_, {});
   current_->urgent = urgent;
-  // In the same turn as the snapshot, so that no step is committed in between.
+  // The shards keep their version in the turn of the snapshot, so that no step is committed in between.
   v1::ControlMessage message;
   message.mutable_freeze()->set_step(current_->of.step);
   if (MayFollow(current_->of)) message.mutable_freeze()->set_follows(newest_->step() + 1);
@@ -204,11 +204,11 @@ void Checkpoints::OnWritten(uint32_t shard, const v1::CheckpointWritten& written
   };
   if (remains_.has_value() && written.step() == remains_->step && is_of(remains_->attempt)) EndRemains(shard);
   if (!current_.has_value() || written.step() != current_->of.step) {
-    // The file belongs to a checkpoint that has failed meanwhile.
+    // The file belongs to a checkpoint that has failed since.
     if (!newest_.has_value() || written.step() != newest_->step()) store_->Discard(written.step());
     return;
   }
-  // What an earlier attempt left was removed when this one began.
+  // The files of an earlier attempt were removed when this one began.
   if (!is_of(current_->attempt)) return;
   if (current_->phase != Phase::kWriting) return;
   if (!written.error().empty()) return FailOn(shard, absl::StrCat("ps:", shard, ": ", written.error()));
@@ -287,7 +287,7 @@ void Checkpoints::Abandon(const std::string& why, uint32_t lost, bool goes_back)
     }
   }
   if (goes_back) remains_.reset();
-  // Whoever is answered may ask anew.
+  // A caller that is answered may ask again at once.
   while (!next_.empty()) {
     next_urgent_ = false;
     AnswerAll(std::exchange(next_, {}), absl::UnavailableError(why));
@@ -326,7 +326,7 @@ void Checkpoints::End(const absl::StatusOr<v1::CheckpointReply>& reply) {
 }
 
 void Checkpoints::BeginNext() {
-  // Those who wait for the next one may have nobody else who begins it: a job that is drained schedules none.
+  // Perhaps nothing else begins a checkpoint for these requests: a job that is drained schedules none.
   job_.post([this] {
     if (!next_.empty()) Begin();
   });

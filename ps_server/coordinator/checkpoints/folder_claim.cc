@@ -31,7 +31,7 @@
 namespace weir {
 namespace {
 
-// Empty if the file cannot be read.
+// The content of a file. Empty: the file cannot be read.
 std::string Content(const std::string& path) {
   std::ifstream file(path);
   return std::string(std::istreambuf_iterator<char>(file), {});
@@ -79,9 +79,9 @@ constexpr char kEarlierName[] = "coordinator.json";
 // 1: CoordinatorMemory.job.
 constexpr DiskFormat kFormat = {1, 1};
 constexpr uint64_t kMaxRecord = 64 << 10;
-// How many of the newest records stay.
+// This many of the newest records stay.
 constexpr uint64_t kKept = 8;
-// A process that loses so many races has met a broken disk.
+// If a process loses this many races, the disk is broken.
 constexpr int kAttempts = 100;
 
 std::string NameOf(uint64_t number) { return absl::StrFormat("%08u.json", number); }
@@ -287,7 +287,7 @@ absl::Status FolderClaim::Write(const std::function<void(v1::CoordinatorMemory&)
     if (!made.ok() && !absl::IsAlreadyExists(made) && !absl::IsNotFound(made)) return made;
     WEIR_ASSIGN_OR_RETURN(const Record newest, Newest());
     if (newest.memory.holder().nonce() != options_.holder.nonce()) {
-      // This record does not count.
+      // The record that was just made does not count.
       if (made.ok() && newest.number != record.number) fs_.Remove(PathOf(record.number)).IgnoreError();
       return Replaced(newest.memory);
     }
@@ -296,7 +296,7 @@ absl::Status FolderClaim::Write(const std::function<void(v1::CoordinatorMemory&)
       RemoveOld(last_.number);
       return absl::OkStatus();
     }
-    // The number belongs to an earlier record of this claim, whose success it had not learned.
+    // The number is of an earlier record of this claim, whose writing had seemed to fail.
   }
   return absl::UnavailableError(absl::StrCat(folder_, ": nothing can be written there"));
 }

@@ -14,12 +14,12 @@
 
 namespace weir {
 
-// This process as a holder, from now on.
+// This process, as a holder from now on.
 v1::FolderHolder ThisProcess();
 
-// Whether the holder is another process that certainly runs: a process of this machine that runs as far as
-// /proc shows and has not been told to die (by SIGKILL). A process that hangs or is stopped runs. Nothing is
-// certain of other machines.
+// Whether the holder is a different process that certainly runs: a process of this machine that /proc shows
+// as running and without a pending SIGKILL. A process that hangs or is stopped counts as running. Nothing is
+// certain about processes of other machines.
 bool CertainlyRuns(const v1::FolderHolder& holder);
 
 // "process 4711 on gpu-3, since 2026-11-22T11:00:00Z".
@@ -27,15 +27,16 @@ std::string Describe(const v1::FolderHolder& holder);
 
 // A coordinator's claim to its job's folder, and the data that must outlive the coordinator. DIR/coordinator/
 // holds records 00000001.json, 00000002.json and so on, each a CoordinatorMemory. The record with the highest
-// number counts. A record is made by giving a whole and synced file a name that must be free, which only one
-// process can do on any file system (rename without replacement; link on NFS; a conditional PUT). So the
-// records are one sequence, and each follows from records that its writer has read: a process that claims the
-// folder takes the next number, and so does the holder for each record that it writes. A holder that was
-// replaced, however long it was away and wherever it hung, finds that number taken or higher numbers there,
-// and learns by whom.
+// number counts.
+//
+// To make a record, a process gives a whole and synced file a name that must be free. On any file system only
+// one process can do that (rename without replacement; link on NFS; a conditional PUT). A process that claims
+// the folder takes the next number, and so does the holder for each record that it writes. So the records are
+// one sequence, and each follows from records that its writer has read. If a holder was replaced, it finds
+// its next number taken, or higher numbers, and learns by whom, wherever it hung.
 //
 // The newest records stay and older ones are removed, so a number may become free again for a process that
-// fell far behind. Therefore each record that was made is followed by a look at the highest number.
+// fell far behind. Therefore a process that has made a record then looks for the highest number.
 //
 // Thread-safe. Calls block while the disk works.
 class FolderClaim {
@@ -52,18 +53,18 @@ class FolderClaim {
   };
 
   // Takes the folder from its holder, unless that process certainly runs. `next` makes the first record from
-  // what the holder before wrote (empty: there was none). FailedPrecondition: the holder runs. DataLoss: the
-  // newest record is damaged. Unimplemented: only a newer program can read it.
+  // the last record of the previous holder (empty: there was none). FailedPrecondition: the holder runs.
+  // DataLoss: the newest record is damaged. Unimplemented: only a newer program can read it.
   using Next = std::function<v1::CoordinatorMemory(const v1::CoordinatorMemory& before)>;
   static absl::StatusOr<std::unique_ptr<FolderClaim>> Take(Options options, const Next& next);
 
-  // What the holder before wrote.
+  // The last record of the previous holder.
   const v1::CoordinatorMemory& before() const { return before_; }
-  // The number of the newest record of this claim. No other claim has used it for anything.
+  // The number of the newest record of this claim. No other claim has used this number for anything.
   uint64_t number() const;
 
-  // Writes the next record durably: the last one, changed by `change`. OK: no other process had claimed the
-  // folder when the record was made. Aborted: another process has claimed it; the message says which.
+  // Changes the last record with `change`, and writes the result durably as the next record. OK: no other
+  // process had claimed the folder when the record was made. Aborted: another has; the message says which.
   absl::Status Write(const std::function<void(v1::CoordinatorMemory&)>& change);
   // Aborted: another process has claimed the folder. OK proves less than OK from Write(): a network file
   // system may show the state of some seconds ago.
@@ -76,10 +77,10 @@ class FolderClaim {
   };
   explicit FolderClaim(Options options);
 
-  // Number 0: there is no record. The record of an earlier version of Weir may lie beside these.
+  // The newest record. Number 0: there is none, but perhaps the record of an earlier version of Weir.
   absl::StatusOr<Record> Newest() const;
   absl::StatusOr<uint64_t> Highest() const;
-  // AlreadyExists, NotFound: another process was at work.
+  // Makes the record. AlreadyExists, NotFound: another process has made or removed records meanwhile.
   absl::Status Make(const Record& record) const;
   void RemoveOld(uint64_t newest) const;
   absl::Status Replaced(const v1::CoordinatorMemory& by) const;

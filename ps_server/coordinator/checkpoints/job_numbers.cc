@@ -10,10 +10,9 @@
 namespace weir {
 namespace {
 
-// How many are set aside at once, beyond those that are asked for; how many are kept in reserve.
+// How many numbers are reserved at once, beyond those that are asked for, and how many are kept in reserve.
 constexpr uint64_t kBlock = 1000, kReserveAhead = 300;
-// After a failure: when there was no room for numbers that are needed; when numbers in advance could not be
-// reserved.
+// The pause after a failure to reserve needed numbers, and after a failure to reserve numbers in advance.
 constexpr absl::Duration kAskAgain = absl::Seconds(1), kAskAheadAgain = absl::Seconds(10);
 
 }  // namespace
@@ -76,7 +75,7 @@ void JobNumbers::AskAgain(uint64_t count, const std::string& why) {
   }
   trouble_->next = now + kAskAgain;
   trouble_->count = count;
-  needed_ |= !Has(count);  // it is still waited for
+  needed_ |= !Has(count);  // an action still waits for them
 }
 
 }  // namespace weir

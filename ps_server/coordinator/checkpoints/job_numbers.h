@@ -13,46 +13,44 @@
 
 namespace weir {
 
-// The numbers that a job uses only once: membership epochs, and incarnations of members and readers. A job
-// with a store sets numbers aside there before it uses them, a block at a time, so that no later coordinator
-// uses them again.
+// The numbers that a job uses only once: membership epochs, and incarnations of members and readers. If the
+// job has a store, it reserves numbers there before it uses them, a block at a time, so that no later
+// coordinator uses them again.
 //
-// Belongs to the coordinator's queue, which does not wait for the store's disk: what lacks numbers continues
-// when they are there.
+// Belongs to the coordinator's queue, which does not wait for the store's disk: an action that lacks numbers
+// continues when they are reserved.
 class JobNumbers {
  public:
   using Done = std::function<void(const absl::Status&)>;
   struct Options {
-    // Sets aside all numbers up to these; `done` comes later, in the queue. Null: there is no store, and
-    // every number is free.
+    // Reserves all numbers up to these; calls `done` later, in the queue. Null: no store, so all are free.
     std::function<void(const JobStore::Numbers& up_to, Done done)> reserve;
-    // More numbers are there. `needed`: something has waited for them.
+    // More numbers are reserved. `needed`: an action has waited for them.
     std::function<void(bool needed)> reserved;
   };
 
   JobNumbers(const JobContext& job, const JobStore::Opened& opened, Options options)
       : job_(job), options_(std::move(options)), last_(opened.used), reserved_(opened.reserved) {}
 
-  // The last ones that were used.
+  // The last numbers that were used.
   uint64_t epoch() const { return last_.epoch; }
   uint64_t incarnation() const { return last_.incarnation; }
-  // The last ones that are set aside.
+  // The last numbers that are reserved.
   const JobStore::Numbers& reserved() const { return reserved_; }
 
-  // Whether `count` more of each may be used. If not, asks the store for them, and something waits for them.
+  // Whether `count` more of each may be used. If not, asks the store for them, and they are needed().
   bool Need(uint64_t count);
   bool needed() const { return needed_; }
   // Call these only for numbers that Need() has confirmed.
   uint64_t NextEpoch() { return ++last_.epoch; }
   uint64_t NextIncarnation() { return ++last_.incarnation; }
-  // Asks for numbers well ahead, so that a disk that is full or slow for a while stops nothing. Asks again
-  // while there is no room for numbers that something waits for, for checkpoint.save_wait_seconds at most.
-  // Call it from time to time.
+  // Asks for numbers well ahead, so that the job continues while the disk is full or slow for a while. If an
+  // action waits for numbers and the store has no room for them, asks again, for checkpoint.save_wait_seconds
+  // at most. Call it from time to time.
   void Tick();
 
  private:
-  // The store has no room for numbers that something waits for: since when, when it is asked again, and for
-  // how many.
+  // The store has no room for needed numbers: since when, when it is asked again, and for how many.
   struct Trouble {
     absl::Time since, next;
     uint64_t count;

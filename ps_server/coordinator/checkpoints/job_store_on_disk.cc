@@ -18,9 +18,9 @@
 namespace weir {
 namespace {
 
-// How many numbers are reserved at once.
+// This many numbers are reserved at once.
 constexpr uint64_t kBlock = 1000;
-// How many names are tried, since a reservation is sent only once.
+// This many names are tried, since a reservation is sent only once.
 constexpr int kReservations = 4;
 
 absl::Status NothingWhole(absl::string_view seen) {
@@ -111,7 +111,7 @@ class DiskStore final : public JobStore {
       if (absl::IsNotFound(folder.status())) return;
       const absl::Status discarded =
           folder.ok() ? DiscardCheckpoint(fs_, *folder, [this] { return SeemsOurs(); }) : folder.status();
-      // Not a warning: whatever prevents the removal has prevented the writing, which was logged, and the
+      // This is not a warning. The cause has probably prevented the writing, too, which was logged, and the
       // removal is tried again later.
       if (!discarded.ok()) {
         LogInfo("what was written of checkpoint ", step, " is still there: ", discarded.message());
@@ -137,15 +137,15 @@ class DiskStore final : public JobStore {
     });
   }
 
-  // Which job has the folder, if a record names this one. Without a checkpoint a job of another name begins
-  // anew.
+  // The job that has the folder now, if the last record names job `before`. If there is no checkpoint, a job
+  // of a different name begins anew.
   v1::JobIdentity JobAfter(const v1::JobIdentity& before) const {
     return before.id() != 0 && before.name() == options_.job.name() ? before : options_.job;
   }
 
   bool holds_folders() const { return fs_.HoldsFolders(options_.directory); }
 
-  // Some object storage ignores the conditions of a put, on which everything here rests.
+  // The store depends on the conditions of puts, which some object storage ignores.
   absl::Status CheckReservations() {
     for (int tries = 1;; ++tries) {
       const std::string name = absl::StrCat(".probe-", options_.holder.nonce(), "-", tries);
@@ -172,7 +172,7 @@ class DiskStore final : public JobStore {
                      "), without which two ps:0 could both save the job; use one that honours them"));
   }
 
-  // Removes what the owner before was working on.
+  // Removes the checkpoint on which the previous owner was working.
   absl::Status RemoveBegun(uint64_t step) {
     if (holds_folders()) return RemoveCheckpoint(fs_, FolderOf(step), [this] { return StillOurs(); });
     return RemoveAttempts(fs_, options_.directory, step, claim_->number());
@@ -183,21 +183,21 @@ class DiskStore final : public JobStore {
     const Confirm confirm = [this, step] { return SetBegun(step); };
     const absl::Status begun = BeginCheckpoint(fs_, options_.directory, step, confirm);
     if (!absl::IsAlreadyExists(begun)) return begun;
-    // A damaged checkpoint that was passed over, or one whose commit failed at the very end. The job does not
-    // count on it, and has come to the same step again.
+    // The folder has a damaged checkpoint that was passed over, or a checkpoint whose commit failed at the
+    // very end. The job does not count on it, and has come to its step again.
     LogWarning("removes ", FolderOf(step), ", which the job does not count on: its step is saved again");
     WEIR_RETURN_IF_ERROR(RemoveCheckpoint(fs_, FolderOf(step), confirm));
     return BeginCheckpoint(fs_, options_.directory, step, confirm);
   }
 
   absl::Status MakeAttempt(uint64_t step) {
-    // The manifest of a checkpoint that failed may be on its way yet. It is refused once the reservation is
-    // gone; only then may the record name another checkpoint.
+    // The manifest of a failed checkpoint may still be on its way. Once the reservation is gone, the manifest
+    // is refused, and only then may the record name a new checkpoint.
     if (begun_.has_value()) WEIR_RETURN_IF_ERROR(RemoveBegun(*begun_));
     for (int tries = 1;; ++tries) {
       WEIR_RETURN_IF_ERROR(SetBegun(step));
       const absl::Status begun = BeginAttempt(fs_, options_.directory, step, claim_->number());
-      // Each record has another number, and so each attempt another name.
+      // Each record has a new number, so each attempt has a new name.
       if (!absl::IsUnavailable(begun) || tries == kReservations) return begun;
     }
   }
@@ -216,7 +216,7 @@ class DiskStore final : public JobStore {
   absl::Status FindNewest() {
     absl::StatusOr<FoundCheckpoint> found = LatestComplete(fs_, options_.directory);
     if (absl::IsNotFound(found.status())) {
-      // To begin anew beside damaged checkpoints would be a surprise.
+      // If there are damaged checkpoints, a user would not expect the job to begin anew.
       WEIR_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
                             FindCheckpoints(fs_, options_.directory));
       const bool damaged = std::any_of(entries.begin(), entries.end(),
@@ -228,7 +228,7 @@ class DiskStore final : public JobStore {
       LogWarning("passed over a damaged checkpoint: ", refused, "; the job goes on from ", found->folder,
                  " instead");
     }
-    // Copied checkpoints come without records, so their own numbers count.
+    // Copied checkpoints come without records, so the numbers in them count.
     const v1::CoordinatorState& job = found->manifest.job();
     if (job.identity().id() != 0) opened_.job = job.identity();
     opened_.used.epoch = std::max(opened_.used.epoch, job.epoch());
@@ -241,7 +241,7 @@ class DiskStore final : public JobStore {
 
   // PassOver().
   absl::StatusOr<v1::CheckpointManifest> WholeBefore(uint64_t step, const std::string& why) {
-    // A look is enough, since a damaged checkpoint is no loss; a full disk takes no record.
+    // Look() is enough, since a damaged checkpoint is no loss. Write() would fail on a full disk.
     WEIR_RETURN_IF_ERROR(claim_->Look());
     WEIR_ASSIGN_OR_RETURN(const std::string folder, CompleteFolder(fs_, options_.directory, step));
     const absl::Status here = ReadWhole(fs_, folder);
@@ -260,13 +260,13 @@ class DiskStore final : public JobStore {
     return std::move(before->manifest);
   }
 
-  // At once, so that a start that ends before a whole checkpoint is found need not read this one again.
+  // Marks the checkpoint at once, so that even if this start fails, the next one need not read it again.
   void OnDamaged(const std::string& folder, const std::string& why) {
     damaged_[folder] = why;
     Mark();
   }
 
-  // Marks what was found damaged. The disk may be full now: then after a later checkpoint.
+  // Marks the checkpoints that were found damaged; if the disk is full now, after a later checkpoint.
   void Mark() {
     for (auto it = damaged_.begin(); it != damaged_.end();) {
       const absl::Status marked = MarkDamaged(fs_, it->first, it->second);
@@ -275,8 +275,8 @@ class DiskStore final : public JobStore {
     }
   }
 
-  // Records the step of the checkpoint whose folder does not count yet; nullopt: none. Aborted: another
-  // coordinator has the job now.
+  // Records the step of the checkpoint whose folder does not count yet; nullopt: there is none. Aborted:
+  // another coordinator has the job now.
   absl::Status SetBegun(std::optional<uint64_t> step) {
     WEIR_RETURN_IF_ERROR(claim_->Write(
         [&](v1::CoordinatorMemory& memory) { memory.set_begun_plus_one(step.has_value() ? *step + 1 : 0); }));
@@ -288,7 +288,7 @@ class DiskStore final : public JobStore {
     return claim_->Write([](v1::CoordinatorMemory&) {});
   }
 
-  // Like StillOurs(), for a disk that may be full. An action that relies on this answer must not be able to
+  // As StillOurs(), for a disk that may be full. If an action relies on this answer, it must not be able to
   // harm a complete checkpoint.
   absl::Status SeemsOurs() {
     const absl::Status ours = StillOurs();
@@ -299,9 +299,9 @@ class DiskStore final : public JobStore {
   FileSystem& fs_;
   std::unique_ptr<FolderClaim> claim_;
   Opened opened_;
-  // The checkpoint that the record names.
+  // The step of the checkpoint that the newest record names as begun.
   std::optional<uint64_t> begun_;
-  // By folder: what was found damaged in it, which is to be marked.
+  // The damage that is to be marked, by folder.
   std::map<std::string, std::string> damaged_;
   // Last, so that the thread ends first.
   std::unique_ptr<WorkThread> thread_;

@@ -45,7 +45,7 @@ std::optional<std::string> DivergenceWatch::OnReport(uint64_t incarnation, const
     if (!found.has_value()) found = std::move(diverges);
     judged = true;
   }
-  // The worker's open window began after the report before this one.
+  // The worker's open window began after its previous report.
   if (judged) Lower(worker.before, worker.seen);
   worker.seen.reset();
   if (history_.has_lowest()) worker.seen = history_.lowest();

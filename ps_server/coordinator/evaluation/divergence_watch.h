@@ -15,30 +15,31 @@ namespace weir {
 //   above `factor` times the lowest mean of the job before the window began, or times kLeastLoss if that is
 //   more: a loss that has come close to 0 may rise by any factor and still be small; and
 //   above the mean of the job's first window.
-// The job's history is that of all workers since its beginning, whoever has joined since.
+// The job's history is of all workers since its beginning, including workers that have left.
 //
-// A worker's window may begin long before it is reported, as when the worker was stopped. So the window is
-// compared with the job's lowest mean as ps:0 knew it before the worker's window before, and with the
-// worker's own windows since: other workers may have gone far meanwhile.
+// A window may begin long before its worker reports it, for example if the worker was stopped. Other workers
+// may have made much progress meanwhile. So the window is compared with the job's lowest mean as ps:0 knew it
+// before the worker reported its previous window, and with the worker's own windows since.
 //
 // A loss that is not finite counts in no window: one bad example need not end the job
-// (consistency.on_nonfinite). A window's length of such batches in a row of one worker diverges.
+// (consistency.on_nonfinite). If all losses of a worker over a window's length are not finite, training
+// diverges.
 //
 // Belongs to the coordinator's queue.
 class DivergenceWatch {
  public:
   static constexpr double kLeastLoss = 0.01;
 
-  // factor 0: finds nothing.
+  // `factor` 0: finds nothing.
   explicit DivergenceWatch(double factor) : factor_(factor) {}
 
-  // A report of one incarnation of a worker; windows that it reported before do not count again. Returns what
-  // was found, in words, if training diverges.
+  // Takes a report of one incarnation of a worker. Windows that it reported before do not count again. If
+  // training diverges, returns a text that says how.
   std::optional<std::string> OnReport(uint64_t incarnation, const v1::WorkerReport& report);
   // The worker has left.
   void OnGone(uint64_t incarnation) { workers_.erase(incarnation); }
 
-  // The history as a checkpoint has it; the workers join again.
+  // Takes the history from a checkpoint, and forgets the workers, who join again.
   void Restore(const v1::LossHistory& history);
   const v1::LossHistory& history() const { return history_; }
 
@@ -48,12 +49,12 @@ class DivergenceWatch {
     uint64_t newest = 0;
     // Windows that together are too short to count.
     v1::LossWindow open;
-    // The job's lowest mean when the worker reported last, and what its next window is compared with. Not
-    // set: the job had none.
+    // `seen`: the job's lowest mean when the worker reported last. `before`: the mean with which its next
+    // window is compared. Not set: the job had none.
     std::optional<double> seen, before;
   };
 
-  // A window of the worker that has enough batches.
+  // Judges a window that has enough batches. If training diverges, returns a text that says how.
   std::optional<std::string> Judge(const v1::LossWindow& window, Worker& worker);
 
   const double factor_;

@@ -115,7 +115,7 @@ void JobEvaluations::GoTo(uint64_t progress) {
 }
 
 void JobEvaluations::SetKnown() {
-  // These epochs ended before a member was there that could have read their weights.
+  // The epochs that are due ended before there was a member that could have read their weights.
   if (!known_ && !exact()) due_.reset();
   known_ = true;
 }
@@ -178,8 +178,7 @@ void JobEvaluations::Final(const v1::Evaluation& evaluation, uint64_t step) {
   ended_ = true;
   const v1::EpochEvaluation result = ResultOf(evaluation, step);
   if (due_.has_value()) Add(*std::exchange(due_, std::nullopt), result);
-  // If the job waits, its end was evaluated already; and the job may have been stopped long before this
-  // epoch.
+  // If the job waits, its end was evaluated already, and it may have been stopped before this epoch.
   for (; !waits_ && InJob(next_); next_ += every_) {
     Add({next_, next_, total()}, result);
   }
@@ -293,7 +292,7 @@ bool JobEvaluations::OnUnasked(const v1::Evaluation& evaluation, uint64_t steps)
   // A late periodic evaluation must not hide the final one.
   if (final() && !evaluation.final()) return false;
   if (!evaluation.final() && evaluation.examples() == 0 && !evaluation.weights_sha256().empty()) {
-    // Nobody evaluates the final weights, and this is their hash.
+    // No member evaluates the final weights, and this is their hash.
     newest_.set_weights_sha256(evaluation.weights_sha256());
     return false;
   }

@@ -20,118 +20,117 @@
 
 namespace weir {
 
-// The evaluations of a job and what follows from them: which are due, which member was asked, and the
-// results; which epoch is the best, how far the job may go before the next result is known, and whether it
-// stops early. Takes the checkpoint that keeps the best epoch's weights.
+// The evaluations of a job: which are due, which member was asked, and the results. Decides from the results
+// which epoch is the best, how far the job may go before the next result is known, and whether it stops
+// early. Takes the checkpoint that keeps the best epoch's weights.
 //
 // The job's progress is counted in committed steps (sync) or complete batches (bounded, async). An epoch ends
 // with the first step or batch that completes all of its examples.
 //
-// In sync, the evaluation is of exactly the weights of that step. No further step is committed before the
-// weights are read (Holds()), nor the step after the next epoch's end while this evaluation is under way.
+// In sync, the evaluation is of exactly the weights of that step. No further step is committed before these
+// weights are read, and none after the next epoch's end while the evaluation is under way (Holds()).
 //
 // In bounded and async, the evaluation is of weights that are read after the epoch's end, and no worker
 // waits. Epochs that end while an evaluation is under way share the next one.
 //
-// An evaluation that no member could make is an entry without a result. The job's end is not evaluated in
-// this way: its evaluation is the final one, whose result counts for the epoch that ends there.
+// If no member could make an evaluation, its entry has no result. The job's end is not evaluated in this way:
+// the final evaluation counts for the epoch that ends there.
 //
-// If the job waits for its evaluations (waits()), each of them is of exactly the weights of the epoch's end,
-// in every mode and also at the job's end: no work beyond work_end() is done before the result is known.
+// If the job waits for its evaluations (waits()), each is of exactly the weights of the epoch's end, in every
+// mode and also at the job's end. No work beyond work_end() is done before the result is known.
 //
 // The coordinator tells the members. Belongs to the coordinator's queue.
 class JobEvaluations {
  public:
-  // How many of the newest entries are kept.
+  // Only this many of the newest entries are kept.
   static constexpr size_t kMostEntries = 1000;
 
-  // `checkpoints` outlives the object. `best_saved`: the best epoch's weights are saved, or could not be, so
-  // that the job may continue.
+  // `checkpoints` outlives the object. `best_saved` is called when the best epoch's weights are saved, or
+  // could not be saved, so that the job may continue.
   JobEvaluations(const JobContext& job, Checkpoints& checkpoints, std::function<void()> best_saved);
 
-  // The job's length is known; all 0: not any more. Before that, no epoch is evaluated.
+  // Sets the job's length. All 0: it is no longer known. While it is unknown, no epoch is evaluated.
   void SetLength(const JobSize& size);
-  // A checkpoint says what was evaluated before this coordinator began. The length must be known.
+  // Takes from a checkpoint what was evaluated before this coordinator began. The length must be known.
   void Restore(const v1::CoordinatorState& job);
-  // The other direction, for a checkpoint of this step. The checkpoint that is taken for the best epoch says
-  // itself that it is that.
+  // Fills in a checkpoint of this step. If this checkpoint is taken for the best epoch, it says so itself.
   void Save(uint64_t step, v1::CoordinatorState* job) const;
-  // The job goes back to a checkpoint. If that is `at_end` of the job, an evaluation of the end stays valid,
-  // because its weights are restored. Returns whether the job was stopped early, which is undone.
+  // The job goes back to a checkpoint. If the checkpoint is of the job's end (`at_end`), an evaluation of the
+  // end stays valid, because its weights are restored. Returns whether it undoes an early stop.
   bool GoBack(bool at_end);
 
   // ---- epochs
 
-  // The job's state is exactly this progress, at its start or restored from a checkpoint: entries of later
-  // epochs are dropped, and no member is asked any more.
+  // The job's state is exactly at this progress, at its start or restored from a checkpoint. Drops the
+  // entries of later epochs, and forgets which member was asked.
   void GoTo(uint64_t progress);
   void Advance(uint64_t progress);
   // Whether Advance() would find the end of an epoch that is evaluated.
   bool Ends(uint64_t progress) const { return every_ != 0 && Evaluated(next_) && EndOf(next_) <= progress; }
-  // A member that evaluates is in the job. Before this call epochs end without an entry.
+  // A member that evaluates is in the job. Before this call no epoch gets an entry.
   void SetKnown();
   // If an evaluation is due, asks the first of these members (incarnations, by preference) that has not
-  // failed at it. Returns whether a member was asked. `workers`: the job has workers, so that it must not
-  // wait for a member that evaluates.
+  // failed at it. Returns whether a member was asked. `workers`: the job has workers, and so must not wait
+  // until a member that evaluates joins.
   bool AskOneOf(absl::FunctionRef<std::vector<uint64_t>()> members, bool workers, absl::Time now);
   // The evaluation that this member is asked to make.
   std::optional<v1::EvaluationOrder> OrderFor(uint64_t incarnation) const;
   // A member has read these versions (by shard).
   void OnRead(uint64_t incarnation, const std::vector<uint64_t>& versions);
-  // A member reports what it was asked for. `step`: what the new entry says. Saves the weights if the epoch
-  // is the best and evaluation.keep_best asks for that.
+  // A member reports the evaluation that it was asked for. `step`: of the new entry. If the epoch is the best
+  // and evaluation.keep_best is set, saves the weights.
   void OnReport(uint64_t incarnation, const v1::Evaluation& report, uint64_t step);
   // The member is out of the job.
   void OnGone(uint64_t incarnation);
-  // True: the member that was asked has taken too long, and is not asked any more.
+  // If the member that was asked has taken too long, gives its evaluation up and returns true.
   bool OnTick(absl::Time now);
   // By rising epoch.
   const std::vector<v1::EpochEvaluation>& entries() const { return entries_; }
 
   // ---- how far the job goes
 
-  // The job goes on after an epoch's end only once the epoch's evaluation is known.
+  // Whether the job continues after an epoch's end only once the epoch's evaluation is known.
   bool waits() const { return waits_; }
-  // An evaluation is due, and no other is under way.
+  // Whether an evaluation is due and none is under way.
   bool due() const { return due_.has_value() && !asked_.has_value(); }
-  // An evaluation is due or under way.
+  // Whether an evaluation is due or under way.
   bool open() const { return due_.has_value() || asked_.has_value(); }
-  // The same, or the weights of the last one are being saved.
+  // Whether an evaluation is due or under way, or the best epoch's weights are being saved.
   bool busy() const { return open() || saving_best_.has_value(); }
-  // The job waits while busy().
+  // Whether the job waits now, which it does while busy() if waits().
   bool awaited() const { return waits_ && busy(); }
-  // sync: no step may be committed now.
+  // sync: whether no step may be committed now.
   bool Holds() const {
     if (waits_) return sync_ && open();
     return sync_ && asked_.has_value() && (!asked_->read || due_.has_value());
   }
-  // The evaluator for which the job has waited a second or more, and what it has to do. Empty: there is none.
+  // Names for messages the evaluator for which the job has waited a second or more, and says what it has to
+  // do. Empty: the job waits for none.
   std::string WaitingFor(const MemberTable& members, absl::Time now) const;
   // Returns whether work_end() has changed.
   bool SetWorkEnd(uint64_t progress);
-  // If the job waits: the progress beyond which no work is done now (HeartbeatReply.work_end). nullopt: no
-  // more epochs end.
+  // If waits(): no work beyond this progress is done now (HeartbeatReply.work_end). nullopt: no limit.
   std::optional<uint64_t> work_end() const { return work_end_; }
   // Why the job stops early at this point. Empty: it does not.
   std::string WhyItStopsHere() const;
-  // The job is stopped early, now; or was, before this coordinator began.
+  // StopEarly(): the job is stopped early now. StoppedBefore(): it was stopped before this coordinator began.
   void StopEarly(std::string why) { stopped_early_ = std::move(why); }
   void StoppedBefore();
-  // Why. Empty: the job was not stopped early.
+  // Why the job was stopped early. Empty: it was not.
   const std::string& stopped_early() const { return stopped_early_; }
   // The epoch whose weights a checkpoint holds.
   const std::optional<v1::BestEpoch>& best() const { return best_; }
 
   // ---- the end
 
-  // A report that no one asked for. Returns whether it is the final evaluation. `steps`: the job's length.
+  // A report that nothing asked for. Returns whether it is the final evaluation. `steps`: the job's length.
   bool OnUnasked(const v1::Evaluation& evaluation, uint64_t steps);
-  // The newest result; once there is one, the final one.
+  // The newest result; once there is a final result, that.
   const v1::Evaluation& newest() const { return newest_; }
   bool final() const { return newest_.final(); }
-  // A worker has left without making the final evaluation: then the workers' program evaluates nothing.
+  // A worker has left without making the final evaluation. So the workers' program evaluates nothing.
   void ExpectNoFinal() { no_final_ = true; }
-  // The final evaluation has yet to come.
+  // Whether the final evaluation has yet to come.
   bool AwaitsFinal() const { return !final() && !no_final_; }
 
  private:
@@ -146,28 +145,29 @@ class JobEvaluations {
     absl::Time since;
   };
   uint64_t EndOf(uint64_t epoch) const;
-  // The epoch ends within the job, or with it. An epoch whose last examples data.drop_last leaves out ends
-  // with the job.
+  // Whether the epoch ends within the job, or with it. If data.drop_last leaves out the last examples of the
+  // last epoch, the epoch ends with the job.
   bool InJob(uint64_t epoch) const {
     return epoch <= (size_.examples + size_.dropped) / size_.train_examples;
   }
-  // The epoch's end has an evaluation of its own.
+  // Whether the epoch's end has an evaluation of its own.
   bool Evaluated(uint64_t epoch) const { return InJob(epoch) && (waits_ || EndOf(epoch) < total()); }
-  // Evaluations are of exactly the weights of the epoch's end.
+  // Whether evaluations are of exactly the weights of the epoch's end.
   bool exact() const { return sync_ || waits_; }
-  // The job's length as its progress is counted, and the batches that are one of it.
+  // The job's length, counted as its progress is, and how many batches are one unit of progress.
   uint64_t total() const { return sync_ ? size_.steps : size_.batches; }
   uint32_t unit() const { return sync_ ? size_.parts : 1; }
   void Ask(uint64_t incarnation, absl::Time now);
-  // No member can make the evaluation that is due: its entry gets no result.
+  // No member can make the evaluation that is due, so its entry gets no result.
   void GiveUp();
-  // The evaluation under way is due again; or it is missed, if the job has ended or, in sync, has gone on.
+  // The member that was asked cannot make the evaluation, which is due again. If the job has ended or, in
+  // sync, has continued, the evaluation is missed.
   void Return();
   void Add(const Epochs& epochs, const v1::EpochEvaluation& entry);
   void Miss(const Epochs& epochs) { Add(epochs, {}); }
-  // The job's end was evaluated. In bounded and async that is later than everything that is still due.
+  // The job's end was evaluated. The result also counts for each evaluation that is still due.
   void Final(const v1::Evaluation& evaluation, uint64_t step);
-  // The epoch's weights are to be kept.
+  // Whether the epoch's weights are to be kept.
   bool IsBest(const v1::EpochEvaluation& epoch) const;
   void SaveBest(const v1::EpochEvaluation& epoch);
 

@@ -43,7 +43,7 @@ std::string WhyStopped(const v1::EvaluationConfig& config, const std::vector<v1:
   const v1::EpochEvaluation* best = nullptr;
   uint32_t no_better = 0;
   for (const v1::EpochEvaluation& epoch : epochs) {
-    if (!epoch.has_step()) continue;  // no member could evaluate it
+    if (!epoch.has_step()) continue;  // no member could evaluate this epoch
     if (best == nullptr || IsBetter(config.metric(), epoch, *best, config.min_delta())) {
       best = &epoch;
       no_better = 0;

@@ -11,8 +11,8 @@
 
 namespace weir {
 
-// What each part of a coordinator knows of the job, and asks of the whole. Outlives the parts. Belongs to the
-// coordinator's queue.
+// The facts that each part of a coordinator knows of the job, and the functions of the coordinator that it
+// calls. Outlives the parts. Belongs to the coordinator's queue.
 struct JobContext {
   const v1::JobConfig& config;
   // The number of workers that train.
@@ -22,9 +22,9 @@ struct JobContext {
   std::function<void(std::function<void()>)> post;
   // Whether the job is done or has failed.
   std::function<bool()> over;
-  // The job fails.
+  // Ends the job as failed.
   std::function<void(const absl::Status& failure)> fail;
-  // Another coordinator has the job; the message names it.
+  // Called when another coordinator has the job; `why` names it.
   std::function<void(const std::string& why)> replaced;
 
   absl::Time now() const { return clock->Now(); }

@@ -24,7 +24,7 @@ uint64_t BatchesOf(const v1::JobConfig& config, uint64_t examples) {
   return examples / batch + (examples % batch != 0);
 }
 
-// What data.drop_last keeps whole: in sync a step, otherwise a batch. In examples.
+// The examples of the unit that data.drop_last keeps whole: in sync a step, otherwise a batch.
 uint64_t UnitOf(const v1::JobConfig& config, uint32_t parts) {
   const uint64_t batch = config.data().batch_size();
   return TraitsOf(config).commits_steps ? batch * parts : batch;

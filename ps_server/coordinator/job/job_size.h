@@ -8,12 +8,12 @@
 
 namespace weir {
 
-// What a job has to do. All 0: not known yet.
+// The length of a job. All 0: not known yet.
 struct JobSize {
   uint64_t train_examples = 0;  // in the training set
   uint32_t parts = 0;           // of a step, in sync
-  uint64_t examples = 0;        // in all epochs, without those that data.drop_last leaves out
-  uint64_t dropped = 0;         // that data.drop_last leaves out
+  uint64_t examples = 0;        // in all epochs, without examples that data.drop_last leaves out
+  uint64_t dropped = 0;         // examples that data.drop_last leaves out
   uint64_t batches = 0;
   // In bounded and async: batches per worker.
   uint64_t steps = 0;
@@ -23,20 +23,20 @@ struct JobSize {
 // checkpoint; 0: from the config.
 JobSize SizeOf(const v1::JobConfig& config, uint32_t workers, uint64_t train_examples, uint32_t parts = 0);
 
-// InvalidArgument: data.drop_last leaves nothing to do. Says how many examples there are and how many it
-// takes.
+// InvalidArgument: data.drop_last leaves nothing to do. The message says how many examples there are, and how
+// many are needed.
 absl::Status CheckSize(const v1::JobConfig& config, const JobSize& size);
 
-// `size`, ended after this many examples and batches.
+// `size` for a job that ends after this many examples and batches.
 JobSize Shortened(const v1::JobConfig& config, uint32_t workers, const JobSize& size, uint64_t examples,
                   uint64_t batches);
 
-// Whether a job with this config can go on from the checkpoint: its position in the data must mean the same.
-// FailedPrecondition: names the first difference.
+// Whether a job with this config can continue from the checkpoint, whose position in the data must mean the
+// same to it. FailedPrecondition: the message names the first difference.
 absl::Status CanGoOn(const v1::JobConfig& config, const v1::CheckpointManifest& from);
 
-// Whether the checkpoint is the end of a job with this config, which has nothing left to do. The end is
-// durable before any worker may leave, so a process that missed it finds it there.
+// Whether the checkpoint is of the end of a job with this config, so that nothing is left to do. The end is
+// durable before any worker may leave, so a process that missed the end finds it in the checkpoint.
 bool IsEndOf(const v1::JobConfig& config, const v1::CheckpointManifest& checkpoint);
 
 }  // namespace weir

@@ -8,7 +8,7 @@
 namespace weir {
 namespace {
 
-// Between two tries to save the values.
+// The time between two tries to save the values.
 constexpr absl::Duration kAgain = absl::Seconds(1);
 
 }  // namespace

@@ -14,23 +14,24 @@
 
 namespace weir {
 
-// How a job gets initial values that a worker uploads (ModelSpec::uploaded()): one member after another is
-// asked to, until all shards have the whole upload of one. Then these values are saved, if the job has
-// checkpoints, and are the job's for good. All or nothing: whatever a member uploaded before it left is void.
-// A job that keeps a log of its pushes saves its initial values in any case, since the log follows from them.
+// Gets the initial values of a job whose worker uploads them (ModelSpec::uploaded()). Asks one member after
+// another, until all shards have the whole upload of one member. If a member leaves before that, all that it
+// uploaded is void. If the job has checkpoints, the values are then saved. From then on they are the job's.
+// If the job keeps a log, it also saves initial values that the servers made, since the log follows from
+// them.
 //
 // Belongs to the coordinator's queue.
 class InitialUpload {
  public:
-  // All shards have the values, and these are saved if the job has checkpoints. `uploaded`: by a member.
+  // All shards have the values, which are saved if the job has checkpoints. `uploaded`: by a member.
   using There = std::function<void(bool uploaded)>;
   // `checkpoints` outlives the object.
   InitialUpload(const JobContext& job, Checkpoints& checkpoints, There there)
       : job_(job), checkpoints_(checkpoints), there_(std::move(there)) {}
 
-  // No shard has values.
+  // The shards are installed and have no values.
   void Begin() { Start(Phase::kUploading); }
-  // The shards have made their values themselves, and these are to be saved before any member comes.
+  // The shards have made their values themselves. Saves these before any member comes.
   void BeginSaving() {
     Start(Phase::kSaving);
     Save();
@@ -38,23 +39,23 @@ class InitialUpload {
   // The job goes back to its beginning.
   void Forget() { Start(Phase::kNone); }
 
-  // The values are not there yet. saving(): they are whole on every shard.
+  // awaited(): the values are not there yet. saving(): they are whole on every shard, and are being saved.
   bool awaited() const { return phase_ == Phase::kUploading || saving(); }
   bool saving() const { return phase_ == Phase::kSaving; }
   bool precedes_members() const { return saving() && uploader_ == 0; }
 
-  // The incarnation of the member that uploads, or has; 0: none was asked yet.
+  // The incarnation of the member that uploads or has uploaded. 0: no member was asked yet.
   uint64_t uploader() const { return uploader_; }
-  // The same if its values are the job's; else 0.
+  // The uploader, once its values are the job's; else 0.
   uint64_t values_of() const { return phase_ == Phase::kThere ? uploader_ : 0; }
-  // Asks the member of the lowest rank, unless one that was asked is still a member, or its upload is whole.
+  // Asks the member of the lowest rank, unless a member that was asked is still there or its upload is whole.
   void Ask(const std::map<uint32_t, MemberTable::Worker>& workers);
-  // The member's upload is whole on this shard, one of so many. Saves the values once it is whole on all.
+  // The upload is whole on this shard, one of `shards`. Saves the values once it is whole on all.
   void OnStaged(uint32_t shard, uint64_t uploader, size_t shards);
   // Saves the values again if they could not be saved. Call it from time to time.
   void Tick();
 
-  // What is missing, for messages; `task`: the uploader's, if it is a member.
+  // Says for messages what is missing. `task`: the uploader's, if it is a member.
   std::string WaitingFor(const std::string& task) const;
 
  private:
@@ -76,7 +77,7 @@ class InitialUpload {
   uint64_t uploader_ = 0;
   std::set<uint32_t> staged_;  // by shard
   absl::Time next_save_ = absl::InfiniteFuture();
-  // Why they could not be saved the last time.
+  // Why the last try to save the values failed.
   std::string trouble_;
 };
 

@@ -31,7 +31,7 @@ absl::Status CheckText(int index, absl::string_view field, absl::string_view tex
                                                  longest, " printable bytes; got ", text.size(), " bytes"));
 }
 
-// What a Join may declare. A job has 1024 workers at most.
+// Limits of a Join. A job has at most 1024 workers.
 constexpr size_t kMaxTaskName = 128;
 constexpr uint64_t kMaxExamples = uint64_t{1} << 40;
 
@@ -108,7 +108,7 @@ absl::Status JobDeclaration::Join(const v1::JoinRequest& request) {
 }
 
 absl::Status JobDeclaration::Check(const v1::JoinRequest& request, ModelSpec* model) const {
-  // First, since messages name the task.
+  // The task is checked first, since messages name it.
   WEIR_RETURN_IF_ERROR(CheckTaskName(request.task()));
   WEIR_RETURN_IF_ERROR(CheckProtocol(request.task(), request.protocol(), "ps:0"));
   if (request.role() != v1::WORKER && request.role() != v1::READER) {

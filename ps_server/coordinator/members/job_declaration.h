@@ -20,20 +20,21 @@
 
 namespace weir {
 
-// What the workers of a job say that all of them must agree on (JoinRequest.fingerprints). The first worker
-// that gives a name decides its value. A name that a worker does not give is not compared.
+// The fingerprints on which the workers of a job must agree (JoinRequest.fingerprints). The first worker that
+// gives a name decides its value. If a worker does not give a name, the name is not compared.
 //
 // Belongs to the coordinator's queue.
 class Fingerprints {
  public:
   // InvalidArgument: there are too many, a name or value is too long or cannot be printed, or a name comes
-  // twice. FailedPrecondition: a value differs from that of the worker that gave the name first; names both.
+  // twice. FailedPrecondition: a value differs from the value of the worker that gave the name first; the
+  // message names both.
   absl::Status Check(const v1::JoinRequest& request) const;
-  // Takes the values of the names that nobody has given before. Check() allowed the request.
+  // Takes the values of the names that no worker has given before. Check() has accepted the request.
   void Declare(const v1::JoinRequest& request);
-  // A worker that declared its fingerprints was admitted, so that Forget() has no effect from now on.
+  // A worker that declared its fingerprints was admitted. From now on Forget() has no effect.
   void Settle() { settled_ = true; }
-  // No worker waits that could have declared them.
+  // No worker that could have declared the fingerprints waits any more.
   void Forget() {
     if (!settled_) declared_.clear();
   }
@@ -41,19 +42,19 @@ class Fingerprints {
  private:
   struct Declared {
     std::string value;
-    std::string task;  // of the first worker that gave it
+    std::string task;  // of the first worker that gave the name
   };
   // By name.
   std::map<std::string, Declared> declared_;
   bool settled_ = false;
 };
 
-// What the processes of a job must agree on: the config, the model, the size of the training set, and the
-// servers. What neither ps:0 nor a checkpoint knows, the first process that joins declares, and every later
-// Join must agree with it.
+// The facts on which the processes of a job must agree: the config, the model, the size of the training set,
+// and the servers. If neither ps:0 nor a checkpoint knows a fact, the first process that joins declares it,
+// and every later Join must agree.
 //
-// Before the job is settled (a shard has begun, or there is a checkpoint), model and size are only what the
-// waiting processes declare, and are forgotten when these processes go.
+// The job is settled once a shard has begun or there is a checkpoint. Before that, model and size are only
+// the declarations of the waiting processes, and are forgotten when these processes go.
 //
 // Belongs to the coordinator's queue.
 class JobDeclaration {
@@ -64,39 +65,39 @@ class JobDeclaration {
     // These outlive the object.
     const Checkpoints* checkpoints = nullptr;
     const MemberTable* members = nullptr;
-    // Gets the addresses, if ps:0 does not know them, and the number of shards.
+    // Is told the number of shards and, if ps:0 does not know them, the addresses.
     ShardFleet* shards = nullptr;
-    // The cluster spec of ps:0 lists all servers.
+    // Whether the cluster spec of ps:0 lists all servers.
     bool knows_servers = false;
     // As Coordinator::Options.
     uint64_t memory_bytes = 0;
-    // The size of the training set is known, or is not known any more.
+    // The size of the training set is known, or is no longer known.
     std::function<void()> size_changed;
   };
   JobDeclaration(const JobContext& job, Options options) : job_(job), options_(std::move(options)) {}
 
-  // Takes what the newest checkpoint says of the job.
+  // Takes model and size from the newest checkpoint.
   void Restore();
-  // Whether the process may join; logs why not. If so, and if the model, the size or the addresses are not
-  // known yet, the request's become the job's.
+  // Whether the process may join; if not, logs the reason. If the process may join and the model, the size or
+  // the addresses are not known yet, takes them from the request.
   absl::Status Join(const v1::JoinRequest& request);
-  // A worker that has declared its fingerprints was admitted: these are settled.
+  // A worker that has declared its fingerprints was admitted, which settles them.
   void OnAdmitted() { fingerprints_.Settle(); }
-  // A waiting process has gone: forgets what no waiting process declares any more, unless it is settled.
+  // A waiting process has gone: forgets facts that are not settled and that no waiting process declares.
   void Forget();
 
-  // Absent: no process has declared it.
+  // Absent: no process has declared a model.
   const std::optional<ModelSpec>& model() const { return model_; }
   const JobSize& size() const { return size_; }
-  // The job is stopped early, after this many examples and batches; is not stopped early after all.
+  // Shorten(): the job is stopped early, after this many examples and batches. Lengthen() undoes that.
   void Shorten(uint64_t examples, uint64_t batches);
   void Lengthen();
-  // How many workers a new job waits for.
+  // A new job waits for this many workers.
   uint32_t needed_workers() const;
-  // Whether the newest checkpoint is the end of this job.
+  // Whether the newest checkpoint is of the end of this job.
   bool DoneBefore() const;
 
-  // Fills in what a shard, a checkpoint, or a process that joins is told of model and size.
+  // Fills in model and size for a shard, for a checkpoint, or for a process that joins.
   void Describe(v1::Install* install) const;
   void Describe(Checkpoints::Snapshot* snapshot) const;
   void Describe(v1::JoinReply* reply) const;
@@ -107,12 +108,11 @@ class JobDeclaration {
   absl::Status CheckModel(const v1::JoinRequest& request, const ModelSpec& model) const;
   // Checks the size of the training set that a worker declares.
   absl::Status CheckSize(const v1::JoinRequest& request) const;
-  // For messages: whose declaration a Join must agree with. Before the job is settled that is the first
-  // process that waits (the first worker if `worker`), afterwards the job's own.
+  // Names for messages the declaration with which a Join must agree: before the job is settled, that of the
+  // first process that waits (the first worker if `worker`), afterwards the job's own.
   std::string DeclaredBy(bool worker) const;
   bool settled() const { return options_.shards->begun() || options_.checkpoints->any(); }
-  // The next process that joins says where the servers are: ps:0 does not know, and no process waits that has
-  // said it.
+  // Whether the next process that joins says where the servers are: ps:0 does not know, and none waits.
   bool AddressesOpen() const;
   void SetModel(ModelSpec model);
   JobSize SizeWith(uint64_t train_examples) const;
@@ -123,7 +123,7 @@ class JobDeclaration {
   std::optional<ModelSpec> model_;
   JobSize size_;
   Fingerprints fingerprints_;
-  // A refused process comes again and again.
+  // Limits the log lines, since a refused process tries again and again.
   LogLimit refusals_{absl::Seconds(1)};
 };
 

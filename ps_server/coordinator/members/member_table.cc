@@ -17,13 +17,13 @@ constexpr absl::Duration kWindow = absl::Seconds(10);
 // Reports that come sooner are left out, so that a worker's heartbeats cost no memory.
 constexpr absl::Duration kInterval = absl::Milliseconds(250);
 
-// The most Joins of one task that wait at once (restarted processes and repeats), and the most readers.
+// Limits of the Joins of one task that wait at once (restarted processes, repeats), and of the readers.
 constexpr int kMaxWaitingOfTask = 64;
 constexpr size_t kMaxReaders = 256;
-// The most departures that are shown, and the most instances whose Joins are refused.
+// Limits of the workers on record that left or were lost, and of the instances whose Joins are refused.
 constexpr size_t kMaxDeparted = 100, kMaxRefused = 4096;
 
-// A waiting heartbeat or NextRange call is answered after this time even if nothing happened.
+// After this time a waiting heartbeat or NextRange call is answered even if nothing happened.
 constexpr absl::Duration kLongestPark = absl::Milliseconds(500);
 
 void Fill(const v1::JoinRequest& request, uint64_t incarnation, absl::Time now, absl::Duration lease,
@@ -122,7 +122,7 @@ absl::Status MemberTable::CheckRoom(const v1::JoinRequest& request) const {
     return join.request.role() == request.role() &&
            (request.role() == v1::READER || join.request.rank() == request.rank());
   });
-  // Unavailable: a process that waits may go, so the caller may try again.
+  // The error is Unavailable, because a process that waits may go, so the caller may try again.
   if (request.role() == v1::READER && waiting + readers_.size() >= kMaxReaders) {
     return LimitReached(
         Limit::kReaders, absl::StatusCode::kUnavailable,
@@ -225,8 +225,8 @@ bool MemberTable::Renew(const v1::HeartbeatRequest& request) {
   if (Worker* const worker = FindWorker(request.caller()); worker != nullptr) {
     worker->last_heard = now;
     worker->heard = true;
-    // This heartbeat may have been on its way when the process was killed. The next one, which follows our
-    // answer, was not.
+    // This heartbeat may have been on its way when the process was killed. The next one, after our answer,
+    // was not.
     const bool at_once = worker->disconnected && !worker->answered_since;
     worker->answered_since = worker->disconnected = at_once;
     const absl::Duration again = std::min(job_.lease(), std::max(job_.grace(), kComesBack));
@@ -292,8 +292,8 @@ void MemberTable::Tick(bool installed, bool stood_still) {
 void MemberTable::RefuseSecond() {
   for (WaitingJoin& join : std::exchange(waiting_, {})) {
     const auto holder = join.worker() ? workers_.find(join.request.rank()) : workers_.end();
-    // Two processes of one task may wait for the same start, and one of them may be dead. So an admission
-    // does not show that the process is alive.
+    // Two processes of one task may wait for the job's start, and one of them may be dead. So an admission
+    // does not show that the admitted process is alive.
     if (holder == workers_.end() ||
         holder->second.last_heard - std::max(join.since, holder->second.live_since) <= 2 * job_.lease()) {
       waiting_.push_back(std::move(join));

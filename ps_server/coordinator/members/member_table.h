@@ -19,11 +19,11 @@
 
 namespace weir {
 
-// The share of the last ten seconds or so in which a worker computed, from its reports. For people and
-// autoscalers: no decision of the job depends on it. Not thread-safe.
+// The share of the last ten seconds or so that a worker spent computing, from its reports. It is for people
+// and autoscalers: no decision of the job depends on it. Not thread-safe.
 class ComputeShare {
  public:
-  // WorkerReport.compute_seconds of a report that came now.
+  // Takes WorkerReport.compute_seconds of a report that came now.
   void OnReport(absl::Time now, double compute_seconds);
   // In [0, 1], whatever the worker reports. nullopt: fewer than two reports have come.
   std::optional<double> Value() const;
@@ -34,15 +34,15 @@ class ComputeShare {
 };
 
 // The workers and readers of a job with their leases, the processes that wait to join, and the memberships
-// that have ended. Answers heartbeats: a heartbeat whose caller knows the newest revision of the job's state
-// waits for the next one.
+// that have ended. Also answers heartbeats: if the caller knows the newest revision of the job's state, its
+// heartbeat waits for the next revision.
 //
 // Belongs to the coordinator's queue.
 class MemberTable {
  public:
   template <typename Reply>
   using Done = std::function<void(absl::StatusOr<Reply>)>;
-  // A process that is alive although its connection broke calls again within this time.
+  // If a process is alive although its connection broke, it calls again within this time.
   static constexpr absl::Duration kComesBack = absl::Seconds(1);
 
   struct WaitingJoin {
@@ -53,7 +53,7 @@ class MemberTable {
 
     bool worker() const { return request.role() == v1::WORKER; }
   };
-  // A heartbeat that waits for its answer. Without `done`: there is none.
+  // A heartbeat that waits for its answer. `done` empty: no heartbeat waits.
   struct ParkedHeartbeat {
     Done<v1::HeartbeatReply> done;
     uint64_t incarnation = 0;  // the caller's
@@ -61,11 +61,11 @@ class MemberTable {
     uint64_t known_revision = 0;
     absl::Time until;
   };
-  // What workers and readers have in common.
+  // The fields that workers and readers have in common.
   struct Process {
     std::string task;
     uint64_t instance = 0;
-    // The process's calls carry its instance; others could guess what else the calls say.
+    // Whether the process's calls carry its instance. A stranger could guess the other fields of a call.
     bool says_instance = false;
     bool evaluates = false;  // when it is asked to
     uint64_t incarnation = 0;
@@ -73,10 +73,10 @@ class MemberTable {
     ParkedHeartbeat heartbeat;
   };
   enum class Phase {
-    kJoining,     // sent to the shards, to get a floor from each
-    kActivating,  // sent with its start clock
+    kJoining,     // the shards are told, and each answers with its floor
+    kActivating,  // the shards are told its start clock
     kLive,
-    kIdle,  // keeps its lease, has no work
+    kIdle,  // has a lease, but no work
   };
   struct Worker : Process {
     bool admitted() const { return phase == Phase::kLive || phase == Phase::kIdle; }
@@ -85,20 +85,20 @@ class MemberTable {
     uint64_t start_clock = 0;
     // The first start clock that the worker got.
     std::optional<uint64_t> first_clock;
-    // When the worker's Join was answered. No process can know of the membership before.
+    // When the worker's Join was answered. Before that no process can know of the membership.
     absl::Time live_since = absl::InfiniteFuture();
-    // The newest revision that the worker's heartbeats confirm. `heard`: a heartbeat or a Leave has come, so
-    // the process has the answer to its Join.
+    // `known_revision`: the newest revision that the worker's heartbeats confirm. `heard`: a heartbeat or a
+    // Leave has come, so the process has the answer to its Join.
     uint64_t known_revision = 0;
     bool heard = false;
-    // The worker's connection broke, and no message has come that the worker must have sent after the break.
+    // The worker's connection broke, and no message has come since that proves that the process is alive.
     bool disconnected = false;
     // A heartbeat has come since the break, and was answered.
     bool answered_since = false;
     ComputeShare compute_share;
     // The Join, which waits until the worker is live.
     std::optional<WaitingJoin> join;
-    // A parked call; an empty function if there is none.
+    // The parked call of NextRange. Empty: no call is parked.
     Done<v1::NextRangeReply> next_range;
     absl::Time next_range_until;
   };
@@ -106,10 +106,9 @@ class MemberTable {
 
   struct Options {
     v1::JobIdentity identity;
-    // How messages name the workers, by rank; may be short or empty.
+    // How messages name the workers, by rank. May be short or empty.
     std::vector<std::string> names;
-    // Fills in what the answer to this heartbeat says of the job. `news`: the caller does not know the newest
-    // revision.
+    // Fills in the job's state in this heartbeat's answer. `news`: the caller lacks the newest revision.
     std::function<void(const ParkedHeartbeat& heartbeat, bool news, v1::HeartbeatReply* reply)> describe;
   };
   MemberTable(const JobContext& job, Options options) : job_(job), options_(std::move(options)) {}
@@ -124,43 +123,42 @@ class MemberTable {
   std::vector<WaitingJoin>& waiting() { return waiting_; }
   const std::vector<WaitingJoin>& waiting() const { return waiting_; }
 
-  // Both make a member. The worker keeps the Join, which waits until the worker is live.
+  // Both make a member. A worker keeps its Join, which waits until the worker is live.
   Worker& Admit(WaitingJoin join, uint64_t incarnation);
   std::pair<uint32_t, Reader*> AdmitReader(const v1::JoinRequest& request, uint64_t incarnation);
-  // The waiting processes of this role, which wait no longer.
+  // Removes the waiting processes of this role, and returns them.
   std::vector<WaitingJoin> TakeWaiting(v1::Role role);
-  // Answers waiting Joins with `joins`, waiting NextRange calls with `others`.
+  // Answers waiting Joins with `joins`, and waiting NextRange calls with `others`.
   void AnswerAll(const absl::Status& joins, const absl::Status& others);
 
-  // The member that is the caller. Null: the caller is no member, or not any more.
+  // The member that is the caller. Null: the caller is not a member, or no longer.
   Worker* FindWorker(const v1::Caller& caller);
   Reader* FindReader(const v1::Caller& caller);
-  // Aborted: the caller is of another job, which this ps:0, or one at its address, had before.
+  // Aborted: the caller is of a different job, which this ps:0, or an earlier one at its address, had before.
   absl::Status CheckJob(uint64_t job) const;
-  // As CheckJob(). Then Aborted: the caller is no member, or not any more. PermissionDenied: it is a
-  // different process from the member.
+  // As CheckJob(), and Aborted: the caller is not a member, or no longer. PermissionDenied: another process.
   absl::Status CheckCaller(const v1::Caller& caller) const;
-  // Unavailable (LimitReached): too many processes of its task wait already, or too many readers are there.
+  // Unavailable (LimitReached): too many processes of this task wait, or there are too many readers.
   absl::Status CheckRoom(const v1::JoinRequest& request) const;
 
-  // Whether every worker knows this revision, so that it calls no shard at an address from before. A worker
-  // that is still joining has not called any.
+  // Whether every worker knows this revision, so that none calls a shard at an earlier address. A worker that
+  // is still joining has not called any shard.
   bool AllKnow(uint64_t revision) const;
-  // A worker is being admitted, so a change of the membership is under way.
+  // Whether a worker is being admitted, so that a change of the membership is under way.
   bool Admitting() const;
   // The instances of the processes that wait to be the worker of this rank.
   std::set<uint64_t> Waiting(uint32_t rank) const;
-  // A process waits to be the worker of this rank. AnyWorkerWaits(): of any rank.
+  // Waits(): whether a process waits to be the worker of this rank. AnyWorkerWaits(): of any rank.
   bool Waits(uint32_t rank) const { return !Waiting(rank).empty(); }
   bool AnyWorkerWaits() const;
-  // The ranks that have a process, which is a member or waits.
+  // The ranks of which a process is a member or waits.
   std::set<uint32_t> Ranks() const;
-  // How messages name the worker of this rank, whether it is there or not.
+  // The name of this rank's worker in messages, whether it is there or not.
   std::string NameOf(uint32_t rank) const;
-  // The task of the process with this incarnation. Empty: there is none.
+  // The task of the member with this incarnation. Empty: there is no such member.
   std::string TaskOf(uint64_t incarnation) const;
-  // The incarnations of the members that evaluate, by preference: readers, then workers from the highest rank
-  // down, because the lowest rank makes the final evaluation.
+  // The incarnations of the members that evaluate, by preference: readers first, then workers from the
+  // highest rank down, because the lowest rank makes the final evaluation.
   std::vector<uint64_t> Evaluators() const;
   // The incarnations of readers, and of workers that are admitted and connected.
   std::set<uint64_t> Connected() const;
@@ -171,57 +169,56 @@ class MemberTable {
   uint64_t revision() const { return revision_; }
   // The state has changed: answers waiting heartbeats.
   void Changed();
-  // Renews the caller's lease, if it is a member. Returns whether its heartbeat is to be answered at once.
+  // If the caller is a member, renews its lease. Returns whether its heartbeat must be answered at once.
   bool Renew(const v1::HeartbeatRequest& request);
   // Answers the heartbeat, or lets it wait.
   void Park(const v1::HeartbeatRequest& request, bool at_once, Done<v1::HeartbeatReply> done);
-  // Answers the waiting heartbeat of a process, which is out of the job for this reason.
+  // Answers the waiting heartbeat of a process that is out of the job, for this reason.
   void AnswerFenced(Process& process, const std::string& why = "") { Answer(process.heartbeat, true, why); }
-  // The member's connection broke: its lease shrinks to the grace.
+  // The member's connection broke: shortens its lease to the grace.
   void Disconnect(Worker& worker);
   void Disconnect(Reader& reader);
-  // Until when a call may wait, so that what members report stays fresh.
+  // Until when a call may wait, so that members' reports come often enough.
   absl::Time ParkUntil() const;
-  // Answers calls that have waited for long, and extends leases. `installed`: all shards are; a worker that
-  // is being admitted is not lost while one is away. `stood_still`: members may have called in vain
-  // meanwhile.
+  // Answers calls that have waited for long, and extends leases. `installed`: all shards are installed; while
+  // a shard is away, a worker that is being admitted keeps its lease. `stood_still`: this process stood
+  // still, and calls of members may have failed meanwhile.
   void Tick(bool installed, bool stood_still);
   // The workers, by rank, and readers, by number, whose leases have ended.
   std::vector<uint32_t> ExpiredWorkers() const { return Expired(workers_); }
   std::vector<uint32_t> ExpiredReaders() const { return Expired(readers_); }
-  // Refuses the processes that wait for the rank of a worker that is alive.
+  // Refuses processes that wait for the rank of a worker that is alive.
   void RefuseSecond();
 
   // ---- memberships that have ended
 
-  // Takes the worker of this rank out. `left`: it left by itself, its work done; otherwise it was lost.
+  // Removes the worker of this rank. `left`: it left by itself, after its work; otherwise it was lost.
   Worker Remove(uint32_t rank, bool left);
   // Whether the worker of this incarnation left by itself.
   bool Left(uint64_t incarnation) const;
   // The job goes back, so the workers that left have more to do.
   void ForgetLeft();
-  // The newest departures, for the job's status.
+  // The workers that left or were lost last, for the job's status.
   const std::deque<v1::TaskStatus>& departed() const { return departed_; }
 
-  // All members with incarnations up to this one are out of the job, for this reason, unless their own leases
-  // ended.
+  // The members with incarnations up to this one are out of the job, for this reason.
   void Fence(uint64_t up_to, std::string why) {
     fenced_up_to_ = up_to;
     fenced_why_ = std::move(why);
   }
-  // The reason of the last Fence() if it is why this incarnation is out. Empty: it is not.
+  // The reason of the last Fence(), if it covers this incarnation. Empty: it does not.
   std::string WhyOut(uint64_t incarnation) const { return incarnation <= fenced_up_to_ ? fenced_why_ : ""; }
 
-  // Refuses later Joins of this instance. Its process got the answer to its Join, and would join again as
-  // another instance. So a Join that still comes is a late repeat, and would make a member without a process.
+  // Refuses later Joins of this instance. Its process got the answer to its Join, and would join again as a
+  // new instance. So a Join that still comes is a late repeat, and would make a member without a process.
   void Refuse(uint64_t instance);
   bool Refuses(uint64_t instance) const;
 
   // ---- for messages
 
-  // All workers, in the form for shards.
+  // The membership with all workers, in the form for shards.
   v1::Membership ForShards(uint64_t epoch) const;
-  // The admitted workers, in the form for members.
+  // The membership with the admitted workers, in the form for members.
   v1::Membership ForMembers(uint64_t epoch) const;
 
  private:

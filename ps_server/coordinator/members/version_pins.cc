@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kMinPinSeconds = 1, kMaxPinSeconds = 60;
 constexpr size_t kMaxPins = 2;
-// The most calls of one caller that wait at once: a repeated call, and one more.
+// At most this many calls of one caller wait at once: a repeated call, and one more.
 constexpr int kMaxWaitingOfCaller = 2;
 
 bool Same(const v1::Caller& a, const v1::Caller& b) {

@@ -7,7 +7,7 @@ namespace weir {
 namespace {
 
 constexpr absl::Duration kSpeedWindow = absl::Seconds(5);
-// The most reports that are kept; if more come, the loss covers a shorter time.
+// At most this many reports are kept. If more come, the loss covers a shorter time.
 constexpr size_t kMaxHistory = 100'000;
 
 }  // namespace
@@ -41,7 +41,7 @@ std::optional<double> ProgressMeter::train_loss() const {
 
 std::optional<double> ProgressMeter::last_epoch_loss() const {
   Totals last;
-  // Exact, and so the same in any order (WorkerReport.last_loss_sum).
+  // These sums are exact, so they are the same in any order (WorkerReport.last_loss_sum).
   for (const auto& [incarnation, report] : newest_) {
     last.examples += report.last_examples();
     last.loss_sum += report.last_loss_sum();
@@ -131,7 +131,7 @@ void JobMeter::Describe(absl::Time now, bool whole, v1::ClusterStatus* status) c
   if (!finished && recent > 0) {
     status->set_examples_per_second(recent);
   } else if (status->seconds() > 0) {
-    // Only the examples of this incarnation, because the time, too, counts from its beginning.
+    // Only the examples since this coordinator began count, because the time, too, counts from then.
     const uint64_t trained = status->examples() - std::min(status->examples(), examples_before_);
     status->set_examples_per_second(static_cast<double>(trained) / status->seconds());
   }

@@ -12,22 +12,21 @@
 
 namespace weir {
 
-// The speed and training loss of a job, from its workers' reports. For people only: no decision depends on
-// them. Not thread-safe.
+// The speed and training loss of a job, from its workers' reports. They are for people only: no decision
+// depends on them. Not thread-safe.
 class ProgressMeter {
  public:
   // The loss is the mean over about this many of the last examples (an epoch).
   explicit ProgressMeter(uint64_t loss_window_examples) : loss_window_(loss_window_examples) {}
 
-  // The newest report of one incarnation of a worker.
+  // Takes the newest report of one incarnation of a worker.
   void OnReport(uint64_t incarnation, const v1::WorkerReport& report);
-  // The job's count of examples at this time.
+  // Takes the job's count of examples at this time.
   void Sample(absl::Time now, uint64_t examples);
 
   // nullopt: nothing was reported yet.
   std::optional<double> train_loss() const;
-  // The mean over the job's last epoch, as far as it was reported. It is the same to the last bit whichever
-  // worker computed which batch.
+  // The mean over the job's last epoch, as far as reported. Its bits do not depend on who computed what.
   std::optional<double> last_epoch_loss() const;
   // Over the last few seconds.
   double examples_per_second() const;
@@ -48,20 +47,20 @@ class ProgressMeter {
   std::deque<std::pair<absl::Time, uint64_t>> samples_;
 };
 
-// How the training loss fell, for people: no decision depends on it. The curve of a job of any length has at
-// most kMostPoints points: when there are too many, every two become one. Not thread-safe.
+// The curve of the training loss, for people: no decision depends on it. The curve of a job of any length has
+// at most kMostPoints points. When there are more, every two become one. Not thread-safe.
 class LossCurve {
  public:
   static constexpr size_t kMostPoints = 200;
 
-  // `examples`: the job's examples so far; they may go back, and the curve goes back with them. `reported`,
-  // `loss_sum`: the totals that workers have reported since ps:0 was started.
+  // `examples`: the job's examples so far. If the job goes back, so does the curve. `reported`, `loss_sum`:
+  // the totals that workers have reported since ps:0 was started.
   void Sample(uint64_t examples, uint64_t reported, double loss_sum);
 
   std::vector<v1::LossPoint> Points() const;
 
  private:
-  // What was reported between the point before and this one.
+  // The reports between the previous point and this one.
   struct Piece {
     uint64_t examples = 0;  // the job's, at the end of the piece
     uint64_t reported = 0;
@@ -80,27 +79,27 @@ class LossCurve {
 // Belongs to the coordinator's queue.
 class JobMeter {
  public:
-  // The size of the training set, as far as it is known. 0: it is not known any more.
+  // Sets the size of the training set. 0: it is no longer known.
   void SetTrainExamples(uint64_t train_examples);
 
-  // Training starts or goes on; the first call sets the time from which the speed counts. `examples`: those
-  // that were done before.
+  // Training starts or continues. The speed counts from the first call. `examples`: how many were done
+  // before.
   void OnStart(absl::Time now, uint64_t examples);
   // Training has ended. Only the first call counts, until OnMore().
   void OnEnd(absl::Time now);
-  // There was nothing left to train when training started.
+  // When training started there was nothing left to train.
   void EndAtStart() { ended_ = started_; }
   // The job is not at its end after all.
   void OnMore() { ended_.reset(); }
 
-  // The newest report of one incarnation of a worker.
+  // Takes the newest report of one incarnation of a worker.
   void OnReport(uint64_t incarnation, const v1::WorkerReport& report);
-  // Shard 0 has just said how many of the job's examples are done. `running`: training is under way.
+  // Shard 0 has just reported how many of the job's examples are done. `running`: training is under way.
   void Sample(absl::Time now, uint64_t examples, bool running);
 
   std::vector<v1::LossPoint> LossCurve() const { return loss_curve_.Points(); }
-  // Sets `seconds`, `examples_per_second` and `train_loss`; `state` and `examples` are set. `whole`: the loss
-  // is that of the last epoch alone, whenever the workers have reported.
+  // Sets `seconds`, `examples_per_second` and `train_loss`; `state` and `examples` must be set. `whole`: the
+  // loss is of the last epoch alone, whenever the workers have reported.
   void Describe(absl::Time now, bool whole, v1::ClusterStatus* status) const;
 
  private:

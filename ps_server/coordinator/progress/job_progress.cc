@@ -170,8 +170,7 @@ uint64_t JobProgress::batches() const {
   if (mode_.commits_steps) return BatchesIn(steps_.committed(), size.parts, size.batches);
   const uint64_t batch = job_.config.data().batch_size();
   uint64_t batches = 0;
-  // The checkpoint says what was done before this incarnation began, until shard 0 says how much it has
-  // applied.
+  // Until shard 0 says how much it has applied, the checkpoint says what was done before.
   if (checkpoints_.any()) batches = (checkpoints_.newest()->job().examples() + batch - 1) / batch;
   if (shards_.empty()) return batches;
   uint64_t held_at_start = 0;
@@ -190,7 +189,7 @@ uint64_t JobProgress::steps_done() const {
 uint64_t JobProgress::pushes() const {
   if (shards_.empty()) return 0;
   const v1::ShardStats& stats = shards_[0].stats;
-  // The shard's stats are a little old, but the step is the current one.
+  // The shard's stats are a little old, but the steps are counted up to the current one.
   return stats.pushes_applied() + steps_.PushesSince(stats.version().count());
 }
 

@@ -23,7 +23,7 @@
 namespace weir {
 
 // The steps of sync: what each shard has staged for the open step, and when that step commits. A part belongs
-// to a step once every shard has it and no shard refused it.
+// to a step once every shard has the part and no shard refused it.
 //
 // Belongs to the coordinator's queue.
 class StepCommitter {
@@ -31,18 +31,18 @@ class StepCommitter {
   // A step may commit without its slowest parts, as many as there are backup workers.
   explicit StepCommitter(uint32_t backup_workers) : backup_workers_(backup_workers) {}
 
-  // How many steps are committed; the open step has this number.
+  // How many steps are committed, which is also the number of the open step.
   uint64_t committed() const { return committed_; }
 
-  // The newest report of one shard replaces the one before.
+  // Takes a shard's newest report, which replaces the previous one.
   void OnStaged(uint32_t shard, const v1::StepStaged& staged) { staged_[shard] = staged; }
-  // The shard was lost, with what it had staged.
+  // The shard was lost, together with the parts that it had staged.
   void OnLost(uint32_t shard) { staged_.erase(shard); }
 
   // The commit of the open step.
   struct Commit {
     v1::CommitStep step;
-    // Parts that some shard refused, and why. They are not in `step`.
+    // The parts that some shard refused, and why. They are not in `step`.
     std::set<uint32_t> refused;
     std::string reason;
   };
@@ -58,26 +58,26 @@ class StepCommitter {
 
   // A checkpoint says that this many steps are committed.
   void GoTo(uint64_t committed) { committed_ = committed; }
-  // All shards go back to a checkpoint of this many steps: what they had staged is gone.
+  // All shards go back to a checkpoint of this many steps, and forget the parts that they had staged.
   void GoBackTo(uint64_t committed);
 
  private:
   const uint32_t backup_workers_;
   uint64_t committed_ = 0;
   std::map<uint32_t, v1::StepStaged> staged_;  // by shard
-  // By step: how many parts the steps have that shard 0 may not have applied yet.
+  // How many parts each step has, by step, for the steps that shard 0 may not have applied yet.
   std::map<uint64_t, uint32_t> pushes_;
 };
 
 // The batches that all holders hold. The intervals of one holder are disjoint.
 Intervals HeldByAll(const std::vector<Intervals>& holders);
 
-// bounded, async: which worker gets which batches of the job. Batches are handed out in order, in ranges. A
-// range that a worker left undone goes to the next worker that asks. Not thread-safe.
+// bounded, async: which worker gets which batches of the job. Batches are handed out in order, in ranges. If
+// a worker leaves a range undone, the next worker that asks gets it. Not thread-safe.
 class RangeTable {
  public:
   // Makes about 16 ranges per worker, of 1 to 64 batches, so that the workers finish at about the same time.
-  // `done`: the batches that are done already; rising, disjoint.
+  // `done`: the batches that are done already, as rising, disjoint intervals.
   RangeTable(uint64_t total_batches, uint32_t workers, const Intervals& done = {});
 
   // Batches from `batch` on are not handed out. At first there is no such limit.
@@ -85,10 +85,10 @@ class RangeTable {
   // The job ends with the batches that are complete.
   void EndHere();
 
-  // The range that this worker holds, or else a new one. nullopt: all batches before the work's end are
-  // handed out or done.
+  // The range that this worker holds or, if it holds none, the next one. nullopt: all batches before the
+  // work's end are handed out or done.
   std::optional<v1::Range> Take(uint32_t worker);
-  // Ignored if the worker does not have the range.
+  // The worker has completed this range. Ignored if the worker does not hold it.
   void Complete(uint64_t id, uint32_t worker);
   // The worker is gone: its range may be taken again.
   void Release(uint32_t worker);
@@ -126,32 +126,31 @@ class JobProgress {
   const StepCommitter& steps() const { return steps_; }
   // bounded, async: absent until the shards are installed.
   std::optional<RangeTable>& ranges() { return ranges_; }
-  // bounded, async: the shards are installed. `untouched`: they hold exactly what the newest checkpoint
-  // holds.
+  // bounded, async: the shards are installed. `untouched`: they hold exactly the newest checkpoint's state.
   void BeginRanges(bool untouched);
-  // Training may change what the shards hold.
+  // From now on training may change what the shards hold.
   void Touch() { untouched_ = false; }
-  // No work beyond this many steps or batches is done now; nullopt: there is no such end.
+  // No work beyond this many steps or batches is done now. nullopt: there is no such limit.
   void SetWorkEnd(std::optional<uint64_t> end);
 
-  // sync: committed steps; bounded, async: complete batches.
+  // sync: the committed steps; bounded, async: the complete batches.
   uint64_t done() const;
   bool all_done() const;
-  // The newest checkpoint holds this state.
+  // Whether the newest checkpoint holds the current state.
   bool saved() const;
-  // bounded, async: from shard 0's last report or the newest checkpoint, whichever says more.
+  // bounded, async: the larger of the counts in shard 0's last report and in the newest checkpoint.
   uint64_t batches() const;
   uint64_t examples() const;
   uint64_t steps_done() const;
-  // Pushes that shard 0 has applied; in sync the pushes of all committed steps.
+  // The pushes that shard 0 has applied; in sync the pushes of all committed steps.
   uint64_t pushes() const;
-  // The step that an evaluation of weights of this version names.
+  // The step that the evaluation of this version of the weights names.
   uint64_t StepOf(uint64_t version) const;
   // "12 of 48 steps", for messages.
   std::string Text() const;
 
  private:
-  // bounded, async: the steps that so many batches are.
+  // bounded, async: how many steps this many batches are.
   uint64_t StepsOf(uint64_t batches) const { return batches / std::max<uint32_t>(1, job_.workers); }
 
   const JobContext& job_;

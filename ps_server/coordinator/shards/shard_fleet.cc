@@ -12,10 +12,10 @@
 namespace weir {
 namespace {
 
-// If a shard may be at two addresses, each is tried for this long before it is the other's turn.
+// If a shard may be at two addresses, each is tried for this long in turn.
 constexpr absl::Duration kLook = absl::Seconds(1);
 constexpr absl::Duration kPingInterval = absl::Milliseconds(500);
-// The most announcements of one shard that wait at once.
+// At most this many announcements of one shard wait at once.
 constexpr size_t kMaxAnnouncing = 16;
 
 v1::AnnounceReply MakeAnnounceReply() {
@@ -159,7 +159,7 @@ std::vector<std::unique_ptr<ShardLink>> ShardFleet::Close() {
   return links;
 }
 
-// ---- what they hold
+// ---- the shards' state
 
 void ShardFleet::Keep(uint32_t index) {
   Shard& shard = servers_[index];
@@ -192,14 +192,14 @@ void ShardFleet::Lose(uint32_t index, const std::string& why, bool started) {
   if (!was_there && shard.lost_since.has_value()) return;
   shard.lost_why = why;
   shard.away_since = job_.now();
-  // Before the start nothing is lost yet, and another deadline applies.
+  // Before the start nothing is lost yet, and the deadline of the start applies.
   if (!started) return;
   if (!shard.lost_since.has_value()) shard.lost_since = shard.away_since;
   LogWarning(what);
 }
 
 void ShardFleet::DropStandby(uint32_t index, absl::string_view why) {
-  // Its link is tried again at each tick.
+  // The next tick opens the link again.
   if (servers_[index].connected) {
     LogWarning(name(index), ", which stands by, was lost: ", why, "; the job does not need it");
   }
@@ -241,7 +241,7 @@ std::optional<absl::Duration> ShardFleet::OnBack(uint32_t index) {
   return job_.now() - *std::exchange(shard.lost_since, std::nullopt);
 }
 
-// ---- announced
+// ---- announcements
 
 void ShardFleet::Announce(v1::AnnounceRequest request, AnnounceDone done) {
   const uint32_t index = request.shard();
@@ -254,7 +254,7 @@ void ShardFleet::Announce(v1::AnnounceRequest request, AnnounceDone done) {
         "this ps:0 is of ", Describe(options_.identity), ", but the server that announces itself as ps:",
         index, " is of ", Describe(request.job()), ": check the cluster spec of that server")));
   }
-  // The first worker that joins tells which servers there are. Until then this one announces itself again.
+  // The first worker that joins tells which servers there are. Until then this server repeats its call.
   if (servers_.empty()) return done(MakeAnnounceReply());
   if (index == 0 || index >= servers_.size()) {
     return done(absl::FailedPreconditionError(absl::StrCat("a server announces itself as ps:", index,
@@ -318,7 +318,7 @@ void ShardFleet::Tick() {
   }
 }
 
-// ---- looked for
+// ---- the search at two addresses
 
 std::string ShardFleet::OtherAddress(uint32_t index) const {
   const Shard& shard = servers_[index];
@@ -344,7 +344,7 @@ ShardFleet::Place ShardFleet::Attach(uint32_t index, const v1::Attached& attache
   Shard& shard = servers_[index];
   const bool elsewhere = shard.address != addresses_[index];
   if (elsewhere && (!shard.announced.has_value() || shard.announced->instance() != attached.instance())) {
-    // The process that listens there now is not the one that announced the address.
+    // The process that listens there now has not announced the address.
     LookAt(index, addresses_[index]);
     return Place::kOther;
   }
@@ -357,7 +357,7 @@ ShardFleet::Place ShardFleet::Attach(uint32_t index, const v1::Attached& attache
   return Place::kSame;
 }
 
-// ---- where they are
+// ---- the addresses
 
 google::protobuf::Map<uint32_t, std::string> ShardFleet::Moved() const {
   google::protobuf::Map<uint32_t, std::string> moved;

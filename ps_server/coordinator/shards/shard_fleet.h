@@ -25,12 +25,12 @@
 
 namespace weir {
 
-// The shards of a job: the address of each, the link to it, what it holds, and what it reported last.
+// The shards of a job: each shard's address, the link to it, the state that it holds, and its last report.
 //
-// A small model has fewer shards than the job has servers (LimitTo()). The servers beyond stand by: they have
+// A small model has fewer shards than the job has servers (LimitTo()). The other servers stand by: they have
 // links, so that they know that the job lives and how it ends, but nothing depends on them.
 //
-// A shard may come back at another address, which its process announces. The fleet then tries both addresses,
+// A shard may come back at a new address, which its process announces. The fleet then tries both addresses,
 // and keeps the process that is attached.
 //
 // Belongs to the coordinator's queue.
@@ -38,7 +38,7 @@ class ShardFleet {
  public:
   using AnnounceDone = std::function<void(absl::StatusOr<v1::AnnounceReply>)>;
   struct Options {
-    // The coordinator's incarnation, which a shard is told as soon as its link is connected.
+    // The coordinator's incarnation. A shard is told it as soon as its link is connected.
     uint64_t incarnation = 1;
     // The coordinator's job.
     v1::JobIdentity identity;
@@ -55,25 +55,25 @@ class ShardFleet {
     uint64_t ping = 0;
   };
   struct Shard {
-    // The address of the link, or of the next one; and when the link was opened.
+    // `address`: of the link or, if there is none, of the next one. `opened`: when the link was opened.
     std::string address;
     absl::Time opened;
     // The newest announcement of an address that differs from the cluster spec's.
     std::optional<v1::AnnounceRequest> announced;
-    // Not empty: the shard was last attached at this address, which differs from the cluster spec's. Members
-    // know the address from `moved_revision` of the coordinator on.
+    // Not empty: the shard was last attached at this address, which differs from the cluster spec's. From
+    // revision `moved_revision` of the job's state on, members know the address.
     std::string moved_to;
     uint64_t moved_revision = 0;
-    // Announcements that wait while another process is attached, or seems to be.
+    // Announcements that wait while a different process is attached, or seems to be.
     std::vector<WaitingAnnounce> announcing;
     // nullptr: no link is open.
     std::unique_ptr<ShardLink> link;
     // The link's number; events of earlier links are ignored. 0: there is no link.
     uint64_t link_number = 0;
     bool connected = false;
-    // What the shard held when it was attached to this link.
+    // The state that the shard held when it was attached to this link.
     std::optional<v1::Attached> attached;
-    // Install was sent on this link and not answered yet; when it was sent; the shard is installed.
+    // `installing`: Install was sent on this link, at `install_sent`, and was not answered yet.
     bool installing = false;
     absl::Time install_sent;
     bool installed = false;
@@ -83,48 +83,45 @@ class ShardFleet {
     uint64_t acked_epoch = 0;
     uint64_t floor = 0;
     v1::ShardStats stats;
-    // When the stats came; when anything came last. InfinitePast(): nothing has.
+    // When the stats came, and when any message came last. InfinitePast(): none has come.
     absl::Time stats_since = absl::InfinitePast();
     absl::Time last_heard = absl::InfinitePast();
-    // When the shard was lost, until it is installed again. It may come back and be lost again meanwhile:
-    // when it went away last, and why.
+    // `lost_since`: when the shard was lost; it is set until the shard is installed again. The shard may come
+    // back and be lost again meanwhile. `away_since`, `lost_why`: when the shard was lost last, and why.
     std::optional<absl::Time> lost_since;
     absl::Time away_since;
     std::string lost_why;
   };
 
-  // `addresses`: the cluster spec's.
+  // `addresses`: from the cluster spec.
   ShardFleet(const JobContext& job, std::vector<std::string> addresses, Options options)
       : job_(job), addresses_(std::move(addresses)), options_(std::move(options)) {}
 
   // The addresses in the cluster spec.
   const std::vector<std::string>& addresses() const { return addresses_; }
-  // The model has this many shards at most, on the first servers. Before any call: one for each server.
+  // The model has this many shards at most, on the first servers. Before any call each server has a shard.
   void LimitTo(uint32_t shards) { limit_ = shards; }
-  // True before Open().
+  // Whether there are no shards, which is so before Open().
   bool empty() const { return servers_.empty(); }
-  // The number of shards; 0 before Open(). Iteration covers the shards, servers() all servers.
+  // The number of shards; 0 before Open(). Iteration covers the shards. servers() covers all servers.
   size_t size() const { return std::min<size_t>(servers_.size(), limit_); }
   absl::Span<Shard> servers() { return absl::MakeSpan(servers_); }
   absl::Span<const Shard> servers() const { return servers_; }
-  // Any server's.
+  // The entry of any server.
   Shard& operator[](size_t server) { return servers_[server]; }
   const Shard& operator[](size_t server) const { return servers_[server]; }
   std::vector<Shard>::iterator begin() { return servers_.begin(); }
   std::vector<Shard>::iterator end() { return servers_.begin() + static_cast<ptrdiff_t>(size()); }
   std::vector<Shard>::const_iterator begin() const { return servers_.begin(); }
   std::vector<Shard>::const_iterator end() const { return servers_.begin() + static_cast<ptrdiff_t>(size()); }
-  // Nothing depends on this server.
   bool stands_by(uint32_t server) const { return server >= size(); }
-  // "ps:1 at 10.0.0.1:2222"
+  // "ps:1 at 10.0.0.1:2222".
   std::string name(uint32_t shard) const;
 
-  // Every shard; every server.
   bool AllAttached() const;
   bool AllServersAttached() const;
-  // There are shards, and each is installed.
+  // Whether there are shards, and each is installed.
   bool AllInstalled() const;
-  // Every shard has acknowledged this epoch.
   bool AllAcknowledged(uint64_t epoch) const;
 
   // ---- links
@@ -133,22 +130,22 @@ class ShardFleet {
   void Open();
   // Opens a link to the shard if it has none.
   void Reopen(uint32_t shard);
-  // Drops the link, and what the shard was on this link.
+  // Drops the link, and the shard's state that belongs to it.
   void Drop(uint32_t shard);
-  // Takes other addresses as the cluster spec's. Links to unchanged addresses are kept.
+  // Replaces the addresses of the cluster spec. Links to unchanged addresses are kept.
   void Readdress(std::vector<std::string> addresses);
   // Sends a message to all connected shards.
   void Broadcast(const v1::ControlMessage& message);
-  // Tells all connected servers how the job ends, and from now on each server whose link is connected. A
-  // server has heard it when its link ends with OK. Returns the servers that were told.
+  // Tells all connected servers how the job ends, and from now on each server when its link is connected.
+  // When the link of a server ends with OK, the server has heard it. Returns the servers that were told.
   std::set<uint32_t> TellEnd(v1::ControlMessage shutdown);
   // Asks all servers for their stats; returns the ping's number.
   uint64_t Ping();
   // Pings every half second, or three times a lease if that is more often. Call it from time to time.
   void PingIfDue();
-  // The next PingIfDue() sends one, so that it is soon known what shards have applied.
+  // Lets the next PingIfDue() send a ping, so that the answers soon tell what the shards have applied.
   void PingSoon() { next_ping_ = absl::InfinitePast(); }
-  // The job is done, and all members are gone: the answers to this ping complete the summary, with the
+  // The job is done, and all members are gone: pings for the last stats, which complete the summary with the
   // digests of this many embedding tables.
   void SendFinalPing(int tables = 0) {
     digests_ = tables;
@@ -160,71 +157,69 @@ class ShardFleet {
     return final_ping_sent() && shard.stats.sequence() >= final_ping_ &&
            shard.stats.table_digests_size() == digests_;
   }
-  // Gives all links away, to be destroyed outside of the queue.
+  // Gives all links to the caller, who destroys them outside of the queue.
   std::vector<std::unique_ptr<ShardLink>> Close();
 
-  // ---- what they hold
+  // ---- the shards' state
 
-  // Some shard was told to install, or goes on as it is.
+  // Whether some shard was told to install, or was kept with what it holds.
   bool begun() const { return begun_; }
-  // The attached shard goes on with what it holds.
+  // The attached shard continues with what it holds.
   void Keep(uint32_t shard);
   // Tells the attached shard to install its part of the model. Sets the message's number.
   void Install(uint32_t shard, v1::ControlMessage message);
-  // The shard has done so.
   void OnInstalled(uint32_t shard, const v1::Installed& installed);
-  // The shard is lost, for this reason: drops its link. `started`: the job has begun, so that something is
-  // lost.
+  // The shard is lost, for this reason: drops its link. `started`: the job has begun.
   void Lose(uint32_t shard, const std::string& why, bool started);
-  // Drops the link to a server that stands by.
+  // A server that stands by is lost: drops its link.
   void DropStandby(uint32_t server, absl::string_view why);
-  // Why a lost shard that is not attached is given up: it stays away for too long. Empty: it is not.
+  // If a lost shard stays away for too long, says why it is given up. Empty: it is not given up.
   std::string GivenUp(uint32_t shard) const;
   // The shard cannot load the checkpoint that it was told to install.
   void OnRefused(uint32_t shard) { servers_[shard].installing = false; }
-  // Some shard was told to install, and has not answered yet.
   bool AnyInstalling() const {
     return std::any_of(begin(), end(), [](const Shard& shard) { return shard.installing; });
   }
-  // All shards are to be installed again. A shard that is installing goes on with that.
+  // All shards are to be installed again. A shard that is installing continues.
   void GoBack();
-  // All shards are installed. How long this one was lost; nullopt: it was not.
+  // All shards are installed. Returns how long this one was lost; nullopt: it was not.
   std::optional<absl::Duration> OnBack(uint32_t shard);
-  // How many times a lost shard came back.
+  // How often a lost shard came back.
   uint64_t recoveries() const { return recoveries_; }
 
-  // How many servers the job has, as far as is known: for people. A process that came after the end of the
-  // job may name servers that this coordinator has not heard of.
+  // How many servers the job has, as far as is known, for people. A process that comes after the end of the
+  // job may name servers of which this coordinator has not heard.
   uint64_t known_servers() const { return std::max<uint64_t>({servers_.size(), addresses_.size(), named_}); }
   void OnNamed(uint64_t servers) { named_ = std::max(named_, servers); }
 
   // ---- addresses
 
-  // A process says that it is a shard, and where it listens. Errors: FailedPrecondition, InvalidArgument;
-  // AlreadyExists: another process is the shard, and is alive; Unavailable: try again.
+  // A process says which shard it is, and where it listens. Errors: FailedPrecondition: it is not of this
+  // job, or the job has no such server. InvalidArgument: the address cannot be reached. AlreadyExists: a
+  // different process is the shard, and is alive. Unavailable: try again.
   void Announce(v1::AnnounceRequest request, AnnounceDone done);
   // Answers all waiting announcements with this error.
   void RefuseAnnounces(const absl::Status& why);
   enum class Place {
-    kOther,  // a different process from the expected one is there, and is left alone
+    kOther,  // a different process from the expected one is there; it is left alone
     kSame,   // the shard is where it was before
     kMoved,  // members must be told: the coordinator sets Shard::moved_revision
   };
-  // The shard has reported what it holds.
+  // The shard has reported the state that it holds.
   Place Attach(uint32_t shard, const v1::Attached& attached);
-  // True: the link broke at an announced address, before a shard was attached. Nothing is lost by that, and
-  // the fleet tries the cluster spec's address.
+  // A link broke. Returns true if it was to an announced address and no shard was attached yet. Then nothing
+  // is lost, and the fleet tries the cluster spec's address.
   bool WasElsewhere(uint32_t shard, const absl::Status& status);
   void Tick();
-  // The addresses of shards that are not where the cluster spec says.
+  // The addresses of the shards whose address differs from the cluster spec's.
   google::protobuf::Map<uint32_t, std::string> Moved() const;
 
  private:
-  // Sends the message to those of `servers` that are connected.
+  // Sends the message to the connected ones of `servers`.
   void SendTo(absl::Span<Shard> servers, const v1::ControlMessage& message);
   void OpenLink(uint32_t shard);
   void OnConnected(uint32_t shard);
-  // Opens a link to the shard at `address`.
+  // Opens a new link to the shard, at `address`.
   void LookAt(uint32_t shard, const std::string& address);
   // The other address that the shard may have; empty: there is none.
   std::string OtherAddress(uint32_t shard) const;
@@ -237,11 +232,11 @@ class ShardFleet {
   uint64_t last_link_ = 0;
   uint64_t last_ping_ = 0;
   absl::Time next_ping_ = absl::InfinitePast();
-  // 0: it was not sent yet.
+  // The number of the final ping; 0: it was not sent yet.
   uint64_t final_ping_ = 0;
-  // How many each ping asks for.
+  // How many digests of tables an answer to the final ping has.
   int digests_ = 0;
-  // How the job ends, once that is to be told.
+  // The message about the job's end, once TellEnd() was called.
   std::optional<v1::ControlMessage> shutdown_;
   bool begun_ = false;
   // Install messages sent so far.

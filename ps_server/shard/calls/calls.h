@@ -34,8 +34,7 @@ struct Verdict {
 
 struct PushAnswer {
   v1::PushReply reply;
-  // If the push was streamed, and its version is the answer to the worker's pull at the next clock: that
-  // answer.
+  // The answer to the worker's pull at the next clock, if the push was streamed and made that version.
   absl::optional<v1::PullReply> made;
   // The weights of that answer.
   std::shared_ptr<const LentVersion> version = nullptr;
@@ -45,24 +44,23 @@ using PushBegin = absl::variant<std::unique_ptr<PushArrival>, PushAnswer>;
 
 struct PullAnswer {
   v1::PullReply header;
-  // The weights to send; null if no weights follow. Once the version is revoked, the rest is not sent, and
+  // The weights to send; null: none follow. Once the version is revoked, its unsent weights are not sent, and
   // the pull ends with Unavailable.
   std::shared_ptr<const LentVersion> version = nullptr;
-  // The rows that the pull asked for, of the same version; null: none follow.
+  // The rows that the pull asked for, of the version of `version`; null: none follow.
   std::shared_ptr<const ReadRows> rows = nullptr;
 };
 
-// Gives a push its whole gradient, within the shard's turn.
+// Gives a push its whole gradient. Runs within the shard's turn.
 using PushFill = std::function<absl::Status(PushArrival&)>;
 
-// The answer to a call, given once, on the thread that made it possible. The callback must not block that
-// thread.
+// The answer to a call, given once, on the thread that made it possible. The callback must not block.
 using BeginDone = std::function<void(absl::StatusOr<PushBegin>)>;
 using PushDone = std::function<void(absl::StatusOr<PushAnswer>)>;
 using PullDone = std::function<void(absl::StatusOr<PullAnswer>)>;
 using ReadRowsDone = std::function<void(absl::StatusOr<v1::ReadRowsReply>)>;
 
-// For an answer that needs no gradient.
+// For a push whose answer needs no gradient.
 inline PushDone AsPush(BeginDone done) {
   return [done = std::move(done)](absl::StatusOr<PushAnswer> answer) {
     done(answer.ok() ? absl::StatusOr<PushBegin>(*std::move(answer)) : answer.status());

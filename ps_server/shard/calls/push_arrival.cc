@@ -12,8 +12,8 @@
 namespace weir {
 namespace {
 
-// A stream stands still if no chunk has come for the time that the whole push takes at this speed, or for
-// kStandstill, which is longer than a busy machine leaves a process without a core.
+// If no chunk has come for the time that the whole push takes at this speed, or for kStandstill, the stream
+// stands still. A busy machine leaves a process without a core for less than kStandstill.
 constexpr double kSlowBytesPerSecond = 2e9;
 constexpr absl::Duration kStandstill = absl::Milliseconds(25);
 

@@ -42,7 +42,7 @@ ShardMembers::Change ShardMembers::Follow(const v1::Membership& membership, Cons
   }
   for (const v1::Member& named : membership.members()) {
     const uint32_t worker = named.worker();
-    // False: the worker's first start clock is not decided yet.
+    // Whether the worker's first start clock is decided.
     const bool has_begun = named.first_clock_plus_one() > 0;
     Member& member = members_[worker];
     member.task = named.task();
@@ -51,7 +51,7 @@ ShardMembers::Change ShardMembers::Follow(const v1::Membership& membership, Cons
       policy.Forget(worker);
       member.unheard = keeps_clocks_ && has_begun;
     }
-    // The worker has no pushes below its first clock, on this shard or another.
+    // On no shard does the worker have pushes below its first clock.
     if (member.unheard && has_begun) policy.Skip(worker, named.first_clock_plus_one() - 1);
     if (named.idle()) {
       policy.Remove(worker);

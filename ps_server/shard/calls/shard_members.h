@@ -16,14 +16,14 @@
 
 namespace weir {
 
-// The workers that a shard admits, according to the coordinator's membership; and what the shard has told
-// each of them (bounded, async): the answers to its last pushes, and the clocks whose pushes are lost because
-// the shard was restored from an older state. The clocks themselves belong to the policy.
+// The workers that a shard admits, according to the coordinator's membership. In bounded and async also the
+// answers to each worker's last pushes, and the clocks whose pushes are lost because the shard was restored
+// from an older state. The policy keeps the clocks themselves.
 //
 // Belongs to the shard's queue.
 class ShardMembers {
  public:
-  // Clocks whose answers are kept for repeats. A client has at most kHoldWindow pushes in flight.
+  // Answers of this many clocks of a worker are kept, for repeats. A client has kHoldWindow pushes in flight.
   static constexpr size_t kRecorded = 2 * kHoldWindow;
 
   // `keeps_clocks`: ModeTraits::keeps_clocks.
@@ -32,7 +32,7 @@ class ShardMembers {
   // 0: no membership has come, and no worker is admitted.
   uint64_t epoch() const { return epoch_; }
 
-  // OK: the caller is a live member. FENCED: it is not. Unavailable: the shard does not know yet.
+  // OK: the caller is a live member. FENCED: the caller is not. Unavailable: the shard does not know yet.
   absl::StatusOr<Verdict> Check(const v1::Caller& caller) const;
   // "worker:1", or "worker 1" if no membership has named the worker.
   std::string TaskOf(uint32_t worker) const;
@@ -49,23 +49,23 @@ class ShardMembers {
   };
   // Installs a membership. The policy removes workers that are gone and admits new ones.
   Change Follow(const v1::Membership& membership, ConsistencyPolicy& policy);
-  // A record of the log is a push of this caller, whom perhaps no membership in the log has named.
+  // The log has a push of this caller. If no membership in the log has named the caller, admits it.
   void FollowRecord(const v1::Caller& caller, ConsistencyPolicy& policy);
 
-  // The member has received the answers to all its pushes below this clock; those that this shard does not
-  // know are lost. Returns an upper limit of their number, and logs them.
+  // The member has received the answers to all its pushes below this clock. If this shard does not know some
+  // of these pushes, they are lost. Logs them, and returns an upper limit of their number.
   uint64_t DeclareLost(uint32_t worker, uint64_t answered_clock, ConsistencyPolicy& policy);
   // The member's push at this clock is lost.
   void AddLost(uint32_t worker, uint64_t clock) { members_.at(worker).lost.Insert(clock); }
 
-  // The answer for a repeat of the push. Null: it is not on record, or no longer.
+  // The answer for a repeat of the push. Null: the answer is not on record, or no longer.
   const v1::PushReply* AnswerAt(uint32_t worker, uint64_t clock) const;
   void Record(uint32_t worker, uint64_t clock, const v1::PushReply& reply);
 
   // To and from a checkpoint. Restore() returns how many pushes of the worker were lost.
   void Save(v1::WorkerState& worker) const;
   uint64_t Restore(const v1::WorkerState& worker);
-  // Ends the restore: no member has called since, and the next membership is still to come.
+  // Ends the restore. Each member counts as unheard, and none is admitted before the next membership.
   void EndRestore();
 
  private:
@@ -74,11 +74,10 @@ class ShardMembers {
     uint64_t incarnation = 0;
     std::map<uint64_t, v1::PushReply> answers;  // by clock
     IntervalSet lost;
-    // The member has not called since this shard was restored, so its clock may be higher than the shard's
-    // record.
+    // The member has not called since the shard was restored, so its clock may be above the shard's record.
     bool unheard = false;
-    // Clocks that a start clock passed over meanwhile. A clock whose answer the member has received is lost,
-    // too; the calls of the member will say which.
+    // The clocks that a start clock passed over while the member was unheard. If the member has received the
+    // answer for one of these clocks, that push is lost, too; the member's calls will say which.
     IntervalSet passed;
   };
 

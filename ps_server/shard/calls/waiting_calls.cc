@@ -8,7 +8,7 @@
 namespace weir {
 
 absl::Status WaitingCalls::CheckRoom(uint32_t worker, const ShardMembers& members) const {
-  // In most cases so few calls wait in all that there is no need to count those of one worker.
+  // If fewer calls wait in all, as in most cases, there is no need to count the calls of one worker.
   if (held.size() + behind_stream.size() + ready.size() + parked.size() < kMaxOfWorker)
     return absl::OkStatus();
   const auto of_ready = std::count_if(ready.begin(), ready.end(),

@@ -19,8 +19,8 @@
 
 namespace weir {
 
-// Waiting calls in the order of their turns, and by their workers, so that what one worker does need not look
-// at the calls of all. `Call` has worker() and `turn`, a number of its own.
+// Waiting calls in the order of their turns, and by worker, so that an event of one worker need not visit the
+// calls of all. `Call` has worker() and a unique `turn`.
 template <typename Call>
 class CallList {
  public:
@@ -33,7 +33,7 @@ class CallList {
   bool empty() const { return by_turn_.empty(); }
   size_t size() const { return by_turn_.size(); }
   size_t SizeOf(uint32_t worker) const { return TurnsOf(worker).size(); }
-  // The call whose turn is next; not of an empty list.
+  // The call whose turn is next. The list is not empty.
   const Call& front() const { return by_turn_.begin()->second; }
   const std::map<uint64_t, Call>& by_turn() const { return by_turn_; }
   std::vector<uint64_t> Turns() const {
@@ -55,7 +55,7 @@ class CallList {
     const auto at = by_turn_.find(turn);
     return at == by_turn_.end() ? nullptr : &at->second;
   }
-  // Takes a call off the list.
+  // Takes a call off the list, which has a call of this turn.
   Call Take(uint64_t turn) {
     const auto at = by_turn_.find(turn);
     Call call = std::move(at->second);
@@ -85,14 +85,14 @@ struct HeldPush {
   absl::Time since;
   // As Shard::Begin().
   PushFill fill;
-  // Of its list; 0: it was in none yet. It stays the same however often the push has to wait again.
+  // The push's turn in its list; 0: it was in none yet. If the push has to wait again, it keeps its turn.
   uint64_t turn = 0;
 
   uint32_t worker() const { return header.caller().worker(); }
 };
 
-// A push that has arrived whole and waits for memory; with the log, for memory of rows, or for other pushes
-// whose records are being written.
+// A push that has arrived whole and waits for memory. With the log it waits for memory of rows, or for other
+// pushes whose records are being written.
 struct ReadyPush {
   SessionId session;
   std::unique_ptr<PushArrival> arrival;
@@ -120,14 +120,13 @@ struct ParkedPull {
 // Belongs to the shard's queue.
 class WaitingCalls {
  public:
-  // Calls of one worker that may wait at a time. More than the exchanges of one stream, because calls of a
-  // broken stream may wait beside those of the next one.
+  // At most this many calls of one worker wait at a time. The limit is above the exchanges of one stream,
+  // because calls of a broken stream may wait beside the calls of the next stream.
   static constexpr size_t kMaxOfWorker = 2048;
 
-  // ResourceExhausted: the worker has as many waiting calls as it may.
+  // ResourceExhausted: kMaxOfWorker calls of the worker wait.
   absl::Status CheckRoom(uint32_t worker, const ShardMembers& members) const;
 
-  // The next turn.
   uint64_t NewTurn() { return ++last_turn_; }
 
   // How to answer the calls that are ended.
@@ -141,7 +140,7 @@ class WaitingCalls {
   void EndWorkers(const std::function<bool(uint32_t worker)>& which, const Answers& answers);
   void EndFromBefore(absl::Time time, const Answers& answers);
 
-  // When the longest wait began; InfiniteFuture: no call waits.
+  // When the longest wait began. InfiniteFuture: no call waits.
   absl::Time oldest() const;
 
   // `behind_stream`: held until the push that is streaming in has ended or stands still.
@@ -149,16 +148,15 @@ class WaitingCalls {
   std::list<ReadyPush> ready;
   CallList<ParkedPull> parked;
 
-  // Which calls the last changes may let continue: all of them, all held pushes, and the calls of the workers
-  // whose clocks have changed. Most pushes change only a clock, and as many calls may wait as there are
-  // workers.
+  // Which calls the last changes may let continue: all calls, all held pushes, or the calls of the workers
+  // whose clocks have changed. Most pushes change only a clock, while a call of every worker may wait.
   struct Changes {
     bool all = false, held = false;
     std::vector<uint32_t> moved;
   };
   Changes changes;
-  // Calls look(), now or, if it is running, once more after that: what results from a change is not nested in
-  // it, so the stack stays flat however many calls wait.
+  // Calls look() now; if look() is running, calls it once more afterwards. So the effects of a change do not
+  // run inside it, and the stack stays flat however many calls wait.
   template <typename Look>
   void Resume(const Look& look) {
     look_again_ = true;

@@ -44,15 +44,14 @@ std::optional<uint32_t> PositionOf(const v1::LoggedTable& table, const ShardTabl
   return std::nullopt;
 }
 
-// The rows in one segment of a shard's log. Records name a table by its position in the list of their segment
-// (LogSegment.tables), since the job may have its tables in another order by now. A plain value.
+// The rows in one segment of a shard's log. A record names a table by its position in the segment's list
+// (LogSegment.tables), since by now the job may have its tables in a different order. A plain value.
 class LoggedRows {
  public:
-  // `tables`: the job's. FailedPrecondition: the segment has other tables than these.
+  // `tables`: the job's. FailedPrecondition: the segment's tables differ from them.
   static absl::StatusOr<LoggedRows> Of(const v1::LogSegment& segment, const ShardTables& tables);
 
-  // The rows of a push from its record, for the job's tables. DataLoss: the rows do not fit the
-  // tables, so that they were never applied.
+  // The rows of a push from its record, for the job's tables. DataLoss: they cannot be rows of the tables.
   absl::StatusOr<PushedRows> Take(const v1::PushRequest& push, absl::string_view bytes,
                                   const ShardTables& tables) const;
 
@@ -67,7 +66,7 @@ class LoggedRows {
 absl::StatusOr<LoggedRows> LoggedRows::Of(const v1::LogSegment& segment, const ShardTables& tables) {
   RowArrival::Tables in_order;
   std::vector<uint32_t> positions;
-  if (segment.tables().empty()) {  // from before the field, or of a job that had none
+  if (segment.tables().empty()) {  // written before the field existed, or by a job without tables
     for (size_t i = 0; i < tables.size(); ++i) {
       *in_order.Add() = tables.config(i);
       positions.push_back(static_cast<uint32_t>(i));
@@ -108,7 +107,7 @@ absl::Status RefuseRecord(const v1::LoggedPush& record, absl::Span<const float> 
   return record.has_membership() ? absl::OkStatus() : absl::FailedPreconditionError("");
 }
 
-// Fails if another number of shards than this one has continued from this position.
+// Fails if a job with a different number of shards has continued from this position.
 absl::Status CheckOthers(FileSystem& files, const std::string& directory, const v1::JobIdentity& job,
                          uint32_t num_shards, const LogPosition& position) {
   const std::string logs = LogsFolder(directory);
@@ -132,7 +131,7 @@ absl::Status CheckOthers(FileSystem& files, const std::string& directory, const 
     const absl::Status status =
         ReadPushLog(files, JoinPath(logs, name), of, /*from_segment=*/0, RefuseRecord).status();
     if (status.ok()) continue;
-    // RefuseRecord()'s has no text.
+    // The status of RefuseRecord() has no text.
     if (!absl::IsFailedPrecondition(status) || !status.message().empty()) return status;
     const std::string pushes =
         absl::StrCat(JoinPath(logs, name), " holds pushes that no checkpoint has yet, ");
@@ -148,8 +147,8 @@ absl::Status CheckOthers(FileSystem& files, const std::string& directory, const 
   return absl::OkStatus();
 }
 
-// Fails if a newer checkpoint was passed over, and the log does not reach back to the one from which the
-// shard was restored: then the pushes in between are nowhere.
+// Fails if a newer checkpoint was passed over, and the log does not reach back to the checkpoint from which
+// the shard was restored. Then the pushes in between are lost.
 absl::Status CheckReaches(FileSystem& files, const std::string& directory, const std::string& folder,
                           const LogPosition& position, const LogEnd& end) {
   const bool no_log = position.segment == 0 && end.next_segment == 1;

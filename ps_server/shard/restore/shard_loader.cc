@@ -25,7 +25,7 @@ absl::Status OfDisk(const absl::Status& status) {
   return MayPass(status) ? JobFailure(v1::FAILURE_RESOURCE, status.message()) : status;
 }
 
-// A load for which the disk had no room is tried again so often.
+// If the disk had no room for a load, the load is tried again after this time.
 constexpr absl::Duration kLoadAgain = absl::Seconds(1);
 
 }  // namespace
@@ -165,7 +165,7 @@ absl::StatusOr<ShardLoader::Loaded> ShardLoader::MakeParts(const Task& task, uin
   if (!checkpoint.has_directory()) return loaded;
   if (!TraitsOf(*options_.config).applies_alone) {
     const absl::Status none = CheckNoLog(*options_.files, checkpoint.directory(), task.job, position);
-    // Not DataLoss: another checkpoint would not help.
+    // The error is not DataLoss, because another checkpoint would not help.
     if (absl::IsDataLoss(none)) return absl::FailedPreconditionError(none.message());
     WEIR_RETURN_IF_ERROR(none);
     return loaded;

@@ -25,11 +25,11 @@
 
 namespace weir {
 
-// Makes what an incarnation of a shard begins with, in the background: its part of the model, from nothing or
-// from a checkpoint, and its log.
+// Makes, in the background, what an incarnation of a shard begins with: its part of the model, at version 0
+// or from a checkpoint, and its log.
 //
-// With the log one load at a time: two at once would begin the same segment. A load that comes meanwhile
-// waits; the newest one counts. All calls come from the shard's queue.
+// With the log, one load runs at a time, because two would begin the same segment. A later load waits, and
+// replaces a load that waits already. All calls come from the shard's queue.
 class ShardLoader {
  public:
   struct Options {
@@ -43,7 +43,7 @@ class ShardLoader {
     // As Shard::Options.
     absl::optional<uint32_t> index;
     uint64_t memory_bytes = 0;
-    // What is the same for each Install.
+    // The options that are the same for each Install.
     BlockStore::Options store;
   };
   explicit ShardLoader(Options options);
@@ -53,28 +53,28 @@ class ShardLoader {
     // nullptr: the job has no embedding tables.
     std::shared_ptr<ShardTables> tables;
     v1::ShardState state;
-    // What the shard did after the checkpoint; `store` has their weights already.
+    // The pushes after the checkpoint, without their gradients, which `store` has already.
     std::vector<v1::LoggedPush> records;
     // nullptr: this incarnation keeps no log.
     std::shared_ptr<PushLog> log;
   };
-  // The shard's part of the model, as Install describes it. Errors: what is wrong with the Install, or that
-  // there is too little memory for it.
+  // The shard's part of the model, as Install describes it. Errors: the Install is wrong, or there is too
+  // little memory for the part.
   absl::StatusOr<BlockStore::Options> Check(const v1::Install& install) const;
 
   using Done = std::function<void(absl::StatusOr<Loaded>)>;
-  // `done` gets the result in the queue, unless Abandon() is called before. ResourceExhausted: there is not
-  // enough memory. DataLoss: files of the checkpoint are damaged or missing. A damaged log is
-  // FailedPrecondition: no other checkpoint helps. FAILURE_RESOURCE (job_failure.h): the disk has had no
-  // room for the log for checkpoint.save_wait_seconds, for which Tick() tries again.
+  // Loads; `done` gets the result in the queue, unless Abandon() is called before. ResourceExhausted: there
+  // is not enough memory. DataLoss: files of the checkpoint are damaged or missing. FailedPrecondition: for
+  // example a damaged log, for which no other checkpoint helps. FAILURE_RESOURCE (job_failure.h): the disk
+  // had no room for the log, although Tick() tried again for checkpoint.save_wait_seconds.
   void Load(v1::Install install, v1::JobIdentity job, BlockStore::Options store, Done done);
   // Must be called regularly.
   void Tick();
 
-  // All background work that was begun for the shard has no effect any more, be it a load or not: the shard
-  // begins anew, has another coordinator, or is at its end.
+  // The shard begins anew, has a new coordinator, or is at its end. Loads and all other background work that
+  // was begun for the shard no longer have an effect.
   void Abandon();
-  // The newest load has not ended yet, and was not abandoned. Any thread.
+  // Whether the newest load neither ended nor was abandoned. Any thread.
   bool under_way() const { return under_way_; }
   // Rises with each Abandon().
   uint64_t generation() const { return generation_; }
@@ -87,7 +87,7 @@ class ShardLoader {
     Done done;
   };
   void Start(Task task);
-  // The disk has no room for the log. OK: loads again; or else the time for this is over.
+  // The disk has no room for the log. OK: the load is tried again later. Error: the time for this is over.
   absl::Status LoadLater(const Task& task, const absl::Status& why);
   // These run in the background.
   absl::StatusOr<Loaded> Make(const Task& task, uint64_t generation) const;
@@ -97,10 +97,10 @@ class ShardLoader {
   bool logs() const { return options_.config->server().durability() == v1::ServerConfig::DURABILITY_LOG; }
 
   const Options options_;
-  // The background reads it, too.
+  // Background work reads it, too.
   std::atomic<uint64_t> generation_{0};
   std::atomic<bool> under_way_{false};
-  // With the log: the background has a load, and the one that comes after it.
+  // With the log: a load runs in the background, and the load that comes next.
   bool loading_ = false;
   std::optional<Task> next_;
   // A load for which the disk had no room.

@@ -14,8 +14,8 @@ namespace {
 // A look at a row that is not copied takes as long as this many bytes, a cache line.
 constexpr size_t kBytesOfLook = 64;
 
-// Where a walk over the buckets of a shard, first their rows and then their counters, is. A walk for a delta
-// looks at all of them, and adds those that are newer.
+// The position of a walk over the buckets of a shard, first their rows and then their counters. A walk for a
+// delta looks at all entries, and adds the entries that are newer than the delta's base.
 class TableWalk {
  public:
   TableWalk(const Table& table, uint64_t version, const TableWriter::Shard& shard,
@@ -68,7 +68,7 @@ class TableWalk {
   std::vector<Table::Counter> found_;
 };
 
-// The order of a section.
+// The keys in the order of a section.
 std::vector<uint64_t> InOrder(const std::vector<RecordChanges::Keys>& removed) {
   std::vector<std::pair<uint32_t, uint64_t>> keys;
   for (const RecordChanges::Keys& some : removed) {
@@ -106,7 +106,7 @@ absl::StatusOr<v1::CheckpointTable> WriteTable(const PinnedTables& from, size_t 
   return writer->Finish(status);
 }
 
-// What a table's file with all rows says.
+// The record of a table's file that has all rows.
 v1::CheckpointTable WholeRecord(const ShardTables& tables, size_t index) {
   const Table& table = tables.table(index);
   v1::CheckpointTable record;
@@ -138,8 +138,8 @@ v1::CheckpointTable DeltaRecord(const v1::CheckpointTable& whole, const Table::C
   return record;
 }
 
-// Whether the tables have all counts of the checkpoint as they were: one that a table no longer needs is
-// gone, or lower, and no version says so.
+// Whether the tables have all counts of the checkpoint as they were. If a table no longer needs a count, the
+// count is gone or lower, and no version tells that.
 bool KeepsCounts(const CheckpointReader& reader, const std::vector<v1::TableConfig>& configs) {
   for (size_t i = 0; i < reader.NumTables(); ++i) {
     const v1::TableConfig& saved = reader.TableAt(i);

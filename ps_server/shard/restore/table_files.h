@@ -20,19 +20,18 @@
 
 namespace weir {
 
-// One version of a shard's tables, pinned for the checkpoint of a step. Made and released in the shard's
-// order.
+// One version of a shard's tables, pinned for a checkpoint. Made and destroyed in the shard's order.
 struct PinnedTables {
-  // `follows`: the step of the checkpoint that deltas may build on. `other_bytes`: what else the shard writes
-  // for each checkpoint, which a delta must make up for, too: a table has one where all of the shard's files
-  // together become less than half as large by that.
+  // `follows`: the step of the checkpoint that deltas may build on. `other_bytes`: the bytes of the shard's
+  // other files. If deltas make all of the shard's files together at most half as large, each table whose
+  // delta is the smaller file gets a delta.
   PinnedTables(std::shared_ptr<ShardTables> tables, uint64_t step, std::optional<uint64_t> follows,
                uint64_t other_bytes);
 
   struct OfTable {
-    // What the file has; the rest is filled in when it is written.
+    // The contents of the file. The fields that only writing can tell are filled in by then.
     v1::CheckpointTable record;
-    // Of a delta: the keys that have gone.
+    // Of a delta: the keys that were removed.
     std::vector<RecordChanges::Keys> removed_rows, removed_counters;
   };
   std::shared_ptr<ShardTables> tables;
@@ -40,32 +39,32 @@ struct PinnedTables {
   std::unique_ptr<ShardTables::Pinned> pinned;
 };
 
-// How the rows get from the shard into files.
+// Where the rows of a shard are written, and how the writer gets at them.
 struct TableFiles {
   FileSystem* files = nullptr;
   std::string directory;  // of all checkpoints
   uint64_t step = 0;
   TableWriter::Shard shard;
-  // Runs a function in the shard's order, and waits until it has run. Each copies some rows, for at most
-  // about a millisecond.
+  // Runs a function in the shard's order, and waits for its end: it copies rows for about a millisecond.
   std::function<void(const std::function<void()>&)> in_order;
-  // False: nobody waits for the files any more.
+  // Whether the files are still wanted.
   std::function<bool()> wanted;
 };
 
-// Writes a file for each table, durably, while updates go on; blocks meanwhile. Not in the shard's order.
+// Writes a file for each table, durably, and blocks until then, while the shard continues to update the
+// tables. Must not be called in the shard's order.
 absl::StatusOr<std::vector<v1::CheckpointTable>> WriteTables(const PinnedTables& from, const TableFiles& to);
 
-// The tables of a job's shard, at version 0. parts: of a step, in sync. Null: the job has none.
+// Makes the tables of a job's shard, at version 0. `parts`: of a step, in sync. Null: the job has no tables.
 absl::StatusOr<std::shared_ptr<ShardTables>> NewTables(const v1::JobConfig& config,
                                                        const BlockStore::Options& shard, uint32_t parts);
 
-// Fills new tables, which no update has changed. To go on (`weights_only` false) they become those of the
-// checkpoint, at their version there. With weights alone, each row has the values that
-// it had, slots like a new row's, and is as old as version 0; no key is counted. From then on the tables note
-// what changes (ShardTables::Saved), if the next checkpoint may build on this one: to go on, and on as many
-// shards. FailedPrecondition: the tables differ (CheckpointReader::CheckTables). `tables` null: the job has
-// none.
+// Fills new tables, which no update has changed. `tables` null: the job has none. To continue the job
+// (`weights_only` false) the tables get the checkpoint's contents and version. With weights alone, each row
+// gets its values from the checkpoint, the slots of a new row, and the age of version 0; no key is counted.
+// If the next checkpoint may build on this one (the job continues, on as many shards), the tables note from
+// now on what changes (ShardTables::Saved). FailedPrecondition: the tables differ
+// (CheckpointReader::CheckTables).
 absl::Status LoadTables(const CheckpointReader& reader, bool weights_only, uint32_t shard,
                         uint32_t num_shards, ShardTables* tables);
 

@@ -28,7 +28,7 @@ struct TableKeys {
 
   absl::Span<const uint64_t> span() const { return {keys.get(), count}; }
 };
-// What a pull asks for; tables rise.
+// The rows that a pull asks for, by rising table.
 using RowKeys = std::vector<TableKeys>;
 
 // The gradients of a push's rows.
@@ -40,13 +40,13 @@ struct PushedRows {
   };
   std::vector<OfTable> tables;  // rising
 
-  // What they take, keys included.
+  // The memory of these rows and their keys, in bytes.
   uint64_t size() const;
 
-  // Where they lie, as they do in an exchange with float32 values (RowLayout).
+  // Views of these rows' memory, in the order of an exchange with float32 values (RowLayout).
   std::vector<absl::string_view> bytes() const;
 
-  // The first value that is NaN or an infinity; `what` as for NonFiniteValue().
+  // The first value that is NaN or infinite; `what` as for NonFiniteValue().
   struct NonFinite {
     std::string what;
     float value = 0;
@@ -54,28 +54,28 @@ struct PushedRows {
   std::optional<NonFinite> non_finite;
 };
 
-// The answer to a pull's keys: the rows of one table after the other, float32.
+// The answer to a pull's keys: the rows of one table after the other's, in float32.
 struct ReadRows {
   std::shared_ptr<float> values;
 };
 
-// The rows of an exchange that are arriving (v1.Rows): those of its push, then the keys of its pull. It takes
-// the pieces directly from the memory where they were received, and reads each byte once. Memory is taken as
-// the rows of a table begin to come, and has no pages before it is filled.
+// The rows of an exchange that are arriving (v1.Rows): the rows of its push, then the keys of its pull.
+// Pieces are taken directly from the memory where they were received, and each byte is read once. Memory for
+// a table is taken when its rows begin to come, and has no pages before it is filled.
 //
-// One thread at a time uses it.
+// One thread at a time uses an arrival.
 class RowArrival {
  public:
   using Tables = google::protobuf::RepeatedPtrField<v1::TableConfig>;
 
-  // `layout`: of the exchange's request, whose push has this dtype. `tables`: the job's; they outlive it.
+  // `layout`: of the exchange's request, whose push has this dtype. `tables`: the job's; outlive the arrival.
   RowArrival(const Tables& tables, RowLayout layout, v1::Dtype dtype);
 
-  // Takes the next bytes, the first of which is the `first` of all. After an error the arrival is of no use.
-  // InvalidArgument: these are not the next bytes, or more than come, or keys do not rise. ResourceExhausted:
-  // there is no memory for them.
+  // Takes the next bytes, which begin at byte `first` of all. After an error the arrival is of no use.
+  // InvalidArgument: these are not the next bytes, or there are too many, or keys do not rise.
+  // ResourceExhausted: there is no memory for the rows.
   absl::Status Take(uint64_t first, absl::Span<const absl::string_view> pieces, uint64_t bytes);
-  // The push is over before all of its rows have come. What is missing of them is dropped if it comes; a
+  // The push is over before all of its rows have come. If the missing rows come, they are dropped; the next
   // piece may also begin with the pull's keys.
   void DropPush();
 
@@ -83,12 +83,12 @@ class RowArrival {
   uint64_t bytes() const { return layout_.bytes(); }
   bool whole() const { return at_ == bytes(); }
 
-  // Once whole.
+  // Call these once whole.
   PushedRows TakePush() { return std::move(push_); }
   RowKeys TakePull() { return std::move(pull_); }
 
  private:
-  // What lies together in the bytes: the keys or the gradients of an entry.
+  // A contiguous range of the bytes: the keys or the gradients of an entry.
   struct Section {
     enum class Kind { kPushKeys, kGradients, kPullKeys };
     Kind kind;
@@ -96,9 +96,9 @@ class RowArrival {
     uint64_t begin, end;
   };
   absl::Status Begin(const Section& section);
-  // Takes the bytes up to the section's end; at_ is in it.
+  // Takes bytes of the section, in which at_ lies.
   void Copy(const Section& section, absl::string_view bytes);
-  // What has come of the section, of which `from` bytes were checked before.
+  // Checks the bytes of the section that have come, of which `from` bytes were checked before.
   absl::Status Check(const Section& section, uint64_t from);
   std::string NameOf(uint32_t table) const;
   TableKeys& KeysOf(const Section& section);
@@ -111,16 +111,16 @@ class RowArrival {
   uint64_t at_ = 0;
   uint64_t pull_begin_ = 0;
   bool push_dropped_ = false;
-  // The first bytes of a value that a piece cuts through.
+  // The first bytes of a value that the border of two pieces cuts.
   std::array<char, sizeof(float)> cut_{};
   PushedRows push_;
   RowKeys pull_;
 };
 
-// What the rows of a push take, as they are kept: float32, whatever has come.
+// The memory of a push's rows, in bytes: they are kept in float32, whatever their type on the wire.
 uint64_t BytesOfRows(const RowArrival::Tables& tables, const v1::PushRequest& push);
 
-// The rows that a push names, from PushedRows::bytes(). InvalidArgument: these are none.
+// The rows that a push names, from PushedRows::bytes(). InvalidArgument: `bytes` are not such rows.
 absl::StatusOr<PushedRows> RowsFromBytes(const RowArrival::Tables& tables, const v1::PushRequest& push,
                                          absl::string_view bytes);
 

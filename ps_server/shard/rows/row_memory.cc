@@ -27,7 +27,7 @@ std::shared_ptr<float> RowMemory::Take(size_t values) {
   const uint64_t bytes = values * sizeof(float);
   for (int k = 0; k < kSizes && bytes >= kLeastShared; ++k) {
     if (bytes > kSmallest << k) continue;
-    // Of the next size where there may be no more of this one.
+    // If there may be no more buffers of this size, take one of the next size.
     if (Made memory = pools_[static_cast<size_t>(k)]->Take(); memory.ok()) return *std::move(memory);
   }
   return {new (std::nothrow) float[values], std::default_delete<float[]>()};

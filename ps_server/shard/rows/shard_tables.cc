@@ -99,7 +99,7 @@ absl::Status ShardTables::Update(absl::Span<const WeightedRows> parts) {
   std::vector<size_t> next(parts.size());  // by part: its first entry that no table has taken yet
   for (size_t i = 0; i < size(); ++i) {
     for (size_t p = 0; p < parts.size(); ++p) {
-      // A part without rows of this table still has its weight in the mean.
+      // If a part has no rows of this table, it still has its weight in the mean.
       of_table[p] = {{}, nullptr, parts[p].examples};
       if (parts[p].rows == nullptr) continue;
       const std::vector<PushedRows::OfTable>& tables = parts[p].rows->tables;

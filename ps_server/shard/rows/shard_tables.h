@@ -20,24 +20,24 @@
 
 namespace weir {
 
-// The rows of one part of a commit, or of a push, and the part's weight in the mean.
+// The rows of a push, or of one part of a commit, and their weight in the mean.
 struct WeightedRows {
   const PushedRows* rows = nullptr;  // null, or of no table: a part without rows
   uint64_t examples = 1;
 };
 
-// What the rows of a table begin with (InitialRows).
+// The initializer of a table's new rows (InitialRows).
 Initializer InitializerOf(const v1::TableInit& init);
 
-// A walk over the buckets of tables, in turns of the shard's queue, reads about this many bytes of rows in a
-// turn: a fraction of a millisecond. A look at a bucket takes as long as so many bytes.
+// A walk over the buckets of tables takes turns of the shard's queue, and reads about kBytesOfTurn of rows in
+// a turn: a fraction of a millisecond. A look at a bucket takes as long as reading kBytesOfBucket.
 inline constexpr size_t kBytesOfTurn = 256 << 10, kBytesOfBucket = 64;
 
-// A shard's embedding tables, in the order of JobConfig.tables: what BlockStore is for the dense weights.
-// Each update makes a version of all tables, also of those without a gradient in it: the dense weights'
-// version, unless rows take effect as the parts of a step arrive (consistency.tables "async").
+// A shard's embedding tables, in the order of JobConfig.tables, as BlockStore holds the dense weights. Each
+// update makes a version of all tables, also of the tables without a gradient in it. This version is the
+// dense weights', unless rows take effect as the parts of a step arrive (consistency.tables "async").
 //
-// One thread at a time uses it, in the shard's order; what says so may be called on any thread.
+// One thread at a time uses the tables, in the shard's order, except for functions marked "Any thread".
 class ShardTables : public std::enable_shared_from_this<ShardTables> {
  public:
   struct Options {
@@ -46,10 +46,10 @@ class ShardTables : public std::enable_shared_from_this<ShardTables> {
     uint64_t seed = 1;
     uint32_t shard = 0;
     uint32_t num_shards = 1;
-    // For the schedules, as in BlockStore::Options.
+    // For the schedules of the learning rates, as in BlockStore::Options.
     uint64_t total_steps = 1;
     uint32_t pushes_per_step = 1;
-    // Checkpoints may have changes alone (checkpoint.table_deltas).
+    // Checkpoints may hold only changes (checkpoint.table_deltas).
     bool notes_changes = false;
     // Outlive the tables.
     const Kernels* kernels = nullptr;
@@ -59,17 +59,18 @@ class ShardTables : public std::enable_shared_from_this<ShardTables> {
   // Version 0. InvalidArgument: as Table::Create().
   static absl::StatusOr<std::shared_ptr<ShardTables>> Create(const Options& options);
 
-  // InvalidArgument: a key of another shard; names table and key. Any thread.
+  // InvalidArgument: a key belongs to a different shard; the message names table and key. Any thread.
   absl::Status CheckKeys(const PushedRows& rows) const;
 
-  // Makes the next version from the parts of a commit, in their order, or from one push. Parts may be none.
-  // Requires of the rows what Table::Update() does. Error: an optimizer does not take the
-  // learning rate that its schedule has reached, say; some tables may have the version then, and others not.
+  // Makes the next version from the parts of a commit, in their order, or from one push. There may be no
+  // parts. The rows must meet the requirements of Table::Update(). Errors: for example, an optimizer does not
+  // accept the learning rate that its schedule has reached. After an error only some tables may have the new
+  // version.
   absl::Status Update(absl::Span<const WeightedRows> parts);
   uint64_t version() const { return tables_[0].table->version(); }
 
-  // A version that stays readable, whatever later updates change, until it is destroyed, in the shard's
-  // order. It may outlive the shard's own reference to the tables.
+  // Keeps a version readable, whatever later updates change. Must be destroyed in the shard's order, and may
+  // outlive the shard's own reference to the tables.
   class Pinned {
    public:
     ~Pinned();
@@ -85,18 +86,18 @@ class ShardTables : public std::enable_shared_from_this<ShardTables> {
   };
   std::unique_ptr<Pinned> Pin();
 
-  // The newest version is that of the checkpoint of this step. From now on the tables note what changes after
-  // it; returns, by table, what was noted since the checkpoint of step `follows`. nullopt: nothing was, or it
-  // is not known.
+  // The checkpoint of this step has the newest version. From now on the tables note what changes after it.
+  // Returns, by table, the changes since the checkpoint of step `follows`; nullopt: they were not noted.
   using Changes = std::vector<std::optional<Table::Changes>>;
   Changes Saved(uint64_t step, std::optional<uint64_t> follows);
 
-  // The rows of these keys, in their order, at the newest version, or at a pinned one, in memory of `memory`.
-  // InvalidArgument: a key of another shard. ResourceExhausted: there is no memory for them.
+  // Reads the rows of these keys, in their order, into memory of `memory`: the rows of version `at`; null: of
+  // the newest version. InvalidArgument: a key belongs to a different shard. ResourceExhausted: there is no
+  // memory for the rows.
   absl::StatusOr<std::shared_ptr<const ReadRows>> Read(const RowKeys& keys, RowMemory& memory,
                                                        const Pinned* at = nullptr) const;
 
-  // What is kept for pinned versions, of all tables.
+  // The bytes of former rows that all tables keep for pinned versions.
   uint64_t former_bytes() const;
 
   // The tables have the buckets b of which b mod num_shards() is shard().
@@ -125,7 +126,7 @@ class ShardTables : public std::enable_shared_from_this<ShardTables> {
   const uint32_t shard_, num_shards_;
   const uint32_t pushes_per_step_;
   const bool notes_changes_;
-  // The step of the checkpoint since which changes are noted.
+  // Changes are noted since the checkpoint of this step.
   std::optional<uint64_t> saved_;
 };
 

@@ -23,7 +23,7 @@ constexpr size_t kHottest = 16;
 constexpr size_t kMostKeys = 1000;
 constexpr size_t kMostBytes = 2 << 20;
 
-// tables.size(): there is no such table.
+// Returns the table's position; tables.size(): there is no table of this name.
 size_t Find(const ShardTables& tables, const std::string& name) {
   size_t i = 0;
   while (i < tables.size() && tables.config(i).name() != name) ++i;

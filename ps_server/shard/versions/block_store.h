@@ -40,8 +40,8 @@ struct WeightedGradient {
 
 class VersionBuilder;
 
-// A shard's blocks. The next version of them is made by Update() from whole gradients, or by a VersionBuilder
-// from a gradient that is still arriving. Copy on write: a version that a reader holds does not change.
+// A shard's blocks. Update() makes the next version of them from whole gradients, and a VersionBuilder makes
+// it from a gradient that is still arriving. Copy on write: a version that a reader holds does not change.
 // Memory without readers is reused; slots and unread weights are updated in place. VersionReaders decides how
 // long the next version waits for readers.
 //
@@ -55,14 +55,13 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
     uint32_t num_shards = 1;
     uint64_t seed = 1;
     v1::OptimizerConfig optimizer;
-    // For the schedule: steps of the job.
+    // The steps of the job, for the schedule of the learning rate.
     uint64_t total_steps = 1;
     // Divides the version in the schedule's argument: 1 in sync, otherwise the configured workers.
     uint32_t pushes_per_step = 1;
     const Kernels* kernels = nullptr;
     // Outlives the store.
     ThreadPool* threads = nullptr;
-    // The memory of the weights.
     SlabSource weights_source = AllocateSlab;
     ReaderLimits reader_limits;
     // Outlives the store and all that it has lent.
@@ -72,43 +71,41 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
     std::function<void()> on_release;
   };
 
-  // Fills a version whose weights and slots have their initial values, and sets its count.
+  // Overwrites the weights and slots of a version, which have their initial values, and sets its count.
   using Restore = std::function<absl::Status(const BlockStore& store, ShardVersion& version)>;
 
-  // Makes version 0, or the version that `restore` fills. An error of `restore` is the result.
+  // Makes version 0, or the version that `restore` fills. Returns an error of `restore`.
   static absl::StatusOr<std::shared_ptr<BlockStore>> Create(Options options,
                                                             const Restore& restore = nullptr);
   ~BlockStore();
 
-  // Gives version 0, which nobody has read yet, these weights: elements() values.
+  // Gives version 0, which has had no reader yet, these weights: elements() values.
   void SetInitialValues(const float* values);
 
   uint64_t count() const { return current_->count; }
-  // The newest weights, to read.
+  // Lends the newest weights to a reader.
   std::shared_ptr<const LentVersion> Lend(const Holder& holder = {});
-  // The weights of a lent version, for one more reader.
+  // Lends the weights of a lent version to one more reader.
   std::shared_ptr<const LentVersion> LendAgain(const LentVersion& lent, const Holder& holder);
   VersionReaders& readers() const { return *readers_; }
-  // The newest version with its slots. It may be held for long: no update waits for it, and it counts in no
-  // limit. nullptr: the previous frozen version is still held.
+  // Returns the newest version with its slots. The caller may hold it for long: no update waits for it, and
+  // it counts in no limit. nullptr: the previous frozen version is still held.
   std::shared_ptr<const ShardVersion> Freeze();
-  // The store is no longer used: a build in progress is overtaken, readers are revoked, and releases are no
-  // longer reported.
+  // The store is no longer used: overtakes a build, revokes the readers, and no longer reports releases.
   void Retire();
 
   // Makes and publishes the next version: one optimizer step on the mean of `gradients`, weighted by their
-  // examples and summed in the given order (float32, element by element: sum over i of (examples_i / total) *
-  // g_i); buffers are assigned that mean. Without gradients the next version equals the current one. All
-  // values must be finite.
+  // examples. The mean is summed in the given order, in float32, element by element: the sum over i of
+  // (examples_i / total) * g_i. Buffers are assigned that mean. Without gradients the next version equals the
+  // current one. All values must be finite.
   void Update(absl::Span<const WeightedGradient> gradients);
 
-  // Starts the next version, for a gradient of `holder` that has not arrived yet. nullptr: another build is
-  // in progress, or readers hold too many versions of builds that were abandoned.
+  // Starts the next version, for a gradient of `holder` that has not arrived yet. nullptr: a build is in
+  // progress already, or readers hold too many versions of builds that were abandoned.
   std::shared_ptr<VersionBuilder> Build(const Holder& holder = {});
-  // The number of chunks that have been applied to the version in progress. Nothing: no version is in
-  // progress.
+  // The number of chunks that were applied to the version in progress. nullopt: there is none.
   std::optional<uint64_t> chunks_built() const;
-  // Publishes the builder's version, made from a whole gradient. False: the builder was overtaken.
+  // Publishes the builder's version, made from a whole gradient. Returns false if the builder was overtaken.
   bool Publish(VersionBuilder& builder);
 
   // Memory for a gradient that arrives. Any thread.
@@ -128,10 +125,10 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
     int64_t length;
     size_t tensor;
   };
-  // What the active builder uses, on its thread.
+  // The memory that the active builder uses, on its thread.
   struct Building {
     Mutex mutex;
-    // The version from which the builder starts, and the weights that it makes; null: no builder is active.
+    // The version from which the builder starts, and the weights that it makes. Null: no builder is active.
     const ShardVersion* from ABSL_GUARDED_BY(mutex) = nullptr;
     const float* to ABSL_GUARDED_BY(mutex) = nullptr;
   };
@@ -140,11 +137,12 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
              std::vector<TensorSettings> settings);
   absl::Status Initialize(const Restore& restore);
   double RateOf(const ShardVersion& from) const;
-  // For VersionBuilder, on any thread: it no longer uses its buffers. Not published: its version is dead.
+  // VersionBuilder calls this on any thread when it no longer uses its buffers. If its version is not
+  // `published`, the version is dead.
   void EndBuild(bool published);
-  // Applies gradient values at any address to [run.local, run.local + run.length), from one version to
-  // another, which may be the same. read_soon: this core reads the run's new weights soon. False: some value
-  // is not finite.
+  // Applies the gradient values at `gradient`, any address, to [run.local, run.local + run.length) of `from`,
+  // and writes the result to `to`, which may be `from`. `read_soon`: this core reads the run's new weights
+  // soon. Returns false if some value is not finite.
   bool UpdateRun(const Run& run, const ShardVersion& from, const ShardVersion& to, const void* gradient,
                  double rate, bool read_soon) const;
   void MakeCurrent(std::shared_ptr<const ShardVersion> version);

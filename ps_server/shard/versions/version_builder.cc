@@ -94,7 +94,7 @@ std::optional<NonFinite> VersionBuilder::ApplyBlocks(int64_t begin, int64_t end,
   std::array<float, kStretch> expanded;
   const auto update = [&](const BlockStore::Run& run, const void* values) {
     if (store_->UpdateRun(run, from, to, values, rate_, read_soon) || bad.has_value()) return;
-    // For the message only: a peer that shares the memory may have changed the value since.
+    // The value is for the message only: a peer that shares the memory may have changed it since.
     const int64_t at = FirstNonFiniteAt(values, run.length);
     bad = NonFinite{run.local + (at < run.length ? at : 0), 0};
     if (at == run.length) return;

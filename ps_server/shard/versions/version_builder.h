@@ -14,8 +14,8 @@
 
 namespace weir {
 
-// A NaN or an infinity in a gradient. The value is read a second time for the message; in memory that a peer
-// shares it may have changed to a finite one.
+// A NaN or an infinity in a gradient. The value is read a second time for the message. If a peer shares the
+// memory, the value may have become finite by then.
 struct NonFinite {
   int64_t at;  // local position
   float value;
@@ -33,17 +33,16 @@ class VersionBuilder {
 
   // Applies `count` gradient values to the elements from local position `first` on; this range starts and
   // ends at borders of blocks. The values lie in pieces of any length and alignment, and each value is read
-  // once. Returns the first value that is NaN or infinite; nothing: all are finite, or the builder was
-  // overtaken.
+  // once. Returns the first value that is NaN or infinite. nullopt: there is none, or it was overtaken.
   //
   // A chunk that fits in a message is in the caller's cache, so the calling thread applies it alone. All of
   // the store's threads apply a larger chunk, which no core has in its cache.
   std::optional<NonFinite> Apply(int64_t first, int64_t count, absl::Span<const absl::string_view> pieces,
                                  v1::Dtype dtype);
 
-  // The version so far; its weights are valid wherever a chunk was applied. nullptr: overtaken.
+  // The version so far. Its weights are valid wherever a chunk was applied. nullptr: overtaken.
   std::shared_ptr<const LentVersion> version() const;
-  // Chunks that were applied. Any thread.
+  // The number of chunks that were applied. Any thread.
   uint64_t chunks() const { return chunks_.load(std::memory_order_relaxed); }
 
  private:
@@ -55,7 +54,7 @@ class VersionBuilder {
         from_(std::move(from)),
         to_(std::move(to)),
         lent_(std::move(lent)) {}
-  // Applies the blocks [begin, end) of the version in progress. As Apply().
+  // As Apply(), for the blocks [begin, end) of the version in progress.
   std::optional<NonFinite> ApplyBlocks(int64_t begin, int64_t end, ValueCursor gradient, v1::Dtype dtype,
                                        const ShardVersion& from, const ShardVersion& to,
                                        bool read_soon) const;
@@ -72,7 +71,7 @@ class VersionBuilder {
   bool overtaken_ ABSL_GUARDED_BY(mutex_) = false;
   // Null once dropped.
   std::shared_ptr<const ShardVersion> from_ ABSL_GUARDED_BY(mutex_), to_ ABSL_GUARDED_BY(mutex_);
-  // `to_`, as readers get it.
+  // `to_` in the form that readers get.
   std::shared_ptr<const LentVersion> lent_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -22,11 +22,11 @@ namespace weir {
 struct LentVersion {
   uint64_t count = 0;  // as ShardVersion
   Slab weights;
-  // A caller who sends these weights may send references to their memory. False: other readers hold so much
-  // memory for too long that this reader gets copies.
+  // Whether a caller that sends these weights may send references to their memory. False: other readers have
+  // held too much memory for too long, so this reader gets copies.
   bool may_refer = true;
-  // Set when the reader has held an old version for too long. The shard no longer waits for the reader; the
-  // reader sends no more of the version, and releases it.
+  // Set when the reader has held an old version for too long. The shard no longer waits for the reader, who
+  // sends no more of the version and releases it.
   std::atomic<bool> revoked{false};
 };
 
@@ -36,12 +36,12 @@ struct Holder {
   absl::optional<uint32_t> worker;  // none: the reader is not a worker
   uint64_t pin = 0;                 // 0: none
 
-  // Trains on the weights; otherwise it only reads them, under a pin.
+  // Whether the holder trains on the weights. Otherwise it only reads them, under a pin.
   bool trains() const { return worker.has_value() && pin == 0; }
 };
 
-// How much of a shard's memory readers may hold, and for how long; VersionReaders describes each limit. Tests
-// use broken limits.
+// Limits how much of a shard's memory readers may hold, and for how long; VersionReaders describes each
+// limit. Tests use broken limits.
 struct ReaderLimits {
   size_t max_old = 2;
   size_t max_dead = 2;  // at least 1
@@ -51,20 +51,21 @@ struct ReaderLimits {
 
 // Tracks which reader holds which version of a shard, and how long the next version has to wait for readers.
 //
-// The memory of weights is in one of these states: the newest version's; *old*, if a later version was
-// published; *making*, if a push is being applied to it; *dead*, if that push was overtaken or broken off.
+// The memory of weights is in one of these states. It is the newest version's. It is *old* if a later version
+// was published, *making* while a push is applied to it, and *dead* if that push was overtaken or broken off.
 //
-// The next version waits while workers hold more than `max_old` versions, the newest one included, and for no
-// other reason. A worker has `patience` from the moment when its version became old. After that RevokeLate()
-// writes the version off: the version no longer counts, and its memory is reused only when all readers have
-// released it. So no wait for memory exceeds `patience`, whatever workers do. A reader that does not train
-// (an evaluator, an export) delays no version: when such readers hold more than `max_old` old versions, the
-// oldest is written off at once. Dead versions delay none either, but `max_dead` of them keep pushes from
-// being applied while they arrive (MayBuild).
+// The next version waits while workers hold more than `max_old` versions, the newest version included, and
+// for no other reason. A worker has `patience` from the moment when its version became old. After that
+// RevokeLate() writes the version off: the version no longer counts, and its memory is reused only when all
+// readers have released it. So no wait for memory exceeds `patience`, whatever workers do.
+//
+// A reader that does not train (an evaluator, an export) delays no version: if such readers hold more than
+// `max_old` old versions, the oldest is written off at once. Dead versions do not delay the next version
+// either, but if readers hold `max_dead` of them, no push is applied while it arrives (MayBuild).
 //
 // While `max_written_off` versions are written off because of workers, workers get copies, which hold no
-// version's memory (LentVersion::may_refer); the same holds for readers. So the memory of written-off
-// versions is bounded too: 2 * max_written_off + 2 * max_old + max_dead + 1.
+// version's memory (LentVersion::may_refer). Readers that do not train have such a limit, too. So the memory
+// of written-off versions is bounded, too: 2 * max_written_off + 2 * max_old + max_dead + 1.
 //
 // Thread-safe. A lent version may outlive this object.
 class VersionReaders : public std::enable_shared_from_this<VersionReaders> {
@@ -74,24 +75,24 @@ class VersionReaders : public std::enable_shared_from_this<VersionReaders> {
   VersionReaders(const Clock* clock, const ReaderLimits& limits, std::function<void()> on_release);
 
   std::shared_ptr<const LentVersion> Lend(uint64_t count, const Slab& weights, const Holder& holder);
-  // The same for the version that is being made, which has these weights.
+  // Lends the version that is being made, which has these weights.
   std::shared_ptr<const LentVersion> LendMaking(uint64_t count, const Slab& weights, const Holder& holder);
-  // The version in progress, which has these weights, is finished: it is now the newest version, or dead.
+  // The version in progress, with these weights, is finished: now it is the newest, or dead (Kill).
   void Publish(const float* weights);
   void Kill(const float* weights);
   // The version is no longer the newest one.
   void Supersede(const float* weights);
 
-  // A checkpoint is written from this memory. It does not count as held by readers.
+  // A checkpoint is written from this memory, which does not count as held by readers until Thaw().
   void Freeze(std::set<const float*> memory);
   void Thaw();
   bool AnyFrozen() const;
   bool IsFrozen(const float* memory) const;
 
   bool AreRead(const float* weights) const;
-  // There is memory for the next version.
+  // Whether there is memory for the next version.
   bool MayPublish() const;
-  // The next push may be applied while it arrives.
+  // Whether the next push may be applied while it arrives.
   bool MayBuild() const;
   // A version that has readers.
   struct Held {
@@ -100,14 +101,13 @@ class VersionReaders : public std::enable_shared_from_this<VersionReaders> {
     absl::optional<absl::Time> superseded;  // none: it is the newest version
     std::vector<Holder> holders;
   };
-  // Revokes readers whose time is over, as far as they delay others, the holders of the oldest version first.
-  // Returns the versions that were written off.
+  // If versions exceed a limit and the time of their readers is over, writes these versions off, the oldest
+  // first, and revokes their readers. Returns these versions.
   std::vector<Held> RevokeLate();
-  // Revokes all readers, and calls `on_release` no more.
+  // Revokes all readers. From then on `on_release` is not called.
   void Retire();
 
-  // The versions that MayPublish() counts, those that only readers hold, and the dead ones, by rising
-  // version.
+  // The newest, old and dead versions with readers, by rising version, without frozen and written-off ones.
   std::vector<Held> held() const;
   size_t written_off() const;
 
@@ -115,7 +115,7 @@ class VersionReaders : public std::enable_shared_from_this<VersionReaders> {
   enum class State { kPublished, kMaking, kDead };
   struct Version {
     Held Describe() const;
-    // At least one holder trains.
+    // Whether at least one holder trains.
     bool trains() const;
 
     uint64_t count = 0;

@@ -1,4 +1,4 @@
-// Servers that come back at another address: which server ps:0 accepts, and which members learn of it.
+// Servers that come back at a new address: which server ps:0 accepts, and which members learn of it.
 #include <string>
 #include <vector>
 
@@ -21,7 +21,7 @@ struct Moves : CoordinatorFixture {
     disk = std::make_shared<FakeDisk>();
     shards[1]->instance = 11;
   }
-  // Kills the process for good: no process is at its address any more.
+  // Kills the process, and starts no other at its address.
   void KillForGood(uint32_t shard) {
     shards[shard]->connects = false;
     shards[shard]->Kill();
@@ -89,7 +89,7 @@ TEST_CASE("async: a server that dies as it saves the end is restored elsewhere, 
   f.KillForGood(1);
   FakeShard& moved = f.StartElsewhere(1, kNew, 12);
   f.Announce(1, kNew, 12)->reply();
-  // A worker that has not heard of the new address holds the install up, until it leaves or hears of it.
+  // If a worker has not heard of the new address, the install waits until the worker hears of it or leaves.
   const auto first = f.StartLeave(f.members[0]);
   auto second = first;
   SECTION("the other member leaves") { second = f.StartLeave(f.members[1]); }
@@ -172,7 +172,7 @@ TEST_CASE("Another process cannot take the place of one that is alive") {
     if (mode == kSync) f.Join(0, 2000), f.Join(1, 2001);
     f.Run(absl::Seconds(1));
     CHECK(Installs(*f.elsewhere[kNew]) == 1);
-    // The old process wakes up.
+    // The old process continues.
     const auto late = f.Announce(1, kOld, 11);
     f.Run(absl::Seconds(1));
     CHECK(late->status().code() == Code::kAlreadyExists);
@@ -292,7 +292,7 @@ TEST_CASE("A coordinator that is started again learns of it from the server, whi
   CHECK(moved.open);
   const auto first = f.Join(0, 2000);
   f.Run(absl::Seconds(1));
-  CHECK(Installs(moved) == 1);  // or the shard goes on with what it holds
+  CHECK(Installs(moved) == 1);  // or the shard continues with what it holds
   CHECK(first->reply().moved().at(1) == kNew);
   CHECK(f.Status().state() == v1::RUNNING);
 }

@@ -1,5 +1,5 @@
-// The identity of a caller: members prove it by their instance, which only they and the servers know; and the
-// version of the protocol that they speak.
+// The identity of a caller, which members prove by their instance, since only they and the servers know it;
+// and the version of the protocol that members speak.
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,7 +15,8 @@ namespace {
 using Catch::Contains;
 constexpr auto kBounded = v1::ConsistencyConfig::MODE_BOUNDED;
 
-// A job of one worker, of that protocol version, and the identity under which it calls.
+// A job of one worker that speaks this version of the protocol, and the identity under which the worker
+// calls.
 struct Job {
   explicit Job(const v1::ProtocolVersion& protocol) : f(kBounded, 1, 2) {
     f.job.set_id(7);
@@ -41,7 +42,7 @@ struct Job {
   v1::Caller caller;
 };
 
-// The codes of all calls of a member, except Leave.
+// Makes all calls of a member, except Leave, and returns their codes.
 std::vector<absl::StatusCode> CallAll(Job& job) {
   const auto code = [](const auto& answer) { return answer->status().code(); };
   v1::ReportRequest report;

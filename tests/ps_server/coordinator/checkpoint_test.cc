@@ -1,4 +1,4 @@
-// When checkpoints are taken, what they hold, and how they end; and a job that is drained.
+// When checkpoints are taken, what they hold, and how they end. Also jobs that are drained.
 #include <string>
 #include <vector>
 
@@ -37,7 +37,7 @@ TEST_CASE("A checkpoint is of one step on all shards, and complete once the stor
   for (auto& shard : f.shards) shard->writes = false;
   f.disk->holds = true;
   const auto first = f.Checkpoint();
-  // Training goes on while the store makes room, which may take it minutes.
+  // Training continues while the store makes room, which may take minutes.
   f.Steps(1);
   CHECK(f.Status().step() == 4);
   CHECK(f.Taken() == 0);
@@ -56,7 +56,7 @@ TEST_CASE("A checkpoint is of one step on all shards, and complete once the stor
     CHECK(order == std::vector<int>{kCommit, kCommit, kCommit, v1::ControlMessage::kFreeze, kCommit,
                                     v1::ControlMessage::kCheckpoint});
   }
-  f.Steps(1);  // training goes on
+  f.Steps(1);  // training continues
   const auto second = f.Checkpoint();
   f.shards[1]->Written(3);
   f.shards[1]->Written(2);
@@ -66,12 +66,12 @@ TEST_CASE("A checkpoint is of one step on all shards, and complete once the stor
   f.disk->Answer();
   CHECK(first->reply().step() == 3);
   CHECK(first->reply().directory() == "/runs/7/step-3");
-  CHECK(second->reply().step() == 3);  // it was under way
+  CHECK(second->reply().step() == 3);  // the checkpoint was under way
   CHECK(f.Status().checkpoint() == "/runs/7/step-3");
   const v1::CheckpointManifest& manifest = *f.disk->newest;
   CHECK(manifest.step() == 3);
   CHECK(manifest.files_size() == 2);
-  CHECK(manifest.job().committed_steps() == 3);  // as it was then
+  CHECK(manifest.job().committed_steps() == 3);  // the job's step at that time
   CHECK(manifest.job().parts() == 2);
   CHECK(manifest.job().members_size() == 2);
   CHECK(manifest.job().train_examples() == f.train_examples);
@@ -100,7 +100,7 @@ TEST_CASE("What a shard reports late, of an earlier attempt at the same step, do
   f.shards[1]->Written(3, earlier);
   f.shards[0]->Written(3);
   CHECK_FALSE(second->there());
-  CHECK(f.disk->discarded == discarded);  // what is there is of the second attempt
+  CHECK(f.disk->discarded == discarded);  // the files belong to the second attempt
   f.shards[1]->write_error = "";
   // A server of an earlier version does not name the attempt.
   f.shards[1]->Written(3, GENERATE(true, false) ? attempt() : 0);
@@ -115,12 +115,13 @@ TEST_CASE("After a base come as many checkpoints of changes as the config says, 
     f.Steps(1);
     return f.Checkpoint()->status();
   };
-  // What the shards were asked, and how many links the store was told of.
+  // The checkpoint that the shards were asked to follow, and how many links of the chain the store was told
+  // of.
   const auto follows = [&] {
     return f.shards[0]->Sent(v1::ControlMessage::kFreeze).back().freeze().follows();
   };
   const auto links = [&] { return f.disk->newest->chain_size(); };
-  f.shards[1]->writes_deltas = true;  // the other one finds that it saves too little
+  f.shards[1]->writes_deltas = true;  // shard 0 finds that a delta saves too little
   for (const uint64_t expected : {0, 2, 3, 0, 5, 6, 0}) {
     INFO("to follow " << expected);
     REQUIRE(save().ok());
@@ -128,7 +129,7 @@ TEST_CASE("After a base come as many checkpoints of changes as the config says, 
     CHECK(links() == (expected > 0 ? 1 : 0));
     if (links() > 0) CHECK(f.disk->newest->chain(0).step() == expected - 1);
   }
-  // No shard writes one: it is a base, from which the count begins anew.
+  // If no shard writes a delta, the checkpoint is a base, from which the count begins anew.
   REQUIRE(save().ok());
   CHECK(follows() == 8);
   f.shards[1]->writes_deltas = false;
@@ -139,7 +140,7 @@ TEST_CASE("After a base come as many checkpoints of changes as the config says, 
     REQUIRE(save().ok());
     CHECK(follows() == expected);
   }
-  // One that fails is not followed.
+  // No checkpoint follows one that failed.
   f.shards[0]->write_error = "the disk is full";
   CHECK(!save().ok());
   f.shards[0]->write_error = "";
@@ -242,7 +243,7 @@ TEST_CASE("A checkpoint that fails on one shard, or in the store, leaves the las
              Contains("no space left on device") && Contains("the last one is 10"));
   CHECK(f.Status().checkpoint() == "/runs/7/step-10");
   CHECK(f.ends == 0);
-  f.Steps(1);  // goes on
+  f.Steps(1);  // training continues
   CHECK(f.Status().step() == 12);
   f.shards[1]->write_error = "";
   f.disk->begin_status = f.disk->commit_status = absl::OkStatus();
@@ -347,13 +348,13 @@ TEST_CASE("A job's last checkpoint that hangs is named, and ends the job when it
   f.Steps(2);
   REQUIRE(f.Status().state() == v1::DRAINING);
   const auto leave = f.StartLeave(f.members[0]);
-  // A large one may take long.
+  // A large checkpoint may take long.
   f.Run(absl::Minutes(9));
   CHECK(f.ends == 0);
   CHECK_FALSE(leave->there());
   const std::string what = hangs == "shard" ? "ps:1 to write checkpoint 2" : "the disk of checkpoint 2";
   CHECK(f.Status().waiting_for(0) == what);
-  // What the shard still writes keeps it from the next one.
+  // While the shard still writes its part, it cannot write the next checkpoint.
   f.shards[1]->write_error = "this shard still writes an earlier checkpoint";
   f.shards[1]->writes = true;
   f.Run(absl::Minutes(1) + absl::Seconds(15));
@@ -487,7 +488,7 @@ TEST_CASE("A job that is drained is saved with all that was acknowledged, and th
   f.shards[1]->writes = false;
   f.coordinator->Drain("SIGTERM");
   CHECK(f.ends == 0);
-  // By then the shards take no more pushes.
+  // By then the shards accept no pushes.
   CHECK(f.shards[0]->Membership().members_size() == 0);
   CHECK(f.shards[0]->sent.back().has_checkpoint());
   CHECK(f.Heartbeat(f.members[0])->reply().fenced());
@@ -580,7 +581,7 @@ TEST_CASE("After a checkpoint that fails on one shard the next begins when the o
   SECTION("a shard that was lost ends nothing any more") {
     f.shards[0]->Kill();
     CHECK(is_unavailable(periodic));
-    if (mode == kSync) return;  // the others go back
+    if (mode == kSync) return;  // the other shards go back
     f.Advance(absl::Seconds(1));
     const auto later = f.Checkpoint();
     CHECK(f.Taken() == 1);
@@ -651,7 +652,7 @@ TEST_CASE("A coordinator to whom nobody comes finds out whether it was replaced 
   }
   f.Run(absl::Seconds(1));
   if (replaced) f.disk->reserve_status = absl::AbortedError("/runs/7 belongs to another ps:0 now");
-  // Longer than the leases, and than the wait for workers.
+  // This is longer than the leases, and than the wait for workers.
   f.Run(absl::Seconds(400));
   REQUIRE(f.ends == 1);
   CHECK((f.failure_kind == v1::FAILURE_FENCED) == replaced);
@@ -667,7 +668,7 @@ TEST_CASE("A coordinator whose server does not come back finds out whether it wa
   f.Run(absl::Seconds(1));
   CHECK(f.ends == 0);
   if (replaced) f.disk->reserve_status = absl::AbortedError("/runs/7 belongs to another ps:0 now");
-  // In all longer than cluster.server_wait_seconds.
+  // In all this is longer than cluster.server_wait_seconds.
   f.Run(absl::Seconds(5));
   REQUIRE(f.ends == 1);
   CHECK_THAT(f.failure, replaced ? Contains("another ps:0") : Contains("did not come back within"));

@@ -12,7 +12,7 @@
 
 namespace weir {
 
-// A job whose part is tested alone.
+// The context of a job for a part of the coordinator that is tested alone.
 struct JobFixture {
   explicit JobFixture(const v1::JobConfig& of = {}) : config(of) {
     config.mutable_cluster()->set_lease_seconds(10);
@@ -23,7 +23,7 @@ struct JobFixture {
   v1::JobConfig config;
   ManualClock clock;
   bool over = false;
-  // What JobContext::fail and JobContext::replaced were called with.
+  // The arguments of the calls of JobContext::fail and JobContext::replaced.
   std::vector<absl::Status> failures;
   std::string replaced;
   JobContext job{config,
@@ -57,13 +57,13 @@ struct CheckpointsFixture : JobFixture {
     options.changed = [] {};
     return options;
   }
-  // The shard answers what it was told to write.
+  // The shard has written the file that it was told to write.
   void Write() {
     written.mutable_record()->set_num_shards(1);
     checkpoints.OnWritten(0, written);
   }
 
-  // Of the next checkpoint.
+  // The step of the next checkpoint.
   uint64_t step = 0;
   std::shared_ptr<FakeDisk> disk = std::make_shared<FakeDisk>();
   v1::CheckpointWritten written;

@@ -1,4 +1,4 @@
-// Sync steps: committed on every shard with the same parts, or on none; and the end of a job.
+// Sync steps, which are committed on every shard with the same parts, or on none; and the end of a job.
 #include <functional>
 #include <string>
 #include <vector>
@@ -23,8 +23,8 @@ std::vector<uint32_t> Parts(const v1::CommitStep& commit) {
   return {commit.parts().begin(), commit.parts().end()};
 }
 
-// A job that waits for processes to hear of its end ends soon after `they_come`, and else when their time is
-// over. The last of a case: its sections.
+// The job waits for processes that have yet to hear of its end. It ends soon after `they_come` or, if they do
+// not come, when their time is over. Call this last in a case, since it has the case's sections.
 void CheckEndsOnceTold(CoordinatorFixture& f, const std::function<void()>& they_come) {
   SECTION("they come") {
     they_come();
@@ -93,7 +93,7 @@ TEST_CASE(
   f.shards[2]->StagedParts(0, {0, 1, 2, 3});
   for (const auto& shard : f.shards) {
     REQUIRE(Commits(*shard).size() == 1);
-    CHECK(Parts(Commits(*shard)[0]) == std::vector<uint32_t>{1, 2, 3});  // the same on all
+    CHECK(Parts(Commits(*shard)[0]) == std::vector<uint32_t>{1, 2, 3});  // the same on all shards
   }
   f.shards[0]->StagedParts(0, {0, 1, 2, 3});  // late, for a past step
   CHECK(Commits(*f.shards[0]).size() == 1);
@@ -328,12 +328,12 @@ TEST_CASE("A job that is done waits for who was taken out because another proces
   f.disk = std::make_shared<FakeDisk>();
   f.train_examples = 16;
   f.StartJob();
-  f.Run(absl::Seconds(11), f.members);  // from now on nobody is awaited who was never there
+  f.Run(absl::Seconds(11), f.members);  // from now on only workers that were there before are awaited
   for (const auto& shard : f.shards) shard->writes = false;
   for (const auto& shard : f.shards) shard->StagedParts(0, {0, 1});
   const auto leave = f.StartLeave(f.members[0]);
   f.coordinator->OnDisconnect(f.CallerOf(f.members[1]));
-  // A new process, or a late repeat of a Join that was for the ps:0 before this one.
+  // This is a new process, or a late repeat of a Join that was for the previous ps:0.
   const auto other = f.Join(1, 7777);
   REQUIRE(f.Status().membership().members_size() == 0);
   const auto early = f.StartLeave(f.members[1]);
@@ -357,7 +357,7 @@ TEST_CASE("A late repeat of a Join does not count as told that the job is done")
   CHECK(absl::IsOutOfRange(f.Join(1)->status()));
   f.Run(absl::Seconds(1));
   CHECK(f.ends == 0);
-  CHECK(absl::IsOutOfRange(f.Join(1, 7777)->status()));  // it wakes
+  CHECK(absl::IsOutOfRange(f.Join(1, 7777)->status()));  // the process continues
   f.Run(absl::Milliseconds(250));
   CHECK(f.ends == 1);
   CHECK(f.failure == "");
@@ -374,7 +374,7 @@ TEST_CASE("A job that is done waits for who waited to join when its connection b
   for (const auto& shard : f.shards) shard->StagedParts(0, {0, 1});
   const auto leave = f.StartLeave(f.members[0]);
   const auto join = f.Join(f.JoinRequest(1, 7777), /*call=*/5);
-  REQUIRE_FALSE(join->there());  // nobody hears of the end before it is saved
+  REQUIRE_FALSE(join->there());  // no process hears of the end before it is saved
   f.coordinator->OnJoinCancelled(7777, 5);
   for (const auto& shard : f.shards) shard->Written(1);
   CHECK(leave->status().ok());
@@ -471,7 +471,7 @@ TEST_CASE("on_nonfinite skip_worker: a worker that leaves for it is gone, and th
   CHECK(f.Status().state() == v1::RUNNING);
   CHECK(f.Task("worker:1").state() == "lost");
   CHECK(f.shards[0]->Membership().members_size() == 2);
-  // When no other worker is left, the job does not wait for a worker that died and may be back.
+  // If no other worker is left, the job does not wait for a worker that died and may come back.
   f.Leave(f.members[0], false, "its disk is full");
   CHECK(f.ends == 0);
   f.Leave(f.members[2], false, kDiverged, v1::FAILURE_DIVERGED);

@@ -158,7 +158,7 @@ CoordinatorFixture::CoordinatorFixture(v1::ConsistencyConfig::Mode mode, uint32_
   config.mutable_cluster()->set_grace_seconds(1);
   config.mutable_cluster()->set_start_seconds(60);
   config.mutable_cluster()->set_server_wait_seconds(5);
-  // The model is tiny, and has parts on all servers anyway.
+  // Without this the model would be too small for a part on each server.
   config.mutable_server()->set_min_shard_kib(0);
   model.tensors = {{"w", {40}, TensorKind::kParameter, Initializer::Zeros()}};
   for (uint32_t i = 0; i < shards; ++i) {

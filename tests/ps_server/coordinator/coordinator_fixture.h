@@ -14,31 +14,31 @@
 
 namespace weir {
 
-// A shard as its coordinator sees it: keeps the messages that it gets, and answers as its flags say.
+// A shard as its coordinator sees it. It keeps the messages that it gets, and answers as its flags say.
 struct FakeShard {
   std::string address;
   std::vector<v1::ControlMessage> sent;
   ShardLinkEvents events;
   bool open = false;
-  // What the shard does by itself.
+  // The actions that the shard takes by itself.
   bool connects = true, attaches = true, installs = true, acknowledges = true, answers_pings = true,
        answers_pins = true, writes = true, confirms_end = true;
   std::string install_error, write_error;
-  // As its parts of checkpoints have it.
+  // The number of shards in its parts of checkpoints.
   uint32_t num_shards = 0;
   bool install_error_permanent = false;
   // The step of the checkpoint that the shard calls damaged.
   std::optional<uint64_t> finds_damaged;
-  // The instance of its process, as it attaches and announces itself.
+  // The instance with which its process attaches and announces itself.
   uint64_t instance = 0;
-  // The incarnation of its first Install; each further one has a higher one.
+  // The incarnation of its first Install. Each later Install has a higher one.
   uint64_t incarnation = 0;
-  // Parts that Staged() reports.
+  // The number of parts that Staged() reports.
   uint32_t parts = 1;
   // Messages to the shard are lost: the coordinator has been killed.
   bool dead_link = false;
   uint64_t model_hash = 0;
-  // What the shard has. Incarnation 0: nothing.
+  // The state that the shard holds. Incarnation 0: none.
   v1::Attached holds;
   // The batches that an Install restores.
   Intervals restored_batches;
@@ -48,12 +48,12 @@ struct FakeShard {
   // A committed step is published at once.
   bool publishes = true;
 
-  // It has a table, and writes what has changed in it alone if it may.
+  // The shard has a table and, if it may, writes only the changes of it.
   bool writes_deltas = false;
 
   void Handle(const v1::ControlMessage& message);
   void Installed();
-  // In the attempt that it was asked for last; then in another.
+  // Reports its part as written: in the last attempt that the shard was asked for, or in this one.
   void Written(uint64_t step);
   void Written(uint64_t step, uint64_t attempt);
   // Kills the shard's process; it starts again if `connects`.
@@ -61,7 +61,7 @@ struct FakeShard {
   // The stream breaks; the process keeps all that it had.
   void Break(const std::string& why = "its stream ended");
   void Acknowledge(uint64_t epoch);
-  // Reports all parts as staged. StagedParts: only these.
+  // Staged() reports all parts as staged, StagedParts() only these.
   void Staged(uint64_t step, const std::vector<uint32_t>& refused = {}, const std::string& reason = "");
   void StagedParts(uint64_t step, const std::vector<uint32_t>& parts,
                    const std::vector<uint32_t>& refused = {});
@@ -78,34 +78,33 @@ class CoordinatorFixture {
  public:
   explicit CoordinatorFixture(v1::ConsistencyConfig::Mode mode, uint32_t workers = 2, uint32_t shards = 2);
 
-  // Before Start().
+  // Set these before Start().
   v1::JobConfig config;  // lease 10 s, grace 1 s, batch 8, one epoch
   uint32_t workers;
   ModelSpec model;
   uint64_t train_examples = 64;
   uint64_t memory_bytes = 0;
-  // Of a job without a disk.
+  // The identity of a job without a disk.
   v1::JobIdentity job;
   std::vector<std::unique_ptr<FakeShard>> shards;
   std::vector<std::string> addresses;
-  // Shards that came up at an address other than the one in `addresses`.
+  // Shards that were started at an address that differs from the one in `addresses`.
   std::map<std::string, std::unique_ptr<FakeShard>> elsewhere;
-  // The addresses in ps:0's spec; default: all.
+  // The addresses in the cluster spec of ps:0; default: all.
   std::optional<std::vector<std::string>> known_addresses;
 
   // If set, the job has this store. It outlives the coordinator.
   std::shared_ptr<FakeDisk> disk;
-  // init_from_before: the one before it in its folder that is whole.
+  // `init_from_before`: the newest whole checkpoint before `init_from` in its folder.
   std::optional<uint64_t> init_from, init_from_before;
-  // If set, workers speak this version of the protocol, and send their instance, this + their rank, in each
-  // call.
+  // If set, workers speak the current version of the protocol, and each call carries their instance, which is
+  // this + their rank.
   std::optional<uint64_t> own_protocol_from;
 
   void Start();
-  // Kills the coordinator, and starts it again. Shards keep what they held, except the first, which dies with
-  // it.
+  // Kills the coordinator, and starts it again. The first shard dies with it; the others keep what they held.
   void Restart();
-  // Start, and all workers join and send a heartbeat.
+  // Start(); then all workers join and send a heartbeat.
   void StartJob();
 
   v1::JoinRequest JoinRequest(uint32_t rank, uint64_t instance = 0) const;  // 0: 1000 + rank
@@ -117,7 +116,7 @@ class CoordinatorFixture {
   v1::Caller CallerOf(const v1::JoinReply& reply) const;
   AnswerPtr<v1::HeartbeatReply> Heartbeat(const v1::JoinReply& member, uint64_t known_revision = 0,
                                           bool only_news = false);
-  // A heartbeat of the member, which leaves if it hears that the job has failed.
+  // Sends a heartbeat of the member. If the member hears that the job has failed, it leaves.
   void Beat(const v1::JoinReply& member);
   // Beat() of each member of StartJob().
   void HeartbeatAll();
@@ -134,27 +133,27 @@ class CoordinatorFixture {
              v1::FailureKind kind = v1::FAILURE_UNSPECIFIED);
   AnswerPtr<v1::NextRangeReply> NextRange(const v1::JoinReply& member,
                                           const std::vector<uint64_t>& completed = {});
-  // By the first worker of StartJob(), or by this member or reader.
+  // Pin() calls as the first worker of StartJob(), PinOf() as this member or reader.
   AnswerPtr<v1::PinReply> Pin(double lease_seconds = 30);
   AnswerPtr<v1::PinReply> PinOf(const v1::JoinReply& caller, double lease_seconds = 30);
   void Unpin(const v1::JoinReply& caller, uint64_t pin);
   v1::ClusterStatus Status();
   v1::TaskStatus Task(const std::string& task);
-  // Advances the clock in small steps, while these members send heartbeats.
+  // Advances the clock in small steps, while the members in `alive` send heartbeats.
   void Run(absl::Duration time, const std::vector<v1::JoinReply>& alive = {});
 
   ManualClock clock;
   // The open step.
   uint64_t open_step = 0;
-  // By rank, from StartJob().
+  // The members of StartJob(), by rank.
   std::vector<v1::JoinReply> members;
-  // What on_end was called with.
+  // How often on_end was called, and its arguments.
   int ends = 0;
   std::string failure;
   v1::FailureKind failure_kind = v1::FAILURE_UNSPECIFIED;
   v1::ClusterStatus final_status;
 
-  // Last: its destructor calls on_end.
+  // The last member, because its destructor calls on_end.
   std::unique_ptr<Coordinator> coordinator;
 };
 

@@ -1,4 +1,4 @@
-// train.divergence: ps:0 decides by the losses that all workers report.
+// train.divergence: ps:0 decides from the losses that all workers report.
 #include <string>
 #include <vector>
 
@@ -129,7 +129,7 @@ TEST_CASE("the history of losses goes back with the job") {
   f.Run(absl::Seconds(1));
   const auto first = f.Join(0, 5000), second = f.Join(1, 5001);
   REQUIRE(f.Status().state() == v1::RUNNING);
-  // 30 times the lowest of what was undone.
+  // This is 30 times the lowest loss that was undone.
   f.Report(first->reply(), 1, {6});
   CHECK(f.Status().state() == v1::RUNNING);
   f.Report(second->reply(), 1, {41});

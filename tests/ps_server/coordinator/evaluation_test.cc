@@ -1,4 +1,4 @@
-// Evaluations of the ends of epochs by a coordinator: which member it asks, what waits meanwhile, what it
+// The coordinator has the ends of epochs evaluated: which member it asks, what waits meanwhile, and what it
 // keeps.
 #include "catch2/catch.hpp"
 #include "tests/ps_server/coordinator/coordinator_fixture.h"
@@ -21,7 +21,7 @@ struct Job : CoordinatorFixture {
     request.set_evaluates(true);
     return request;
   }
-  // The evaluation that this member is asked for. Id 0: none.
+  // The evaluation that this member is asked for. Id 0: there is none.
   v1::EvaluationOrder OrderFor(const v1::JoinReply& member) { return Heartbeat(member)->reply().evaluate(); }
   void Report(const v1::JoinReply& member, uint64_t version, uint64_t examples = 10, double loss = 0.5) {
     Report(member, version, examples, loss, OrderFor(member).id());
@@ -39,7 +39,7 @@ struct Job : CoordinatorFixture {
     coordinator->Report(request, Keep(answer));
     answer->reply();
   }
-  // As PullSnapshot does it.
+  // Reads the weights as PullSnapshot does.
   void Read(const v1::JoinReply& member, uint64_t version) {
     for (auto& shard : shards) shard->answers_pins = false;
     auto pin = PinOf(member);
@@ -59,7 +59,7 @@ TEST_CASE(
   CHECK(f.OrderFor(f.members[1]).id() == 0);
   f.Steps(2);
   CHECK(f.Commits() == 4);
-  // The worker of highest rank; the first worker makes the final evaluation.
+  // The worker of the highest rank is asked, since the first worker makes the final evaluation.
   CHECK(f.OrderFor(f.members[0]).id() == 0);
   CHECK(f.OrderFor(f.members[1]).epoch() == 1);
   f.Read(f.members[0], 4);
@@ -200,9 +200,9 @@ TEST_CASE("What was evaluated is in the checkpoint, and there after a restart of
   CHECK(f.Status().evaluations(0).test_accuracy() == 0.75);
 }
 
-// ---- evaluations that decide how the job goes on
+// ---- evaluations that decide how the job continues
 
-// Like Job, but with five epochs, and workers that wait at their ends.
+// Like Job, but with five epochs, and workers that wait at the ends of epochs.
 struct WaitingJob : Job {
   explicit WaitingJob(v1::ConsistencyConfig::Mode mode) : Job(mode) {
     config.mutable_train()->set_epochs(5);
@@ -306,7 +306,7 @@ TEST_CASE("sync, patience: each epoch's end waits for its result, and the last o
     CHECK(f.Commits() == 20);
     // The result of the last epoch's end, too, is known before the workers are told to go.
     CHECK(f.Status().state() == v1::RUNNING);
-    // Two in a row are no improvement now, but no work is left to stop.
+    // The last two results are no improvement, but no work is left to stop.
     f.Epoch(5, 0.5);
     CHECK(f.Status().state() == v1::DRAINING);
     CHECK(f.Status().stopped_early() == "");
@@ -320,7 +320,7 @@ TEST_CASE("bounded, async, patience: no batch of the next epoch is handed out be
   f.config.mutable_evaluation()->set_patience(1);
   f.Begin();
   std::vector<uint64_t> completed;
-  // The next range, and the other worker's, which has nothing to do yet.
+  // Asks for the first worker's next range. The other worker has nothing to do yet.
   const auto next = [&] {
     const auto answer = f.NextRange(f.members[0], completed);
     completed.clear();
@@ -382,7 +382,7 @@ TEST_CASE("keep_best: what is better than before is saved before anybody goes on
     f.Restart();
     f.JoinAll(2000);
     CHECK(f.Status().best().evaluation().epoch() == 3);
-    // The last epoch is better still: it is both the best and the last.
+    // The last epoch is even better, so it is both the best and the last.
     f.open_step = 17;
     f.Epoch(5, 0.125);
     CHECK(f.Status().state() == v1::DRAINING);
@@ -410,7 +410,7 @@ TEST_CASE(
   f.Steps(2);
   f.Checkpoint()->reply();
   f.Steps(1);
-  // The store makes room for a checkpoint all the while.
+  // From now on the store takes long to make room for a checkpoint.
   f.disk->holds = true;
   const auto current = f.Checkpoint();
   f.Epoch(1, 0.5);
@@ -443,7 +443,7 @@ TEST_CASE("A due checkpoint waits for the evaluation of the epoch whose end it w
   CHECK(f.disk->newest->job().best().checkpoint() == 4);
   f.Run(absl::Seconds(1), f.members);
   CHECK(f.disk->commits == 1);
-  // An epoch that is no better is saved once its evaluation is there.
+  // If an epoch is not better, it is saved once its evaluation is there.
   f.Steps(4);
   f.Run(absl::Seconds(1), f.members);
   CHECK(f.disk->commits == 1);
@@ -468,7 +468,7 @@ TEST_CASE("What the newest checkpoint does not say of the same weights is saved 
     CHECK(job().committed_steps() == 4);
     CHECK(job().best().checkpoint() == 5);
     CHECK(job().evaluations_size() == 1);
-    CHECK(f.Checkpoint()->reply().step() == 5);  // it says all
+    CHECK(f.Checkpoint()->reply().step() == 5);  // this one has all results
     f.Steps(1);
     CHECK(f.Checkpoint()->reply().step() == 6);
     CHECK(job().committed_steps() == 5);

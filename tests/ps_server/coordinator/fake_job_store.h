@@ -12,12 +12,12 @@
 
 namespace weir {
 
-// A disk for a coordinator's store that does at once, or on the test's command, what a real disk does on its
-// thread. The coordinator's incarnations share it.
+// A disk for a coordinator's store. It works at once, or on the test's command, while a real disk works on a
+// thread of its own. The coordinator's incarnations share it.
 struct FakeDisk : std::enable_shared_from_this<FakeDisk> {
   static constexpr uint64_t kBlock = 100;
 
-  // The memory.
+  // The data that the disk holds.
   uint64_t coordinator_incarnation = 0;
   JobStore::Numbers limits;
   std::optional<v1::CheckpointManifest> newest;
@@ -25,7 +25,7 @@ struct FakeDisk : std::enable_shared_from_this<FakeDisk> {
 
   // Injected errors.
   absl::Status begin_status, commit_status, reserve_status;
-  // What PassOver() finds: this checkpoint, or this error.
+  // The result of PassOver(): this checkpoint, or this error.
   absl::StatusOr<v1::CheckpointManifest> before = absl::DataLossError("none is whole");
   std::vector<uint64_t> passed_over;
   // If set, operations answer only in Answer().

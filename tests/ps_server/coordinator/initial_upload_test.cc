@@ -25,7 +25,7 @@ struct Upload : CoordinatorFixture {
   void StagedByAll(uint64_t uploader) {
     for (uint32_t shard = 0; shard < shards.size(); ++shard) Staged(shard, uploader);
   }
-  // What the shards were told last.
+  // The incarnation whose values are the job's, as this shard was told last.
   uint64_t ValuesOf(uint32_t shard = 0) const {
     return shards[shard]->Sent(v1::ControlMessage::kMembership).back().membership().values_of();
   }
@@ -87,7 +87,7 @@ TEST_CASE("A job with checkpoints saves the values before it begins, and tries a
   CHECK(f.Status().state() == v1::STARTING);
   CHECK_THAT(f.Status().waiting_for(0),
              Contains("the initial values to be saved") && Contains("no space left"));
-  // It is too late to upload others, whoever lives.
+  // From now on no other member is asked, even if the uploader leaves.
   f.Leave(f.members[0], /*done=*/false, "asked to");
   CHECK(f.shards[0]->Membership().uploader() == f.members[0].incarnation());
   f.shards[1]->write_error = "";
@@ -108,7 +108,7 @@ TEST_CASE("If the uploader dies, the next one is asked, and only its upload coun
   f.Staged(1, f.members[0].incarnation());
   f.Staged(1, next);
   CHECK(f.ValuesOf() == 0);
-  // A worker of a lower rank that comes changes nothing.
+  // If a worker of a lower rank comes, nothing changes.
   const auto again = f.Join(0, 77);
   CHECK(f.Uploader(f.members[1]) == next);
   f.Staged(0, next);

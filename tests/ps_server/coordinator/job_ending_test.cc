@@ -13,7 +13,7 @@ using Catch::Contains;
 using Names = std::vector<std::string>;
 constexpr absl::Duration kLease = absl::Seconds(10);
 
-// The end of a job.
+// The end of a job, and the calls that it makes.
 struct Fixture : CheckpointsFixture {
   explicit Fixture(uint32_t workers = 1) : ending(job, checkpoints, EndingOptions()) {
     job.workers = workers;
@@ -38,7 +38,7 @@ struct Fixture : CheckpointsFixture {
   JobEnding ending;
 };
 
-// ---- why
+// ---- why the job ends
 
 TEST_CASE("The first failure waits for the store's word, until its time is over") {
   Fixture f;

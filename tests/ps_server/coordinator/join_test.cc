@@ -1,4 +1,4 @@
-// Joins: which process gets in, when, and at which clock.
+// Joins: which process is admitted, when, and at which clock.
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -92,7 +92,7 @@ TEST_CASE("With min_workers a job starts with fewer; the late one joins it") {
   const auto late = f.Join(0);
   CHECK(late->reply().membership().members_size() == 2);
   CHECK(late->reply().membership().epoch() > early->reply().membership().epoch());
-  REQUIRE(parked->there());  // the others learn of it
+  REQUIRE(parked->there());  // the others learn of the new member
   CHECK(parked->reply().membership().members_size() == 2);
 }
 
@@ -205,7 +205,7 @@ TEST_CASE(
   }
   SECTION("but not if the old one was heard of since") {
     f.coordinator->OnDisconnect(f.CallerOf(f.members[1]));
-    f.Heartbeat(f.members[1]);  // may have been on its way before
+    f.Heartbeat(f.members[1]);  // this heartbeat may have been on its way before
     f.Heartbeat(f.members[1]);
     CHECK_FALSE(f.Join(1, 7777)->there());
   }
@@ -231,7 +231,7 @@ TEST_CASE("Of two processes of one task that wait for the start, the one that is
   CoordinatorFixture f(kBounded);
   f.shards[1]->connects = false;
   f.Start();
-  f.Join(1, 5000);  // is killed, which no connection shows
+  f.Join(1, 5000);  // the process is killed, which no connection shows
   f.Run(absl::Seconds(1));
   const auto alive = f.Join(1, 6000);
   const auto other = f.Join(0);
@@ -292,7 +292,7 @@ TEST_CASE("Who does not fit is refused, with the first difference") {
   CHECK_THAT(refusal(request), Contains("3 servers") && Contains("2"));
   request.clear_ps_addresses();
   refusal(request);
-  // None of the refused requests has left anything behind.
+  // None of the refused requests has left a trace.
   CHECK(f.Status().state() == v1::STARTING);
   f.Join(1);
   CHECK(f.Status().state() == v1::RUNNING);
@@ -339,7 +339,7 @@ TEST_CASE("What others who wait have declared too is kept when one of them goes"
   v1::JoinRequest wrong = f.JoinRequest(0);
   wrong.set_train_examples(65);
   CHECK_THAT(std::string(f.Join(wrong)->status().message()), Contains("worker:1") && Contains("64"));
-  // A waiting reader has declared a model, and no training set.
+  // A waiting reader has declared a model, but no training set.
   f.JoinReader();
   f.coordinator->OnJoinCancelled(1001, 2);
   f.train_examples = 128;
@@ -388,12 +388,12 @@ TEST_CASE("Workers with different fingerprints are refused, with both tasks and 
   CHECK_THAT(
       std::string(other->status().message()),
       Contains("the training set's examples: worker:1 has xyz, and worker:0, which joined before, has abc"));
-  // A name that one of the two does not give is not compared.
+  // If one of the two does not give a name, the name is not compared.
   v1::JoinRequest more = f.JoinRequest(1);
   AddFingerprint(&more, "the program", "v2");
   f.Join(more);
   CHECK(f.Status().state() == v1::RUNNING);
-  // Also after the worker that gave the value is gone.
+  // The value counts even after the worker that gave it is gone.
   f.Run(absl::Seconds(30));
   const auto late = f.Join(JoinWith(f, 0, "xyz", 7000));
   CHECK_THAT(std::string(late->status().message()), Contains("worker:0 has xyz"));
@@ -506,7 +506,7 @@ TEST_CASE("A Join declares no more than a job may have, and the message says wha
   CHECK_THAT(refusal(request), Contains("ps_addresses[1]") && Contains("twice"));
   for (int i = 0; i < 1023; ++i) request.add_ps_addresses("10.0.0.0:" + std::to_string(3000 + i));
   CHECK_THAT(refusal(request), Contains("1025 servers") && Contains("1024"));
-  // None of the refused requests has left anything behind.
+  // None of the refused requests has left a trace.
   for (uint32_t rank : {0, 1}) f.Join(rank);
   CHECK(f.Status().state() == v1::RUNNING);
 }
@@ -632,7 +632,7 @@ TEST_CASE("Who comes when the job is draining, done or failed is told so") {
   CHECK(early->status().code() == absl::StatusCode::kOutOfRange);
   CHECK(f.Join(1, 7777)->status().code() == absl::StatusCode::kOutOfRange);
   CHECK(f.JoinReader(9001)->status().ok());
-  // Readers alone cannot keep the job from its end.
+  // Readers alone do not keep the job from ending.
   f.Leave(f.members[1]);
   CHECK(f.JoinReader(9002)->status().code() == absl::StatusCode::kOutOfRange);
   f.coordinator->Fail("ps:0 got signal 15");

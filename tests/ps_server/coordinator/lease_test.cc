@@ -40,7 +40,7 @@ TEST_CASE("A worker that is asked to end hands its range to others at once, and 
   const auto taken = f.NextRange(f.members[0]);
   REQUIRE(taken->reply().has_range());
   CHECK(taken->reply().range().first_batch() == theirs->reply().range().first_batch());
-  // The last one, too: a job whose every worker gives up would end here.
+  // The last worker is asked to end, too. If all workers had given up, the job would end here.
   f.Leave(f.members[0], false, "got signal 15", v1::FAILURE_DRAINED);
   CHECK(f.ends == 0);
   CHECK(f.Status().state() == v1::RUNNING);
@@ -76,7 +76,7 @@ TEST_CASE("A job that has failed stays until each member has left, two seconds a
   CHECK_THAT(f.Heartbeat(reader->reply())->reply().failure(), Contains("its stream ended"));
   // Each answer may be lost.
   CHECK(f.ends == 0);
-  // So may a connection: the shard of this process ends its streams when the job fails.
+  // A connection may be lost, too: the shard of this process ends its streams when the job fails.
   for (const auto& member : f.members) f.coordinator->OnDisconnect(f.CallerOf(member));
   f.coordinator->OnDisconnect(f.CallerOf(reader->reply()));
   CHECK(f.ends == 0);
@@ -150,7 +150,7 @@ TEST_CASE(
   f.StartJob();
   const auto revision = f.Heartbeat(f.members[1])->reply().revision();
   f.coordinator->OnDisconnect(f.CallerOf(f.members[1]));
-  CHECK(f.Heartbeat(f.members[1], revision)->there());  // so that the next one comes soon
+  CHECK(f.Heartbeat(f.members[1], revision)->there());  // so that the next heartbeat comes soon
   SECTION("it is dead") {
     f.Run(absl::Seconds(1.25), {f.members[0]});
     CHECK(f.Status().membership().members_size() == 1);

@@ -131,7 +131,7 @@ TEST_CASE("At most two versions are pinned; who waits for the next one shares it
   const uint64_t third = waiting[0]->reply().pin();
   for (const auto& wish : waiting) CHECK(wish->reply().pin() == third);
   CHECK((third != first && third != second));
-  // The pin stays until the last of the readers lets it go.
+  // The pin stays until the last of its readers releases it.
   f.Unpin(readers[2], third);
   f.Unpin(readers[3], third);
   CHECK(UnpinsSent(*f.shards[0]) == std::vector<uint64_t>{second});

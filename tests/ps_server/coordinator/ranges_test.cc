@@ -70,7 +70,7 @@ TEST_CASE("A worker without work is idle: nobody waits for it; a dead one's rang
   f.Leave(f.members[1], false, "crashed");
   REQUIRE(waiting->there());
   CHECK(waiting->reply().range().id() == lost);
-  CHECK(waiting->reply().clock() == 5);  // the worker goes on at the others' clock
+  CHECK(waiting->reply().clock() == 5);  // the worker continues at the others' clock
   for (const auto& shard : f.shards) CHECK_FALSE(Idle(*shard, 0));
   CHECK(f.NextRange(f.members[0], {lost})->reply().done());
 }

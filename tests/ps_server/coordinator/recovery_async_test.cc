@@ -1,4 +1,4 @@
-// bounded, async: a lost shard comes back alone, while the others go on.
+// bounded, async: a lost shard comes back alone, while the others continue.
 #include <string>
 #include <vector>
 
@@ -30,7 +30,7 @@ TEST_CASE("Another incarnation of a shard is restored alone; members keep theirs
   CHECK_FALSE(parked->there());
   CHECK(f.Task("ps:1").state() == "lost");
   CHECK_THAT(f.Status().waiting_for(0), Contains("ps:1 at 10.0.0.1:2222 to come back"));
-  CHECK(f.NextRange(f.members[1])->reply().has_range());  // the others go on
+  CHECK(f.NextRange(f.members[1])->reply().has_range());  // the others continue
 
   f.Run(absl::Seconds(1), f.members);
   CHECK(f.shards[0]->Sent(v1::ControlMessage::kInstall).size() == 1);
@@ -127,7 +127,7 @@ TEST_CASE("A shard whose part of the newest checkpoint is damaged loads the one 
   CHECK(f.shards[1]->LastInstall().restore().step() == 0);
   CHECK(f.Status().state() == v1::RUNNING);
   CHECK(f.Status().membership().members_size() == 2);
-  // The next one has a different name from the damaged one.
+  // The next checkpoint has a different name from the damaged one.
   CHECK(f.Checkpoint()->reply().step() > newest);
 }
 
@@ -156,7 +156,7 @@ TEST_CASE("A shard that is lost again while it is restored is waited for anew") 
   f.Checkpoint()->reply();
   f.shards[1]->installs = false;
   f.shards[1]->Kill("the first reason");
-  f.Run(absl::Seconds(6), f.members);  // it is there, and loads
+  f.Run(absl::Seconds(6), f.members);  // the shard is there, and loads
   SECTION("once") {
     f.shards[1]->connects = false;
     f.shards[1]->Kill("the second reason");

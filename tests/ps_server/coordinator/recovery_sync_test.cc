@@ -45,12 +45,12 @@ TEST_CASE(
   CHECK(parked->reply().fenced());
   CHECK_THAT(parked->reply().failure(), Contains("goes back to step 3") && Contains("ps:1 at 10.0.0.1:2222"));
   CHECK_THAT(f.Heartbeat(f.members[1])->reply().failure(), Contains("goes back to step 3"));
-  // The remaining shards take nothing more from the fenced workers.
+  // The remaining shards accept nothing from the fenced workers.
   CHECK(f.shards[0]->Membership().members_size() == 0);
   CHECK(f.shards[0]->Membership().epoch() > epoch);
   CHECK_THAT(f.Status().waiting_for(0), Contains("ps:1 at 10.0.0.1:2222 to come back"));
 
-  f.Run(absl::Seconds(1));  // attached again
+  f.Run(absl::Seconds(1));  // the shard is attached again
   CHECK(f.Status().waiting_for(0) == "ps:1 at 10.0.0.1:2222 to go on (it was lost: its stream ended)");
   CHECK(f.shards[0]->Sent(v1::ControlMessage::kInstall).size() == 1);
   const auto joins = f.JoinAgain();
@@ -106,7 +106,7 @@ TEST_CASE("Without a checkpoint the job goes back to its beginning, with the wei
   CHECK(f.shards[0]->LastInstall().restore().init_from());
   CHECK(f.shards[0]->LastInstall().restore().weights_only());
   f.Steps(2);
-  f.shards[1]->Break();  // the same process: messages may be lost anyway
+  f.shards[1]->Break();  // the process is the same, but messages may be lost
   CHECK(f.Status().state() == v1::RECOVERING);
   f.Run(absl::Seconds(1));
   f.JoinAgain();
@@ -135,7 +135,7 @@ TEST_CASE("A server that is lost again while it is restored is waited for anew")
   f.shards[1]->Kill();
   f.Run(absl::Seconds(1));
   f.JoinAgain();
-  f.Run(absl::Seconds(5));  // it loads
+  f.Run(absl::Seconds(5));  // the shard loads
   f.shards[1]->Kill();
   f.Run(absl::Seconds(1));
   CHECK(f.ends == 0);
@@ -286,7 +286,7 @@ TEST_CASE("A server that another coordinator has, or whose part of the checkpoin
   CHECK_THAT(g.failure, Contains("ps:1 at 10.0.0.1:2222") && Contains("is damaged"));
 }
 
-// A job with checkpoints of steps 3 and 5, of which the shards call the newer one damaged.
+// A job with checkpoints of steps 3 and 5. The shards call the newer one damaged.
 struct Damaged : Recovery {
   Damaged() {
     StartJob();
@@ -297,7 +297,7 @@ struct Damaged : Recovery {
     Checkpoint()->reply();
     for (const auto& shard : shards) shard->finds_damaged = 5;
   }
-  // ps:1 comes back, and all workers.
+  // ps:1 and all workers come back.
   std::vector<AnswerPtr<v1::JoinReply>> GoOn() {
     shards[1]->Kill();
     Run(absl::Seconds(1));
@@ -307,7 +307,7 @@ struct Damaged : Recovery {
 
 TEST_CASE("A newest checkpoint that is damaged is passed over: all shards load the one before") {
   Damaged f;
-  const bool one = GENERATE(false, true);  // one shard's part is damaged, or every one's
+  const bool one = GENERATE(false, true);  // the part of one shard is damaged, or every part
   if (one) f.shards[0]->finds_damaged.reset();
   f.disk->holds = true;
   const auto joins = f.GoOn();

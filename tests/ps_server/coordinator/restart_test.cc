@@ -85,7 +85,7 @@ TEST_CASE("Numbers are reserved in blocks, ahead; a disk that is full for a whil
     f.shards[0]->Kill();
     f.Run(absl::Seconds(0.5), {member});
   }
-  // No epoch beyond the durable ones is used.
+  // No epoch above the durable ones is used.
   CHECK_THAT(f.failure, Contains("epochs") && Contains("no space left") &&
                             Contains("within checkpoint.save_wait_seconds = 60"));
   CHECK(f.failure_kind == v1::FAILURE_RESOURCE);
@@ -141,7 +141,7 @@ TEST_CASE("sync: a coordinator that comes back brings everybody back to the newe
   f.Steps(2);
   f.Restart();
   CHECK(f.Status().state() == v1::STARTING);
-  // The new coordinator knows no worker, and answers so at once.
+  // The new coordinator knows no worker, and says that at once.
   const auto beat = f.Heartbeat(f.members[0]);
   CHECK(beat->reply().fenced());
   CHECK_THAT(beat->reply().failure(), Contains("ps:0 was started again"));
@@ -325,7 +325,7 @@ TEST_CASE("A job that cannot mean the same by its positions does not go on from 
   CHECK(f.failure_kind == v1::FAILURE_CONFIG);
   f.config.mutable_data()->set_batch_size(8);
 
-  // Another number of workers, with the same parts.
+  // The number of workers differs, but the parts are the same.
   f.workers = 3;
   f.Restart();
   f.model.tensors[0].shape = {41};
@@ -403,7 +403,7 @@ TEST_CASE("The speed is of what a shard has done, at the time at which it says s
   f.Run(absl::Milliseconds(500), f.members);
   f.shards[0]->stats.set_pushes_applied(11);
   f.Run(absl::Milliseconds(500), f.members);
-  // The counts of the last ping alone would give 8.
+  // From the counts of the last ping alone the speed would be 8.
   CHECK(f.Status().examples_per_second() > 60);
 }
 

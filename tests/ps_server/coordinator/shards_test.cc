@@ -31,7 +31,7 @@ TEST_CASE("A shard whose link breaks fails the job, by name and address, and eve
   CHECK(f.ends == 1);
 }
 
-// A job whose work is done, and whose shards were told so. ps:1 has not confirmed that.
+// Ends a job's work. The shards were told of the end, but ps:1 has not confirmed it.
 void EndUnconfirmed(CoordinatorFixture& f) {
   f.train_examples = 16;
   f.StartJob();
@@ -100,7 +100,7 @@ TEST_CASE("A job that has failed waits two seconds for its shards to know") {
   SECTION("none does") { f.Run(absl::Seconds(2.25)); }
   CHECK(f.ends == 1);
   CHECK_THAT(f.failure, Contains("ps:1"));
-  // Without checkpoints a shard whose link breaks ends by itself.
+  // If the job has no checkpoints and the link of a shard breaks, the shard ends by itself.
   CHECK(f.shards[1]->Sent(v1::ControlMessage::kShutdown).empty());
 }
 
@@ -114,7 +114,7 @@ TEST_CASE("The last ping says so, and pings before it do not") {
   f.Steps(1);
   for (const auto& member : f.members) f.Leave(member);
   CHECK(f.shards[1]->Sent(v1::ControlMessage::kPing).back().ping().last());
-  // So do those that follow until it is answered.
+  // The following pings say so, too, until one is answered.
   f.Run(absl::Seconds(2));
   CHECK(f.shards[1]->Sent(v1::ControlMessage::kPing).back().ping().last());
 }
@@ -137,7 +137,7 @@ TEST_CASE("Shards are pinged while workers are still to come, however long that 
   f.Start();
   f.Run(absl::Seconds(50));
   CHECK(f.failure == "");
-  // So that the shard, which also treats silence as loss, waits too.
+  // The pings make the shard wait, too, which also treats silence as loss.
   CHECK(f.shards[1]->Sent(v1::ControlMessage::kPing).size() > 20);
   for (auto& shard : f.shards) shard->installs = false;
   f.Join(0);
@@ -262,12 +262,12 @@ TEST_CASE("A server that says nothing is named first, and its last report does n
   CHECK(silent >= 4.5);
   CHECK(f.Task("ps:0").seconds_since_heard() < 1);
   CHECK(status.seconds_since_update() == Approx(0.125 + silent));
-  // It answers again.
+  // ps:1 answers again.
   f.shards[1]->answers_pings = true;
   f.Run(absl::Seconds(1), f.members);
   CHECK(f.Status().waiting_for(0) == "the commit (on ps:0)");
   CHECK(f.Status().seconds_since_update() < 1);
-  // It is gone: what it said last is no wait any more, and when that was is known.
+  // ps:1 is gone. The waits that it reported last no longer count, and the time of its last report is known.
   f.shards[1]->answers_pings = f.shards[1]->connects = false;
   f.Run(absl::Seconds(12), f.members);
   status = f.Status();

@@ -61,7 +61,7 @@ TEST_CASE("InitialValues: a call waits until the coordinator has the values of a
       {7, [&](const absl::StatusOr<PushAnswer>& answer) { answers += absl::IsCancelled(answer.status()); },
        absl::UnixEpoch()});
   f.initial.Wait({7, [](const absl::StatusOr<PushAnswer>&) {}, absl::UnixEpoch()});
-  CHECK(answers == 1);                      // the first call, of which the second one is a repeat
+  CHECK(answers == 1);                      // the first call, which the second one repeats
   CHECK_FALSE(f.Tell(0, 100).has_value());  // nothing is staged here
   CHECK(f.initial.awaited());
   CHECK(f.Tell(101).value().outcome == v1::FENCED);

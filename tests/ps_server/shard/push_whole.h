@@ -10,7 +10,7 @@
 
 namespace weir {
 
-// One unit of a gradient.
+// Takes one unit of a gradient.
 inline absl::Status TakeUnit(PushArrival& arrival, const std::vector<float>& gradient, uint64_t unit) {
   const uint64_t first = unit * kChunkUnit;
   const absl::string_view bytes(reinterpret_cast<const char*>(&gradient[first]),
@@ -30,7 +30,7 @@ inline absl::Status TakeAll(PushArrival& arrival, const std::vector<float>& grad
   return absl::OkStatus();
 }
 
-// A push with its gradient, from the header to the answer.
+// Pushes a gradient, from the header to the answer.
 inline void PushWhole(Shard& shard, Shard::Session session, const v1::PushRequest& header,
                       std::vector<float> gradient, std::function<void(absl::StatusOr<v1::PushReply>)> done) {
   shard.Begin(session, header,

@@ -1,4 +1,4 @@
-// Calls that reach the server of another job, or another server of their own job.
+// Calls that reach the server of a different job, or the wrong server of their own job.
 #include "catch2/catch.hpp"
 #include "tests/ps_server/shard/shard_fixture.h"
 

@@ -201,7 +201,7 @@ TEST_CASE("A restarted worker is another one: its old incarnation is fenced, its
   TestPush push{0, 2};
   push.incarnation = 500;
   CHECK(f.Push(push)->reply().outcome() == v1::OK);
-  // A clock before its start has no answer in this incarnation.
+  // A clock before the worker's start has no answer in this incarnation.
   push.clock = 1;
   CHECK_FALSE(f.Push(push)->value->ok());
   CHECK(f.Weights() == All(6));
@@ -230,7 +230,7 @@ TEST_CASE("An idle worker is a member, but nobody waits for it") {
   CHECK(waiting->there());
   CHECK(f.Pull(1, 0)->reply().header.outcome() == v1::OK);
   for (uint64_t clock = 1; clock < 4; ++clock) f.Push({0, clock});
-  // The worker works again, from the slowest live clock on.
+  // The worker works again, and starts at the slowest live clock.
   TestMember back{1};
   back.joining = true;
   f.Reports(v1::ShardReport::kMembership);
@@ -294,7 +294,7 @@ TEST_CASE("A gradient that is not finite is refused by name, leaves no trace, an
   good.value = 0.25f;
   CHECK(f.Push(good)->reply().outcome() == v1::OK);
 
-  // The slots are not touched either: without the refused push the next one gives the same.
+  // The slots are unchanged, too: without the refused push the next push has the same result.
   ShardFixture clean(kBounded, 0);
   clean.config = f.config;
   clean.model = f.model;
@@ -322,7 +322,7 @@ TEST_CASE("A push that says that it is to be refused is, without its gradient") 
   CHECK(refused->reply().reason() == header.refused());
   CHECK(f.PushHeader(header, push)->reply().SerializeAsString() == refused->reply().SerializeAsString());
   CHECK(f.Weights() == All(1));
-  // No pull waits for the clock; its batch counts as done; the worker goes on.
+  // No pull waits for the clock, its batch counts as done, and the worker continues.
   CHECK(f.Stats().clocks(0).clock() == 1);
   push.clock = 1;
   CHECK(f.Push(push)->reply().outcome() == v1::DUPLICATE_BATCH);
@@ -346,7 +346,7 @@ TEST_CASE("A push from a version of another incarnation of the shard is stale, a
   CHECK_THAT(stale->reply().reason(), Contains("76") && Contains("77"));
   CHECK(f.Weights() == All(0));
   CHECK(f.Stats().pushes_refused() == 1);
-  // A repeat gets the recorded answer, whatever it says now.
+  // A repeat gets the recorded answer, even if its header differs now.
   push.base_incarnation.reset();
   CHECK(f.Push(push)->reply().outcome() == v1::STALE_VERSION);
   CHECK(f.Pull(0, 1)->there());

@@ -201,7 +201,7 @@ TEST_CASE("A version is kept until its checkpoint may be written, and training g
   f.TakeCheckpoint(1);
   CHECK(saved(1) == All(1));
 
-  // A checkpoint that came to nothing: the next one is of another version.
+  // Checkpoint 3 is released before it is written. So the next one is of a later version.
   freeze(3, false);
   freeze(3, true);
   step(3);
@@ -209,7 +209,7 @@ TEST_CASE("A version is kept until its checkpoint may be written, and training g
   CHECK_THAT(CheckpointError(f), Contains("at step 4, not 3"));
   freeze(4, false);
   step(4);
-  freeze(5, false);  // replaces it
+  freeze(5, false);  // replaces the frozen version
   step(5);
   f.TakeCheckpoint(4);
   CHECK_THAT(CheckpointError(f), Contains("at step 6, not 4"));
@@ -218,7 +218,7 @@ TEST_CASE("A version is kept until its checkpoint may be written, and training g
   f.TakeCheckpoint(6);
   CHECK(saved(6) == All(6));
 
-  // Another coordinator does not know of it.
+  // A new coordinator does not know of the frozen version.
   freeze(7, false);
   step(7);
   v1::ControlMessage hello;
@@ -286,7 +286,7 @@ TEST_CASE("A coordinator that says Hello learns what there is, and nothing of wh
   };
   f.Create();
   CHECK(hello().incarnation() == 0);
-  // With an Install under way.
+  // An Install is under way.
   f.hold_background = true;
   v1::ControlMessage message;
   *message.mutable_install() = f.install;

@@ -1,5 +1,5 @@
 // consistency.tables "async": rows that take effect before the step of their part is committed, once each,
-// whatever is repeated, restarted and restored.
+// although calls are repeated and shards are restarted and restored.
 #include <functional>
 #include <limits>
 #include <map>
@@ -22,7 +22,7 @@ constexpr uint64_t kKeys = 40;
 
 // ---- EarlyRows
 
-// The keys of a shard's share of all, each with a gradient that names it.
+// The shard's share of all keys, each with a gradient that names the key.
 PushedRows RowsOfShard(uint32_t shard, uint32_t shards) {
   TestRows rows;
   for (uint64_t key = 0; key < kKeys; ++key) {
@@ -83,8 +83,8 @@ TEST_CASE("EarlyRows: what shards of any numbers had of a part is known to those
 
 // ---- shards
 
-// One table, "counts", of one column: SGD at rate 1 from 0. A push of -1 adds one, so a row counts pushes; a
-// push of another value shows in it which pushes it has.
+// One table, "counts", of one column: SGD at rate 1 from 0. A push of -1 adds one, so a row counts pushes.
+// Pushes of different values show which of them a row has.
 struct Job : ShardFixture {
   explicit Job(Mode::Mode mode = Mode::MODE_SYNC, uint32_t staleness = 0) : ShardFixture(mode, staleness) {
     config.mutable_consistency()->set_tables(Mode::TABLES_ASYNC);
@@ -109,7 +109,7 @@ struct Job : ShardFixture {
     rows.values.assign(rows.keys.size(), -value);
     return PushRows(push, {rows});
   }
-  // Such a push, whole, before it is handed over.
+  // The push of Add(), whole, before the shard gets it.
   std::unique_ptr<PushArrival> Arriving(float value, const TestPush& push) {
     TestRows rows = Keys();
     rows.values.assign(rows.keys.size(), -value);
@@ -154,7 +154,7 @@ struct Job : ShardFixture {
 TEST_CASE("sync: a part's rows take effect as it arrives, once, and its dense values with the step") {
   Job f;
   f.Start();
-  // Rows alone wait for no step, also where the shard has none of them.
+  // Rows alone wait for no step, also if the shard has none of them.
   CHECK(f.Row(3) == 0);
   CHECK(f.Alone(3, {})->reply().header.outcome() == v1::OK);
   const auto first = f.Add(1, {0, 0, 0});
@@ -170,12 +170,12 @@ TEST_CASE("sync: a part's rows take effect as it arrives, once, and its dense va
   const PullAnswerPtr step = f.PullRows(request, {{0, {f.Keys().keys[0]}, {}}});
   CHECK_FALSE(step->there());
 
-  // Repeats wait for the commit, too: of the first worker, and of its next incarnation.
+  // Repeats wait for the commit, too: a repeat of the first worker, and one of its next incarnation.
   CHECK_FALSE(f.TryBegin(f.Header({0, 0, 0}))->there());
   f.Members(2, {{0, 200}, {1}});
   CHECK_FALSE(f.TryBegin(f.Header({0, 0, 0, 200, 2}))->there());
   CHECK(f.Row() == 1);
-  // Both workers' computation of one part.
+  // Both workers compute part 1.
   auto arriving = f.Arriving(100, {1, 0, 1}), again = f.Arriving(1000, {0, 0, 1, 200, 2});
   f.Finish(std::move(arriving));
   f.Finish(std::move(again));
@@ -188,10 +188,10 @@ TEST_CASE("sync: a part's rows take effect as it arrives, once, and its dense va
   CHECK(step->reply().header.table_version() == 2);
   CHECK(step->reply().rows->values.get()[0] == 101);
 
-  // A repeat of a part of the past, and a pull of rows alone for it.
+  // A repeat of a part of a past step, and a pull of rows alone at that step.
   f.Add(1, {1, 0, 1});
   CHECK(f.Row(0) == 101);
-  // The rows of a pin are of its moment.
+  // A pin has the rows of the moment when it was made.
   CHECK(f.Row(0, 1) == 1);
   CHECK(f.TableVersion(1) == 1);
 }
@@ -204,7 +204,7 @@ TEST_CASE("sync: early rows of a part that is refused, or that comes late, do no
   f.config.mutable_tables(0)->mutable_optimizer()->mutable_schedule()->set_step_size(3);
   f.config.mutable_tables(0)->mutable_optimizer()->mutable_schedule()->set_gamma(0.5);
   f.Start();
-  // Not finite: in a row, then in a dense value.
+  // A value of a row is not finite, then a dense value.
   f.Add(std::numeric_limits<float>::quiet_NaN(), {0, 0, 0});
   CHECK(f.Row() == 0);
   f.Add(1, {1, 0, 1});
@@ -217,13 +217,13 @@ TEST_CASE("sync: early rows of a part that is refused, or that comes late, do no
   f.Add(1, {1, 1, 1});
   f.Commit(1, {1});
   CHECK(f.Row() == 2);
-  // Late.
+  // The part comes late.
   f.Add(1, {1, 2, 1});
   f.Commit(2, {1});
   CHECK(f.Add(1, {0, 2, 0})->reply().outcome() == v1::REFUSED);
   CHECK(f.Row() == 3);
-  // In time, and left out anyway: its rows stay. By then there have been three steps, in which the
-  // tables count each part; so from now on the rate is half.
+  // The part comes in time and is left out anyway: its rows stay. By then there have been three steps, in
+  // which the tables count each part. So from now on the rate is half.
   CHECK(f.TableVersion() == 6);
   f.Add(1, {0, 3, 0});
   f.Add(1, {1, 3, 1});
@@ -279,7 +279,7 @@ TEST_CASE("sync: a part waits while a checkpoint keeps as many former rows as th
   CHECK(f->Row() == 3);
   push(*f, {1, 1, 1});
   CHECK(f->Row() == 3);
-  CHECK(f->Reports(v1::ShardReport::kStaged).size() == 1);  // that of step 0
+  CHECK(f->Reports(v1::ShardReport::kStaged).size() == 1);  // the report of step 0
   const v1::ShardStats waits = f->Stats();
   REQUIRE(waits.waits_size() == 2);
   CHECK_THAT(waits.waits(0).reason() + waits.waits(1).reason(), Catch::Contains("memory of rows: "));
@@ -302,7 +302,7 @@ std::vector<ShardFixture*> AsShards(const Jobs& jobs) {
   return shards;
 }
 
-// Shards of a job, which begin, or go on from the checkpoint of `from`.
+// Shards of a job, which begin, or continue from the checkpoint of `from`.
 Jobs Begin(uint32_t shards, const v1::Restore* restore, const Jobs* from) {
   Jobs jobs;
   for (uint32_t shard = 0; shard < shards; ++shard) {
@@ -357,11 +357,12 @@ TEST_CASE("sync: the rows of a part that is in a checkpoint before its step is d
     for (uint32_t part : {0, 1}) job->Add(1, {part, 0, part});
     job->Commit(0, {0, 1});
   }
-  // Of step 1 one shard has part 0, the other part 1.
+  // In step 1 one shard has part 0, and the other part 1.
   jobs[0]->Add(10, {0, 1, 0});
   jobs[1]->Add(100, {1, 1, 1});
   const v1::Restore restore = Save(jobs, 1, [&] {
-    // Not in the checkpoint: other values, since a part is computed again from other rows.
+    // These parts are not in the checkpoint. Their values differ, since a part is computed again from
+    // different rows.
     jobs[0]->Add(1000, {1, 1, 1});
     jobs[1]->Add(1000, {0, 1, 0});
   });

@@ -120,7 +120,7 @@ void ShardFixture::Control(const v1::ControlMessage& message) {
 
 void ShardFixture::Settle() {
   if (config.tables_size() == 0) return;
-  // What runs in the shard's order may ask for more: a push for its decision, that for its record.
+  // A turn of the shard may post further turns: a push for its decision, and the decision for its record.
   for (int i = 0; i < 4; ++i) shard->Quiesce();
 }
 

@@ -19,7 +19,8 @@ struct Fixture : ShardFixture {
     for (TensorSpec& tensor : model.tensors) tensor.init = Initializer::Uploaded();
   }
 
-  // Members 0 and 1 under this epoch; `uploader`, or the values of a member, by incarnation.
+  // Tells the shard of members 0 and 1 under this epoch, and of the uploader, or of the member whose values
+  // are the job's, by incarnation.
   void Tell(uint64_t epoch, uint64_t uploader, uint64_t values_of = 0,
             const std::vector<TestMember>& members = {{0}, {1}}) {
     v1::ControlMessage message;
@@ -35,7 +36,7 @@ struct Fixture : ShardFixture {
     set.set_values_of(values_of);
     Control(message);
   }
-  // Installed, and member 0 uploads.
+  // Installs the model, and lets member 0 upload.
   void Begin() {
     Create();
     REQUIRE(Install() == "");
@@ -112,7 +113,7 @@ TEST_CASE("If the uploader leaves, what it uploaded is void, whole or not, and t
   REQUIRE(TakeAll(*half, All(4)).ok());
   CHECK(f.Finish(std::move(half))->reply().reply.outcome() == v1::FENCED);
   CHECK(f.Send(f.Upload(0), All(3))->reply().outcome() == v1::FENCED);
-  // Without a whole upload of that member there is nothing to begin with.
+  // Without a whole upload of that member the shard cannot begin.
   f.Tell(3, 0, 101, {{1}});
   CHECK(f.Pull(1, 0, 3)->status().code() == absl::StatusCode::kUnavailable);
 
@@ -147,7 +148,7 @@ TEST_CASE("An upload that is wrong, or another member's, is refused and changes 
   header = f.Upload(0);
   header.mutable_caller()->set_model_hash(1);
   refused(header, All(3), "model_hash");
-  // This one may know more than the shard.
+  // This caller may know more than the shard.
   CHECK(f.Send(f.Upload(1, 2), All(3))->status().code() == absl::StatusCode::kUnavailable);
   CHECK(f.Staged().empty());
 
@@ -188,7 +189,7 @@ TEST_CASE("A shard whose values are awaited is of no use to another coordinator"
   f.Control(hello);
   CHECK(f.Reports(v1::ShardReport::kAttached).back().attached().incarnation() == f.incarnation());
 
-  // Anew, from nothing.
+  // The shard is installed anew, without values.
   REQUIRE(f.Install() == "");
   f.Tell(3, 101);
   CHECK(f.Pull(0, 0, 3)->status().code() == absl::StatusCode::kUnavailable);

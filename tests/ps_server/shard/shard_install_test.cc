@@ -41,7 +41,7 @@ TEST_CASE(
   CHECK(ahead->reply().outcome() == v1::FENCED);
   CHECK(parked->reply().header.outcome() == v1::FENCED);
   CHECK(parked->times == 1);
-  // A reader of a version may go on, but is asked to stop.
+  // A reader of a version may continue, but is asked to stop.
   CHECK(held->reply().version->weights.get()[0] == 1);
   CHECK(held->reply().version->revoked);
   v1::PullRequest pinned;
@@ -49,7 +49,7 @@ TEST_CASE(
   pinned.set_pin(3);
   CHECK(f.PullRequest(pinned)->status().code() == absl::StatusCode::kFailedPrecondition);
 
-  // Until there is a membership every caller is refused.
+  // As long as there is no membership, every caller is refused.
   CHECK(f.Push({0, 0, 0})->status().code() == absl::StatusCode::kUnavailable);
   CHECK(f.Pull(0, 0)->status().code() == absl::StatusCode::kUnavailable);
   CHECK(Finish(f, std::move(arrival))->status().code() == absl::StatusCode::kUnavailable);

@@ -1,5 +1,5 @@
-// Shards with a log: nothing takes effect before the log holds it, and a restored shard knows all that was
-// acknowledged.
+// Shards with a log: no push takes effect before the log holds it, and a restored shard knows all
+// acknowledged pushes.
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -66,7 +66,7 @@ TEST_CASE("A push takes effect and is answered once its record is on the disk, i
   const auto second = f->Push({1, 0});
   TestPush bad{1, 1};
   bad.bad_element = 3;
-  const auto refused = f->Push(bad);  // behind the push before
+  const auto refused = f->Push(bad);  // waits behind the previous push
   const auto pull = f->Pull(0, 1);
   CHECK_FALSE((first->there() || second->there() || refused->there() || pull->there()));
   CHECK(f->Weights() == All(0));
@@ -138,7 +138,7 @@ TEST_CASE("What the coordinator asks for waits for what is on its way, and nothi
   const auto second = f->Push({1, 0});
   CHECK(f->Reports(v1::ShardReport::kMembership).empty());
   CHECK(f->Stats().version().count() == 0);  // pings are answered
-  // All writes but the first.
+  // The first write ends; the others are still pending.
   auto write = std::move(f->background.front());
   f->background.pop_front();
   write();
@@ -175,7 +175,7 @@ TEST_CASE("A restored shard knows every outcome, clock and batch, of members who
   TestPush stale{1, 2};
   stale.base_incarnation = 5;
   CHECK(f->Push(stale)->reply().outcome() == v1::STALE_VERSION);
-  // Worker 0 leaves, and another incarnation of it joins.
+  // Worker 0 leaves, and a new incarnation of it joins.
   f->Members(2, {{0, 500, 0, true}, {1}});
   TestPush joined{0, 1, 0, 500};
   joined.epoch = 2;
@@ -254,7 +254,7 @@ TEST_CASE("A log follows its checkpoints, and what is older goes when the next o
   g->Push({1, 0});
   CHECK(Segments(*g).size() == 3);
 
-  // A checkpoint never completes: the next incarnation goes on from the one before.
+  // A checkpoint never completes: the next incarnation continues from the previous one.
   REQUIRE(BeginCheckpoint(*g->files, ShardFixture::kCheckpoints, 5).ok());
   take.mutable_checkpoint()->set_step(5);
   take.mutable_checkpoint()->set_complete(4);
@@ -279,7 +279,7 @@ TEST_CASE("A log follows its checkpoints, and what is older goes when the next o
   auto i = NextIncarnation(*h, &restore);
   CHECK(i->Weights() == All(5));
 
-  // Another number of shards cannot read the records behind the checkpoint.
+  // A job with a different number of shards cannot read the records behind the checkpoint.
   auto two = Incarnation(i->files);
   two->install.set_num_shards(2);
   CHECK_THAT(two->Install(&restore), Contains("of a job with 1 shards; this one has 2"));
@@ -333,7 +333,7 @@ TEST_CASE("A shard says that its checkpoint is damaged, and loads the one before
   CHECK(g->Install(&of.older) == "");
   CHECK_FALSE(g->last_installed.damaged());
   CHECK(g->Weights() == All(3));
-  // A file that is missing is the same.
+  // A missing file counts as damage, too.
   REQUIRE(of.f->files->Remove(JoinPath(CheckpointFolder(ShardFixture::kCheckpoints, 5), ShardFileName(0, 1)))
               .ok());
   CHECK_THAT(g->Install(&of.newest), Contains("shard-00000-of-00001.safetensors"));
@@ -359,7 +359,7 @@ TEST_CASE("Where the log does not reach back to the checkpoint before, that one 
   CHECK_THAT(g->Install(&of.older), Contains(expected) && Contains("would be lost"));
   CHECK(g->last_installed.permanent());
   CHECK_FALSE(g->last_installed.damaged());
-  // Without the damaged checkpoint and the log it is what the user wants.
+  // If the user removes the damaged checkpoint and the log, the older checkpoint is installed.
   for (const std::string& segment : Segments(*g)) REQUIRE(of.f->files->Remove(of.Log(segment)).ok());
   REQUIRE(RemoveCheckpoint(*of.f->files, CheckpointFolder(ShardFixture::kCheckpoints, 5)).ok());
   CHECK(g->Install(&of.older) == "");
@@ -459,7 +459,7 @@ TEST_CASE("A log that cannot be written fails the shard, and nothing of it is ac
   const auto failed = f->Reports(v1::ShardReport::kFailed);
   REQUIRE(failed.size() == 1);
   CHECK_THAT(failed[0].failed().error(), Contains("cannot write its log"));
-  // A later coordinator learns of the failure as well.
+  // A later coordinator learns of the failure, too.
   v1::ControlMessage hello;
   hello.mutable_hello()->set_coordinator_incarnation(2);
   f->Control(hello);
@@ -532,7 +532,7 @@ TEST_CASE("A disk that hangs is told of while it does, and fails the shard in th
   f->Start();
   f->hold_background = true;
   const auto push = f->Push({0, 0});
-  f->Members(2, {{0}});  // waits for the log as well
+  f->Members(2, {{0}});  // waits for the log, too
   f->clock.Advance(absl::Seconds(29));
   f->shard->Tick();
   CHECK_FALSE(push->there());
@@ -554,7 +554,7 @@ TEST_CASE("A disk that hangs is told of while it does, and fails the shard in th
 }
 
 // Incarnations of a shard, each ended by a disk that fails at some operation and a crash of the machine. Two
-// workers push again what was not answered, and go on.
+// workers push again what was not answered, and continue.
 TEST_CASE("After a crash at any operation of the disk no acknowledged push is lost and none applied twice") {
   const auto files = std::make_shared<FaultyFileSystem>(7);
   RandomStream random(11, 0);
@@ -578,7 +578,7 @@ TEST_CASE("After a crash at any operation of the disk no acknowledged push is lo
     uint64_t sum = 0;
     for (const v1::WorkerClock& clock : stats.clocks()) {
       sum += clock.clock();
-      // Beside the answered pushes there is at most the one that was not answered.
+      // Beside the answered pushes the shard has at most the one that was not answered.
       REQUIRE(clock.clock() >= answered[clock.worker()]);
       REQUIRE(clock.clock() <= answered[clock.worker()] + 1);
     }
@@ -625,7 +625,7 @@ TEST_CASE("After a crash at any operation of the disk no acknowledged push is lo
   CHECK(answered[0] + answered[1] > 300);
 }
 
-// With the table "users".
+// An incarnation with the table "users".
 std::unique_ptr<ShardFixture> WithTable(std::shared_ptr<FaultyFileSystem> files = nullptr) {
   auto f = std::make_unique<ShardFixture>(kAsync);
   if (files != nullptr) f->files = std::move(files);
@@ -637,7 +637,7 @@ std::unique_ptr<ShardFixture> WithTable(std::shared_ptr<FaultyFileSystem> files 
   return f;
 }
 
-// These rows at the newest version, of 2 values each.
+// Reads these rows at the newest version, of 2 values each.
 std::vector<float> Read(ShardFixture& f, const std::vector<TestRows>& rows) {
   f.Pin(500, 100);
   v1::PullRequest request;
@@ -677,7 +677,7 @@ TEST_CASE("The rows of pushes are in the log, and are there again after a crash"
   CHECK(f->Stats().version().count() == 3);
   CHECK(Rows(*f) == rows);
   CHECK(f->Weights() == All(3));
-  // Tables and dense weights go on from the same version.
+  // Tables and dense weights continue from the same version.
   TestPush again{1, 1};
   CHECK(f->PushRows(again, {{0, {9}, {1, 1}}})->reply().outcome() == v1::OK);  // a repeat
   CHECK(Rows(*f) == rows);
@@ -685,7 +685,7 @@ TEST_CASE("The rows of pushes are in the log, and are there again after a crash"
   CHECK(Rows(*f) == std::vector<float>{4, 3, 4, 4, 1, 0});
 }
 
-// With the tables "users" and "items", in this order or the other.
+// An incarnation with the tables "users" and "items", in this order or reversed.
 std::unique_ptr<ShardFixture> WithTables(bool items_first,
                                          std::shared_ptr<FaultyFileSystem> files = nullptr) {
   auto f = WithTable(std::move(files));
@@ -711,7 +711,7 @@ TEST_CASE("The rows in the log are of the tables that their segment names, whate
   CHECK(SevenOf(*f) == std::vector<float>{4, 2.5});
   bool items_first = true;
   float items = 2.5;
-  // Each incarnation reads the segments of those before it, in either order.
+  // Each incarnation reads the segments of all earlier ones, in either order.
   for (uint64_t clock = 1; clock < 4; ++clock) {
     CAPTURE(clock);
     f = WithTables(items_first, f->files);
@@ -747,8 +747,8 @@ TEST_CASE("A log of other tables than the job's is refused, by their names") {
   CHECK_THAT(f->Install(), Contains("holds rows of embedding tables, and this job's config has no tables"));
 }
 
-// A log of one push of two rows, as it was before its segments named their tables, less some bytes at its
-// end.
+// Writes a log of one push of two rows in the form from before segments named their tables, without some
+// bytes at its end.
 void WriteUnnamed(FaultyFileSystem& files, const ShardFixture& f, size_t missing) {
   PushLog::Options options;
   options.files = &files;

@@ -172,7 +172,7 @@ TEST_CASE("After warm-up updates take no new memory, with readers that come and 
     if (readers.size() > 2) readers.erase(readers.begin());
     seen.insert(readers.back()->reply().version->weights.get());
   }
-  // Two that readers hold, the current one and the one in the making.
+  // Two versions that readers hold, the current version and the one in the making.
   CHECK(seen.size() <= 4);
 }
 

@@ -1,4 +1,4 @@
-// Shards that go on from a checkpoint: the same bits, the same answers, and the pushes that were lost.
+// Shards that continue from a checkpoint: the same bits, the same answers, and the pushes that were lost.
 #include <string>
 #include <vector>
 
@@ -71,7 +71,7 @@ class Job {
     return ShardFixture::Complete(step_, shards);
   }
 
-  // In the address space.
+  // The weights in the address space.
   std::vector<float> Weights() {
     std::vector<float> out(kElements);
     for (uint32_t k = 0; k < shards_.size(); ++k) {
@@ -157,7 +157,7 @@ TEST_CASE("From weights alone a job starts anew") {
   CHECK(f.Weights() == All(2));  // without momentum
 }
 
-// Restores `f` from its checkpoint, with its members as they were.
+// Restores `f` from its checkpoint, with the members that it had.
 void Restore(ShardFixture& f, const v1::Restore& restore, uint64_t epoch) {
   REQUIRE(f.Install(&restore) == "");
   f.Members(epoch, {{0}, {1}});
@@ -174,13 +174,13 @@ TEST_CASE("A restored shard knows what it had answered and applied") {
   CHECK(f.Stats().version().count() == 1);
   CHECK(f.Stats().pushes_applied() == 1);
   CHECK(f.Stats().version_staleness().counts(0) == 1);
-  // The same clock gets the recorded answer. The same batch from another worker is not applied again.
+  // The same clock gets the recorded answer. The same batch from a different worker is not applied again.
   CHECK(f.Push(push)->reply().SerializeAsString() == first->reply().SerializeAsString());
   TestPush other{1, 0};
   other.batch = 4;
   CHECK(f.Push(other)->reply().outcome() == v1::DUPLICATE_BATCH);
   CHECK(f.Weights() == All(1));
-  // The worker goes on at the next clock.
+  // The worker continues at the next clock.
   TestPush next{0, 1};
   CHECK(f.Push(next)->reply().outcome() == v1::OK);
   CHECK(f.Weights() == All(2));
@@ -266,14 +266,14 @@ TEST_CASE("What a worker had answered and a restored shard does not know is lost
   CHECK(waiting->reply().header.version().count() == 2);
   CHECK(f.Stats().pushes_lost() == 7);
   CHECK(f.Weights() == All(2));
-  // The push is disposed of, and its clock complete. It may be a copy of an acknowledged push, so it counts
-  // as lost, too; a repeat does not count again.
+  // The push is refused, and its clock complete. It may be a copy of an acknowledged push, so it counts as
+  // lost, too. A repeat does not count again.
   header.set_answered_clock(4);
   CHECK(f.PushHeader(header, push)->reply().outcome() == v1::STALE_VERSION);
   pull.set_clock(4);
   CHECK(f.PullRequest(pull)->there());
   CHECK(f.Stats().pushes_lost() == 7);
-  // The worker goes on, and the batch may come once more.
+  // The worker continues, and the batch may come once more.
   push.base_incarnation.reset();
   push.base.reset();
   push.clock = 5;
@@ -343,7 +343,7 @@ TEST_CASE("What a restored shard was not told of yet is lost still after it is r
   v1::PullRequest pull;
   *pull.mutable_caller() = f.CallerOf(0, 5);
   pull.set_clock(4);
-  // A pull that was sent before, and arrives late.
+  // This pull was sent earlier, and arrives late.
   pull.set_answered_clock(2);
   f.PullRequest(pull);
   CHECK(f.Stats().pushes_lost() == 1);

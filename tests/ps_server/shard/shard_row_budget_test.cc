@@ -1,4 +1,4 @@
-// What rows may take of a server's memory beside its tables: those of a step's parts, and former rows.
+// The memory of a server that rows may take beside its tables: the rows of a step's parts, and former rows.
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -61,7 +61,7 @@ struct LongRows : ShardFixture {
     message.mutable_freeze()->set_step(step);
     Control(message);
   }
-  // Runs what was held in the background, and what follows from it.
+  // Runs the background work that was held, and the work that follows from it.
   void RunBackground() {
     Settle();
     while (!background.empty()) {
@@ -79,7 +79,7 @@ struct LongRows : ShardFixture {
 
 // ---- the parts of a step
 
-// No key is admitted, so the table stays small: 16 MiB of rows fit into a step, and not 32.
+// No key is admitted, so the table stays small: 16 MiB of rows fit into a step, but 32 do not.
 struct Parts : LongRows {
   Parts() : LongRows(Mode::MODE_SYNC) {
     config.mutable_tables(0)->set_admit_after(1000000);
@@ -98,7 +98,7 @@ TEST_CASE("sync: the rows of a step's parts together have a limit") {
   CHECK_THAT(std::string(refused.message()),
              Contains("the rows of step 0 take 31.3 MiB with those of part 1. ") &&
                  Contains(" are left for them: its machine has 32.0 MiB, of which the model takes "));
-  // A part that fits completes the step, whose rows then make room for the next one's.
+  // A part that fits completes the step, whose rows then make room for the rows of the next step.
   const auto second = f.PushLong({1, 0, 1}, 100);
   f.Commit(0, {0, 1});
   CHECK(first->reply().outcome() == v1::OK);
@@ -135,7 +135,7 @@ TEST_CASE("sync: the limit of rows is the config's, and without one there is non
 
 constexpr uint64_t kRows = 500;
 
-// What the table takes with kRows rows, and what these take as former rows.
+// The memory of the table with kRows rows, and of these rows as former rows.
 Table::Stats Measure() {
   LongRows f(Mode::MODE_ASYNC);
   f.Start();
@@ -145,7 +145,7 @@ Table::Stats Measure() {
   return f.Stats();
 }
 
-// Beside the table, half of what kRows former rows need.
+// A limit that leaves, beside the table, half of the memory that kRows former rows need.
 uint64_t TooLittle() {
   const Table::Stats stats = Measure();
   REQUIRE(stats.former_bytes > kRows * kDim * sizeof(float));
@@ -162,7 +162,7 @@ TEST_CASE("Former rows that readers' pins keep end the pins, the oldest first, w
   CHECK(f.PushLong({0, 1}, kRows)->reply().version().count() == 2);
   f.Pin(2, 60);
   CHECK(*f.ReadUnder(1) == -1);
-  // The memory is full, and no update waits for a reader.
+  // The memory is full, but no update waits for a reader.
   CHECK(f.PushLong({0, 2}, 1)->reply().version().count() == 3);
   CHECK(absl::IsFailedPrecondition(f.ReadUnder(1).status()));
   CHECK(*f.ReadUnder(2) == -2);
@@ -239,7 +239,7 @@ TEST_CASE(
   f.hold_background = true;
   f.Freeze(1);
   const auto fits = f.PushLong({0, 1}, kRows);
-  // Both are on their way to the disk before the first one's former rows are known.
+  // Both pushes are on their way to the disk before the former rows of the first are known.
   const auto decided = f.PushLong({1, 0}, 1);
   f.RunBackground();
   CHECK(fits->reply().outcome() == v1::OK);
@@ -250,7 +250,7 @@ TEST_CASE(
   CHECK_FALSE(waits->there());
   CHECK_THAT(f.Wait(), Contains("memory of rows: ") &&
                            Contains(" of former rows are kept for a checkpoint that is being written. "));
-  // Nothing else of the coordinator waits, either.
+  // Other messages of the coordinator do not wait, either.
   f.Members(2, {{0}, {1}});
   f.RunBackground();
   CHECK(f.Reports(v1::ShardReport::kMembership).size() == 1);
@@ -258,7 +258,7 @@ TEST_CASE(
   f.RunBackground();
   f.Written();
   CHECK(waits->reply().version().count() == 4);
-  // The next one is given up before it is written.
+  // The next checkpoint is given up before it is written.
   f.Freeze(4);
   f.PushLong({0, 3}, kRows);
   f.RunBackground();

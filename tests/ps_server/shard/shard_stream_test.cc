@@ -21,7 +21,7 @@ namespace {
 using Catch::Contains;
 constexpr auto kAsync = v1::ConsistencyConfig::MODE_ASYNC;
 constexpr auto kBounded = v1::ConsistencyConfig::MODE_BOUNDED;
-// Three chunk units, the last one short.
+// Three chunk units, of which the last is short.
 constexpr int64_t kElements = 2 * kChunkUnit + 1000;
 
 struct Large : ShardFixture {
@@ -98,7 +98,8 @@ TEST_CASE("Whatever the pieces, streamed and staged, float32 and bfloat16: the b
           } else {
             std::memcpy(bytes.data(), &gradient[first], bytes.size());
           }
-          // Cut at odd places, each piece in its own memory at an odd address, some empty.
+          // The chunk is cut at odd places into pieces, some empty, each in memory of its own at an odd
+          // address.
           std::vector<std::string> copies;
           size_t at = 0;
           for (size_t piece = 0; piece < pieces; ++piece) {
@@ -176,13 +177,13 @@ TEST_CASE("A push that is still arriving never delays one that is there: it is s
   CHECK_FALSE(slow->streamed());
   REQUIRE(TakeUnit(*slow, Ones(), 0).ok());
   fast = f.Begin({1, 1});
-  CHECK(fast->streamed());  // the other push streams now
+  CHECK(fast->streamed());  // the later push streams now
   REQUIRE(TakeUnit(*fast, Ones(), 0).ok());
   REQUIRE(TakeUnit(*slow, Ones(), 1).ok());
   REQUIRE(TakeUnit(*slow, Ones(), 2).ok());
   CHECK(f.Finish(std::move(slow))->reply().reply.outcome() == v1::OK);
   CHECK(fast->overtaken());
-  // 1, then 1 + 0.9 more.
+  // The first push adds 1, and the second 1 + 0.9.
   CHECK(f.Weights()[kElements - 1] == 1 + 1.9f);
   // The worker's next push streams again.
   fast = nullptr;
@@ -283,7 +284,7 @@ TEST_CASE("A push arrives at most twice at once; a third try waits for a place")
   first = nullptr;
   f.shard->Tick();
   CHECK(begun == 1);
-  // Both may become whole; only one counts.
+  // Both copies may become whole, but only one counts.
   REQUIRE(TakeAll(*second, Ones()).ok());
   CHECK(f.Finish(std::move(second))->reply().reply.outcome() == v1::OK);
   CHECK(f.shard->counters().pushes_applied == 1);
@@ -337,7 +338,7 @@ TEST_CASE("Slow readers hold two old versions at most; the next push waits for t
   CHECK(stats.waits(0).awaited(0) == "worker:1");
   CHECK(stats.seconds_since_update() == 4);
 
-  // No reader lets go.
+  // No reader releases its version.
   f.clock.Advance(absl::Seconds(1));
   f.shard->Tick();
   CHECK(told == 1);
@@ -346,7 +347,7 @@ TEST_CASE("Slow readers hold two old versions at most; the next push waits for t
   REQUIRE((waiting->there() && behind->there()));
   CHECK(waiting->reply().version().count() == 3);
   CHECK(behind->reply().version().count() == 4);  // in the order of arrival
-  // A version that is written off is not overwritten while a reader holds it.
+  // While a reader holds a version that is written off, the version is not overwritten.
   for (uint64_t count = 0; count < 3; ++count) {
     CHECK(readers[count]->reply().version->weights.get()[0] == static_cast<float>(count));
   }
@@ -431,7 +432,7 @@ TEST_CASE("Pushes that are overtaken while they wait are answered at once, thoug
   REQUIRE(second->there());
   CHECK(second->reply().reply.outcome() == v1::SEND_AGAIN);
   CHECK(dead->count == 3);
-  // The weights that the client keeps delay no push either.
+  // The weights that the client keeps delay no push, either.
   readers.clear();
   readers.push_back(f.Pull(1, 0, 2));
   for (uint32_t worker = 4; worker < 8; ++worker) {

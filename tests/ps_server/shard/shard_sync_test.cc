@@ -48,7 +48,7 @@ TEST_CASE("A step counts distinct parts: a repeat does not complete it, and is a
   const auto first = f.Push(Part(0, 0, 4));
   TestPush again = Part(0, 0, 1000);
   const auto repeat = f.Push(again);
-  again.worker = 1;  // another worker computed the part again
+  again.worker = 1;  // a different worker computed the part again
   const auto other = f.Push(again);
   CHECK(Staged(f).empty());
   CHECK_FALSE((first->there() || repeat->there() || other->there()));
@@ -132,7 +132,7 @@ TEST_CASE("A part that says that it is to be refused is reported, and waits for 
   v1::PushRequest header = f.Header(Part(0, 1));
   header.set_refused("worker 1 (worker:1): the gradient of w[3] is NaN at clock 0");
   const auto refused = f.PushHeader(header, Part(0, 1));
-  // Another worker's computation of the part is refused, too.
+  // If a different worker has computed the part, the part is refused, too.
   const auto other = f.Push(Part(0, 1));
   CHECK_FALSE(refused->there());
   const auto good = f.Push(Part(0, 0, 6));
@@ -177,7 +177,7 @@ TEST_CASE("A step without parts changes nothing but the version") {
   CHECK(a->reply().outcome() == v1::REFUSED);
   CHECK(f.Weights() == before);
   CHECK(f.Pull(0, 2)->reply().header.version().count() == 2);
-  // The slots are unchanged as well: 1 from the first step, then 0.9 * 1 + 1.
+  // The slots are unchanged, too: 1 from the first step, then 0.9 * 1 + 1.
   f.Push(Part(2, 0));
   f.Push(Part(2, 1));
   f.Commit(2, {0, 1});
@@ -295,14 +295,14 @@ TEST_CASE("A commit that the shard cannot obey fails it, and the coordinator hea
                Contains("cannot commit step " + std::to_string(commits[i].step) + " as ps:0 decided: ") &&
                    Contains(commits[i].why));
     CHECK(failed[0].failed().kind() == v1::FAILURE_INTERNAL);
-    // Nobody waits any longer, and nothing has changed.
+    // No call waits any more, and nothing has changed.
     CHECK(push->reply().outcome() == v1::JOB_OVER);
     CHECK(push->reply().reason() == error);
     CHECK(push->reply().failure_kind() == v1::FAILURE_INTERNAL);
     CHECK(pull->reply().header.outcome() == v1::JOB_OVER);
     CHECK(f.Push(Part(0, 1))->reply().outcome() == v1::JOB_OVER);
     CHECK(f.shard->counters().version == 0);
-    // The next coordinator hears it, too.
+    // The next coordinator hears of the end, too.
     v1::ControlMessage hello;
     hello.mutable_hello();
     f.Control(hello);
@@ -310,7 +310,7 @@ TEST_CASE("A commit that the shard cannot obey fails it, and the coordinator hea
   }
 }
 
-// Readers hold versions until a commit has to wait for memory: that of step `step`, which is returned.
+// Readers hold versions until a commit has to wait for memory. Returns the step of this commit.
 uint64_t CommitUntilItWaits(ShardFixture& f, std::vector<PullAnswerPtr>* held) {
   uint64_t step = 0;
   do {

@@ -1,5 +1,5 @@
-// Checkpoints of a shard with embedding tables: the version of their rows, training meanwhile, and what
-// starts from them.
+// Checkpoints of a shard with embedding tables: the version of their rows, training meanwhile, and jobs that
+// start from them.
 #include <functional>
 #include <memory>
 #include <string>
@@ -128,7 +128,7 @@ TEST_CASE(
   const std::vector<float> users = f.Users();
   f.Take(5);
   f.PushUsers(0, 1, 4);
-  // Pushes between all operations of the disk.
+  // A push comes with each append to a file.
   uint64_t clock = 1;
   f.files->SetFault([&](const Operation& operation) {
     if (operation.kind == FaultyFileSystem::Kind::kAppend) f.PushUsers(1, clock++, 8);
@@ -144,12 +144,12 @@ TEST_CASE(
   const std::unique_ptr<Job> same = Restored(f, restore);
   CHECK(same->Users() == users);
   CHECK(same->Weights() == All(2));
-  // With their momentum: both go on from there.
+  // The momentum is restored, too: both shards continue from there.
   const std::unique_ptr<Job> again = Restored(f, restore);
   for (Job* job : {same.get(), again.get()}) job->PushUsers(0, 1, 4);
   CHECK(same->Users() == again->Users());
   CHECK(same->Users()[1] == -(1 + 0.5f + 4));
-  // As two shards.
+  // The checkpoint is loaded into two shards.
   std::vector<float> both(users.size());
   for (uint32_t shard : {0, 1}) {
     const std::unique_ptr<Job> half = Restored(f, restore, shard, 2);
@@ -244,7 +244,7 @@ TEST_CASE("Rows are kept for a checkpoint no longer than it may be written, what
     f.files->SetFault(nullptr);
     CHECK_THAT(f.CheckpointError(), Contains("the disk is full"));
     for (const std::string& name : f.FilesOf(1)) CHECK(name[0] != '.');
-    // The next one is written.
+    // The next checkpoint is written.
     f.Take(2);
     f.RunBackground();
     CHECK(f.Written().tables_size() == 1);

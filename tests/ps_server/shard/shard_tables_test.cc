@@ -196,7 +196,7 @@ std::vector<std::string> Digests(TablesFixture& f, uint64_t ping) {
   message.mutable_ping()->set_sequence(ping);
   message.mutable_ping()->set_with_table_digests(true);
   f.Control(message);
-  // Each table takes some 16 turns, and each of these calls waits for one at least.
+  // Each table takes some 16 turns, and each of these calls waits for at least one turn.
   for (int turn = 0; turn < 100; ++turn) f.shard->Quiesce();
   const std::vector<v1::ShardReport> reports = f.Reports(v1::ShardReport::kStats);
   REQUIRE(reports.size() == 2);
@@ -212,7 +212,7 @@ TEST_CASE("A ping at the job's end is answered with the digests of the tables' n
   TableDigest none;
   CHECK(Digests(f, 1) == std::vector<std::string>(2, none.Finish()));
   REQUIRE(f.PushRows({0, 0}, {{0, {7, 9}, {1, 2, 3, 4}}})->reply().outcome() == v1::OK);
-  // Those of an earlier version do not count.
+  // Digests of an earlier version do not count.
   CHECK(f.Stats().table_digests().empty());
   TableDigest users;
   users.AddRow(7, {4, 3});
@@ -366,7 +366,7 @@ TEST_CASE("Rows whose optimizer refuses the learning rate fail the shard, not th
     if (of.early) f.config.mutable_consistency()->set_tables(v1::ConsistencyConfig::TABLES_ASYNC);
     v1::TableOptimizer& optimizer = *f.config.mutable_tables(0)->mutable_optimizer();
     optimizer.set_type(v1::TableOptimizer::KIND_FTRL);
-    // As a float32 the first rate is 0, by which ftrl would divide.
+    // In float32 the first rate is 0, by which ftrl would divide.
     optimizer.set_learning_rate(1e-37f);
     optimizer.mutable_schedule()->set_warmup_steps(1'000'000'000'000);
     f.Start();

@@ -14,7 +14,7 @@
 namespace weir {
 namespace {
 
-// More than a message holds: 2 MiB, which has to move about every millisecond.
+// A push of 2 MiB is larger than a message, and has to make progress about every millisecond.
 constexpr int64_t kUnits = 8, kElements = kUnits * kChunkUnit;
 constexpr auto kPatience = absl::Microseconds(1100);
 
@@ -82,10 +82,11 @@ TEST_CASE("It waits for one that moves, and does not for one that stands still")
   CHECK(f.nudges.size() == 4);
   auto arrival = f.ArrivalOf(second);
   CHECK_FALSE(arrival->streamed());
-  // The next one does not stream either.
+  // The next push does not stream, either.
   CHECK(f.TryBegin(f.Header({2}))->there());
 
-  // It overtakes the slow push, which is then sent again and does not wait for pushes that overtake it.
+  // The second push overtakes the slow one, which is then sent again and does not wait for pushes that
+  // overtake it.
   f.Take(*arrival, 0, kUnits);
   CHECK(f.Finish(std::move(arrival))->reply().reply.outcome() == v1::OK);
   CHECK(slow->overtaken());

@@ -1,5 +1,5 @@
-// What waiting calls cost where many workers have them: a push looks at the calls that it lets go on, and
-// what waits is described once.
+// The cost of waiting calls if many workers have them: a push looks only at the calls that it lets continue,
+// and calls that wait for one thing are described once.
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -22,7 +22,7 @@ struct Asked {
   int on_push = 0, on_pull = 0, waiting_for = 0, clocks = 0;
 };
 
-// Counts what the shard asks it.
+// Counts the questions that the shard asks.
 class CountingPolicy final : public ConsistencyPolicy {
  public:
   CountingPolicy(std::unique_ptr<ConsistencyPolicy> to, Asked* asked) : to_(std::move(to)), asked_(asked) {}
@@ -97,7 +97,7 @@ TEST_CASE(
     CHECK_FALSE(pulls.back()->there());
   }
   f.asked = {};
-  // A pull that it has yet to let go on is its worker's own.
+  // A push looks at a pull of its own worker, which must still wait.
   pulls.push_back(f.Pull(7, 2, 2));
   f.PushOf(7, 1);
   CHECK(f.asked.on_pull < 8);
@@ -147,7 +147,7 @@ TEST_CASE(
   CHECK(held[0]->there());
   for (size_t i = 1; i < held.size(); ++i) CHECK_FALSE(held[i]->there());
   CHECK(f.asked.on_push < 8);
-  // A stream that stands still holds nothing up.
+  // If the stream stands still, no push waits for it.
   f.clock.Advance(absl::Milliseconds(100));
   f.shard->Tick();
   for (const auto& push : held) CHECK(push->there());

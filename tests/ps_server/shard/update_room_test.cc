@@ -12,7 +12,7 @@
 namespace weir {
 namespace {
 
-// A store of 40 elements without tables, whose readers are waited for for a second.
+// A store of 40 elements, without tables. An update waits at most a second for readers.
 struct Fixture {
   Fixture() {
     BlockStore::Options options;

@@ -12,7 +12,7 @@ namespace {
 
 using Catch::Contains;
 
-// Numbers of a store that answers when the test says so.
+// Numbers of a store that answers on the test's command.
 struct Fixture : JobFixture {
   explicit Fixture(const JobStore::Opened& opened = {})
       : numbers(job, opened,
@@ -55,7 +55,7 @@ TEST_CASE("Numbers are used only once they are set aside") {
   CHECK(f.numbers.NextEpoch() == 11);
   CHECK_FALSE(f.numbers.Need(2));
   CHECK(f.numbers.needed());
-  // A second call does nothing while the first is under way.
+  // While the first call is under way, a second one does nothing.
   CHECK_FALSE(f.numbers.Need(5));
   REQUIRE(f.asks == 1);
   SECTION("they are") {

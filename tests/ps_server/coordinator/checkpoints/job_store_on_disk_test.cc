@@ -1,4 +1,4 @@
-// The coordinator's memory on a disk that fills, fails and forgets what was not synced.
+// The coordinator's store on a disk that fills, fails, and loses data that was not synced.
 #include "ps_server/coordinator/checkpoints/job_store_on_disk.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ const ModelSpec& Model() {
   return model;
 }
 
-// Blocking work is done at once.
+// Opens a store that does blocking work at once.
 absl::StatusOr<std::unique_ptr<JobStore>> Open(FileSystem& fs, int keep = 3, v1::JobIdentity job = {}) {
   JobStoreOnDisk::Options options;
   options.job = std::move(job);
@@ -65,7 +65,7 @@ absl::StatusOr<v1::CheckpointFile> WriteShard(FileSystem& fs, uint64_t step, flo
   return WriteShardFile(fs, "/runs/7", step, snapshot);
 }
 
-// Commits that checkpoint.
+// Writes the shard's file, and commits the checkpoint.
 absl::Status Commit(JobStore& store, FileSystem& fs, uint64_t step, float value, uint64_t incarnation) {
   v1::CheckpointManifest manifest;
   manifest.set_step(step);
@@ -138,7 +138,7 @@ TEST_CASE("A folder's job keeps its identity, whoever opens it, until a job of a
   CHECK(opened(2, "digits") == 1);
   fs.Crash();
   CHECK(opened(3, "digits") == 1);
-  // Nothing was saved, so another job may begin.
+  // Nothing was saved, so a different job may begin.
   CHECK(opened(4, "another") == 4);
   CHECK(opened(5, "another") == 4);
 }
@@ -168,7 +168,7 @@ TEST_CASE("A checkpoint says whose it is, also where it was copied to") {
       REQUIRE(fs.Remove(JoinPath("/runs/7/coordinator", name)).ok());
     }
   }
-  // Of another name: the coordinator refuses to go on (CanGoOn()).
+  // If the names differ, the coordinator refuses to continue (CanGoOn()).
   const std::string name = GENERATE("digits", "another");
   auto store = Open(fs, 3, JobOf(2, name));
   REQUIRE(store.ok());
@@ -278,14 +278,14 @@ TEST_CASE(
     });
     const absl::Status saved = Save(**old, fs, 8);
     if (!hang.hung()) break;
-    // The checkpoint was there before the successor looked, or never.
+    // The checkpoint was there before the successor looked, or never counts.
     const bool found = now->opened().newest->step() == 8;
     ++(found ? after : before);
     CHECK((!saved.ok() || found));
     CHECK((found || newest == 3 || ValueOf(fs, newest) == 2.5f));
     if (found) CHECK(ValueOf(fs, 8) == 1.5f);
     CheckReplaced(**old, fs);
-    // The successor can go on.
+    // The successor can continue.
     const uint64_t next = std::max<uint64_t>(newest, 8) + 1;
     if (Save(*now, fs, next, 3.5f, 11) != absl::OkStatus())
       REQUIRE(Save(*now, fs, next, 3.5f, 11) == absl::OkStatus());
@@ -322,7 +322,7 @@ TEST_CASE("A successor that hangs while it is replaced, too, takes nothing from 
       if (!any || !deep) break;
       CHECK(ValueOf(fs, 8) == 2.5f);
       CheckReplaced(**old, fs);
-      // The middle one was replaced, or has replaced the last one: one of the two has the job.
+      // The second store was replaced, or has replaced the third: one of the two has the job.
       const bool newer =
           middle.ok() && (*middle)->opened().coordinator_incarnation > last->opened().coordinator_incarnation;
       CHECK(Reserve(*last, {50000, 50000}).ok() != newer);
@@ -358,7 +358,7 @@ TEST_CASE(
     const JobStore::Opened& other = (*b)->opened();
     CHECK(one.coordinator_incarnation != other.coordinator_incarnation);
     CHECK((one.coordinator_incarnation > other.coordinator_incarnation) == a_has_it);
-    // The two never share a number.
+    // The two stores never share a number.
     CHECK((a_has_it ? one.used.epoch >= 7000 : other.used.epoch >= one.reserved.epoch));
   }
 }
@@ -457,7 +457,7 @@ TEST_CASE("A coordinator that is replaced right after its commit removes nothing
   *manifest.mutable_model() = ToProto(Model());
   manifest.mutable_job()->set_committed_steps(6);
   *manifest.add_files() = *WriteShard(fs, 6, 1.5f, 7);
-  // The old one hangs between its commit and the removal of older checkpoints.
+  // The old store hangs between its commit and the removal of older checkpoints.
   std::unique_ptr<JobStore> next;
   old->Commit(manifest, [&](const absl::Status& status) {
     REQUIRE(status == absl::OkStatus());
@@ -526,18 +526,18 @@ TEST_CASE("A damaged newest checkpoint is marked, and the newest whole one befor
   CHECK(found->step() == 6);
   CHECK_THAT(fs.Contents("/runs/7/step-00000008/damaged.txt"), Contains("tensor 'w' is damaged"));
   CHECK_THAT(fs.Contents("/runs/7/step-00000007/damaged.txt"), Contains("is damaged: its checksum is"));
-  // The next start need not read the damaged ones again, and uses no number of theirs again.
+  // The next start need not read the damaged checkpoints, and does not use their numbers again.
   store = Open(fs, 2);
   REQUIRE((*store)->opened().newest.has_value());
   CHECK((*store)->opened().newest->step() == 6);
-  // The damaged ones stay, and do not count: two whole ones are kept.
+  // The damaged checkpoints stay, and do not count: two whole ones are kept.
   REQUIRE(Save(**store, fs, 9).ok());
   const auto left = FindCheckpoints(fs, "/runs/7");
   std::vector<uint64_t> steps;
   for (const CheckpointEntry& entry : *left) steps.push_back(entry.step);
   CHECK(steps == std::vector<uint64_t>{6, 7, 8, 9});
   CHECK(ValueOf(fs, 6) == 6);
-  // Until there are enough newer ones, as with any other.
+  // As any checkpoints, they are removed once there are enough newer ones.
   REQUIRE(Save(**store, fs, 10).ok());
   CHECK(FindCheckpoints(fs, "/runs/7")->size() == 2);
 }
@@ -565,7 +565,7 @@ TEST_CASE("Without a whole checkpoint there is none to go on from, now and at ea
     CHECK_THAT(std::string(status.message()),
                Contains("/runs/7/step-00000003") && Contains("is damaged") && Contains("from a copy"));
   }
-  // Put back from a copy.
+  // The checkpoint is put back from a copy.
   Flip(fs, 3);
   REQUIRE(fs.Remove("/runs/7/step-00000003/damaged.txt").ok());
   CHECK(Open(fs).value()->opened().newest->step() == 3);

@@ -44,7 +44,7 @@ struct Job {
   ModelSpec model;
 };
 
-// Blocking work is done at once.
+// Opens a store that does blocking work at once.
 absl::StatusOr<std::unique_ptr<JobStore>> Open(const Job& job) {
   JobStoreOnDisk::Options options;
   options.file_system = job.files;
@@ -61,7 +61,7 @@ absl::Status Begin(JobStore& store, uint64_t step) {
   return result;
 }
 
-// All shards' files, with this value in every element.
+// Writes the files of all shards, with this value in every element.
 absl::StatusOr<v1::CheckpointManifest> WriteShards(const Job& job, uint64_t step, float value) {
   v1::CheckpointManifest manifest;
   manifest.set_step(step);
@@ -148,7 +148,8 @@ class HangingFile final : public StagedFile {
   const std::unique_ptr<StagedFile> inner_;
 };
 
-// The files as that process sees them. What takes no request in object storage is no operation.
+// The files as that process sees them. Calls that take no request to the object storage do not count as
+// operations.
 class HangingFiles final : public FileSystem {
  public:
   explicit HangingFiles(Hang& hang) : hang_(hang) {}
@@ -216,7 +217,7 @@ TEST_CASE("A coordinator that hangs in any operation and is replaced changes not
                 REQUIRE(opened.status() == absl::OkStatus());
                 next = *std::move(opened);
                 REQUIRE(next->opened().newest.has_value());
-                // The old one may have committed step 6 already, and then it counts.
+                // The old store may have committed step 6 already. Then that checkpoint counts.
                 again = next->opened().newest->step() == 5;
                 REQUIRE(Save(*next, job, again ? 6 : 7, 3) == absl::OkStatus());
               }};
@@ -224,7 +225,7 @@ TEST_CASE("A coordinator that hangs in any operation and is replaced changes not
     const Job old_view{&hanging, job.directory, job.model};
     REQUIRE(Save(**Open(job), job, 5, 1) == absl::OkStatus());
     const auto old = Open(old_view);
-    // It hung before it had claimed the folder: then the other one came first, and is replaced.
+    // If the old store hung before it had claimed the folder, the other one came first, and is replaced.
     if (old.ok() && next != nullptr &&
         (*old)->opened().coordinator_incarnation > next->opened().coordinator_incarnation) {
       CHECK((*old)->opened().newest->step() == 6);
@@ -244,7 +245,7 @@ TEST_CASE("A coordinator that hangs in any operation and is replaced changes not
     CHECK(there.rbegin()->first == (again ? 6 : 7));
     CHECK(there.rbegin()->second == 3);
     if (!again) CHECK(there.at(6) == 2);
-    // The old one can do nothing more.
+    // The old store can no longer change anything.
     if (old.ok()) CHECK(absl::IsAborted(Begin(**old, 9)));
     const auto last = Open(job);
     REQUIRE(last.status() == absl::OkStatus());
@@ -316,7 +317,7 @@ TEST_CASE("Object storage that ignores conditions is refused") {
   CHECK(Open(job).status() == absl::OkStatus());
 }
 
-// One run of coordinators that replace each other, at random, with faults on every way to the server.
+// A random run of coordinators that replace each other, with faults on every way to the server.
 class Schedule {
  public:
   explicit Schedule(uint64_t seed) : random_(RandomKey(seed, "schedule"), 0) {
@@ -339,7 +340,8 @@ class Schedule {
         Note(step, value, Save(*store_, job_, step, value));
         continue;
       }
-      // Another coordinator comes at some point of a checkpoint, saves the same step, and the first goes on.
+      // A second coordinator comes at some point of a checkpoint and saves the same step. Then the first one
+      // continues.
       const uint32_t point = random_.NextBelow(2);
       std::unique_ptr<JobStore> old = std::move(store_);
       const absl::Status begun = Begin(*old, step);
@@ -370,7 +372,7 @@ class Schedule {
     if (!opened.ok()) return nullptr;
     const auto& newest = (*opened)->opened().newest;
     const uint64_t step = newest.has_value() ? newest->step() : 0;
-    // What a coordinator was told to be durable is never lost.
+    // If a coordinator was told that a checkpoint is durable, the checkpoint is never lost.
     CHECK(step >= (committed_.empty() ? 0 : committed_.rbegin()->first));
     step_ = step;
     return *std::move(opened);
@@ -393,7 +395,7 @@ class Schedule {
       if (committed_.count(step) > 0) CHECK(value == committed_.at(step));
     }
     if (!committed_.empty()) CHECK(there.count(committed_.rbegin()->first) == 1);
-    // The job goes on.
+    // The job can continue.
     const auto last = Open(job);
     REQUIRE(last.status() == absl::OkStatus());
     const auto& newest = (*last)->opened().newest;

@@ -26,13 +26,13 @@ struct Job {
     window.set_clock(clocks[worker] += batches);
     return window;
   }
-  // The windows of one report, all of them long.
+  // Reports windows in one report, all of them long.
   std::optional<std::string> Report(uint64_t worker, const std::vector<double>& losses) {
     v1::WorkerReport report;
     for (double loss : losses) *report.add_loss_windows() = Window(worker, loss);
     return watch.OnReport(worker, report);
   }
-  // A worker's first window.
+  // Reports a worker's first window.
   std::optional<std::string> First(uint64_t worker, double loss) {
     v1::WorkerReport report;
     *report.add_loss_windows() = Window(worker, loss, kFirstLossWindow);
@@ -93,12 +93,12 @@ TEST_CASE("a worker that joins later is judged by the job's beginning and by the
   Job job;
   CHECK_FALSE(job.First(1, 5).has_value());
   CHECK_FALSE(job.Report(1, {0.1, 0.1}).has_value());
-  // It happens to begin with a low loss, which is not the job's first.
+  // The worker happens to begin with a low loss, which is not the job's first.
   CHECK_FALSE(job.First(2, 0.001).has_value());
   CHECK_FALSE(job.Report(2, {0.01}).has_value());
   CHECK_FALSE(job.Report(2, {4}).has_value());
   CHECK(job.watch.history().first() == 5);
-  // It happens to begin high.
+  // The worker happens to begin with a high loss.
   CHECK(job.First(3, 6) == std::nullopt);
   CHECK(job.Report(3, {6}).has_value());
 }
@@ -129,13 +129,13 @@ TEST_CASE("the windows of a worker that stood still are compared with what the j
   CHECK_FALSE(job.First(1, 2).has_value());
   CHECK_FALSE(job.First(2, 2).has_value());
   CHECK_FALSE(job.Report(2, {1.9}).has_value());
-  // Worker 2 stops; the others go on.
+  // Worker 2 stops, and worker 1 continues.
   for (int i = 0; i < 20; ++i) CHECK_FALSE(job.Report(1, {0.001}).has_value());
-  // Its first windows have batches from before, and the open one as well.
+  // The first windows of worker 2 have batches from before, and so has the open one.
   CHECK_FALSE(job.Report(2, {2.1}).has_value());
   CHECK_FALSE(job.Report(1, {0.001}).has_value());
   CHECK_FALSE(job.Report(2, {2.1}).has_value());
-  // Those that follow do not.
+  // Later windows have none.
   CHECK_FALSE(job.Report(2, {}).has_value());
   CHECK(job.Report(2, {2.1}).has_value());
 }

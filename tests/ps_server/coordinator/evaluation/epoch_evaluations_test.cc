@@ -78,11 +78,11 @@ TEST_CASE("sync: the step that ends an epoch is evaluated; no other is made unti
   CHECK(of.OrderFor(7)->epoch() == 1);
   CHECK_FALSE(of.OrderFor(8).has_value());
   of.OnRead(8, {2, 2});
-  of.OnRead(7, {1, 1});  // of an earlier read
+  of.OnRead(7, {1, 1});  // read before the epoch's end
   CHECK(of.Holds());
   of.OnRead(7, {2, 2});
   CHECK_FALSE(of.Holds());
-  // The next epoch ends before the result: then it waits for the result.
+  // The next epoch ends before the result is known, and waits for it.
   of.Advance(3);
   CHECK_FALSE(of.due());
   CHECK(of.Holds());
@@ -212,7 +212,7 @@ TEST_CASE("The final evaluation is that of the epoch which ends with the job") {
 }
 
 TEST_CASE("An epoch that the job does not complete has no entry") {
-  const uint64_t examples = GENERATE(50, 60);  // two and a half epochs, or three, are as many steps
+  const uint64_t examples = GENERATE(50, 60);  // two and a half epochs have as many steps as three
   Fixture f(true, 4, examples);
   JobEvaluations& of = f.of;
   of.GoTo(0);

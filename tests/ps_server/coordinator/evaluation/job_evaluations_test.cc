@@ -75,7 +75,7 @@ TEST_CASE("The first evaluator that has not failed is asked; when all have, the 
   of.SetLength(SizeOf(config, 1, 20));
   of.GoTo(0);
   of.Advance(2);
-  // Nobody can evaluate yet, but may come.
+  // No member can evaluate yet, but one may come.
   CHECK_FALSE(of.AskOneOf(Members({}), true, absl::UnixEpoch()));
   CHECK(of.open());
   REQUIRE(of.AskOneOf(Members({7, 8}), true, absl::UnixEpoch()));
@@ -130,7 +130,7 @@ TEST_CASE("The best epoch is the one whose weights a checkpoint holds") {
     CHECK(of.busy());
     f.Write();
     CHECK(of.best()->checkpoint() == 6);
-    // A later coordinator continues with the same.
+    // A later coordinator continues from the saved state.
     v1::CoordinatorState state;
     of.Save(7, &state);
     Fixture later(config);
@@ -177,7 +177,7 @@ TEST_CASE("The job stops early at the end of the epoch that brings patience to i
   CHECK_FALSE(of.GoBack(/*at_end=*/false));
   of.Advance(5);
   CHECK(of.WhyItStopsHere().empty());
-  // For a coordinator that finds the job ended, where it is does not matter.
+  // If a coordinator finds the job ended, the job's position does not matter.
   of.StoppedBefore();
   CHECK(of.stopped_early() == why);
 }
@@ -197,7 +197,7 @@ TEST_CASE("The hash of the final weights comes without an evaluation, and is no 
   CHECK(of.newest().weights_sha256() == "ab12");
   CHECK(of.newest().test_loss() == 0.5);
   CHECK(of.AwaitsFinal());
-  // A late periodic evaluation does not hide it.
+  // A late periodic evaluation does not hide the final one.
   CHECK_FALSE(of.OnUnasked(evaluation, kSteps));
   CHECK(of.newest().weights_sha256() == "ab12");
   of.GoBack(/*at_end=*/false);

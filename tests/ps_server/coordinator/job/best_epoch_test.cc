@@ -12,7 +12,7 @@ using Catch::Contains;
 constexpr auto kLoss = v1::EvaluationConfig::METRIC_TEST_LOSS;
 constexpr auto kAccuracy = v1::EvaluationConfig::METRIC_TEST_ACCURACY;
 
-// Negative: not finite.
+// A negative loss stands for a loss that is not finite.
 v1::EpochEvaluation Epoch(uint64_t epoch, double loss, double accuracy = 0.5) {
   v1::EpochEvaluation entry;
   entry.set_epoch(epoch);
@@ -75,7 +75,7 @@ TEST_CASE("Patience: so many results in a row that are no better than the best b
   CHECK(WhyStopped(config, Losses({3, 4, 2, 3, 2})) ==
         "after epoch 5, since 2 evaluations were no better than that of epoch 3, whose test loss was 2 "
         "(evaluation.patience = 2)");
-  // A loss that is not finite is no improvement.
+  // A loss that is not finite is not an improvement.
   CHECK_THAT(WhyStopped(config, Losses({3, -1, -1})), Contains("after epoch 3"));
   CHECK_THAT(WhyStopped(config, Losses({-1, -1, -1})), Contains("no better than that of epoch 1 "));
   config.set_min_delta(1);

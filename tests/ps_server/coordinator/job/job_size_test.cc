@@ -66,7 +66,7 @@ TEST_CASE("data.drop_last leaves out the last batch, and in sync the last step, 
   CHECK(size.examples == 144);
   CHECK(size.batches == 18);
   CHECK(size.steps == 6);
-  // The last step has all of its parts, and each of these is full.
+  // The last step has all of its parts, and each part is full.
   size = SizeOf(config, 3, 100, 4);
   CHECK(size.examples == 128);
   CHECK(size.dropped == 22);

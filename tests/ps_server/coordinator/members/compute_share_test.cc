@@ -13,7 +13,7 @@ TEST_CASE("The share of the last ten seconds") {
   CHECK_FALSE(share.Value().has_value());
   share.OnReport(kStart, 5);
   CHECK_FALSE(share.Value().has_value());
-  // A quarter of the time, and then none of it.
+  // The worker computes for a quarter of the time, and then not at all.
   double computed = 5;
   absl::Time now = kStart;
   for (int i = 0; i < 40; ++i) share.OnReport(now += absl::Milliseconds(500), computed += 0.125);

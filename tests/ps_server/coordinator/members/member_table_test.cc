@@ -186,7 +186,7 @@ TEST_CASE("An instance is refused until 4,096 others were") {
   CHECK(table.Refuses(2));
 }
 
-// A table whose heartbeats keep their answers.
+// A table, and the answers to its heartbeats.
 struct Heartbeats : JobFixture {
   Heartbeats() : table(job, Options()) {}
   static MemberTable::Options Options() {
@@ -265,7 +265,7 @@ TEST_CASE("A lease ends without heartbeats, and soon once the connection has bro
   CHECK(f.table.ExpiredWorkers().empty());
   f.clock.Advance(absl::Seconds(1));
   CHECK(f.table.ExpiredWorkers() == std::vector<uint32_t>{0});
-  // But not while this process stood still.
+  // If this process stood still, the leases do not end.
   f.table.Tick(/*installed=*/true, /*stood_still=*/true);
   CHECK(f.table.ExpiredWorkers().empty());
 }

@@ -23,7 +23,7 @@ struct Fixture {
              [answer](absl::StatusOr<v1::PinReply> reply) { *answer = std::move(reply); });
     return answer;
   }
-  // One of two shards keeps the version of this count.
+  // One of two shards has pinned the version of this count.
   void Pinned(uint32_t shard, uint64_t pin, uint64_t count) {
     v1::Pinned pinned;
     pinned.set_pin(pin);

@@ -45,7 +45,7 @@ TEST_CASE("A repeated or late report counts nothing twice; a new incarnation cou
 }
 
 TEST_CASE("The loss of the last epoch is the same in whatever order, and by however many, it was computed") {
-  // Rounded as workers round them.
+  // The losses are rounded as workers round them.
   std::vector<float> losses;
   for (int i = 0; i < 1000; ++i) losses.push_back(0.1f + 1.0f / static_cast<float>(3 + i % 97));
   const auto loss = [&](size_t workers, bool backwards) {

@@ -20,7 +20,7 @@ struct Fixture : CheckpointsFixture {
                answer = std::move(found);
              },
              [this] { ++changes; }, [this](const absl::Status& failure) { failures.push_back(failure); }}) {}
-  // A checkpoint of this step is there.
+  // Saves a checkpoint of this step.
   void Save(uint64_t of) {
     step = of;
     checkpoints.Request(/*of_now=*/true, [](const absl::StatusOr<v1::CheckpointReply>&) {});
@@ -60,7 +60,7 @@ TEST_CASE("A damaged checkpoint is passed over for the one before it") {
   f.source.OnDamaged("ps:1", "a hole");
   CHECK(f.source.searching());
   CHECK_FALSE(f.source.found());
-  // Another shard finds the same.
+  // A second shard finds the same damage.
   f.source.OnDamaged("ps:2", "a hole");
   CHECK(f.changes == 1);
   f.disk->Answer();

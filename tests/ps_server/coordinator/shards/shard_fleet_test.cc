@@ -10,7 +10,7 @@
 namespace weir {
 namespace {
 
-// A fleet whose links are connected at once and keep what they are sent.
+// A fleet whose links connect at once, and keep the messages that they are sent.
 struct Fixture : JobFixture {
   struct Link : ShardLink {
     explicit Link(std::vector<v1::ControlMessage>* messages) : sent(messages) {}
@@ -106,7 +106,7 @@ TEST_CASE("The final ping is answered once the digests of all tables are known")
   CHECK(f.sent[0].back().ping().with_table_digests());
   f.fleet[0].stats.set_sequence(2);
   CHECK_FALSE(f.fleet.AnsweredFinalPing(f.fleet[0]));
-  // Later pings ask for them, too.
+  // Later pings ask for the digests, too.
   f.fleet.Ping();
   CHECK(f.sent[0].back().ping().with_table_digests());
   for (int i = 0; i < 2; ++i) f.fleet[0].stats.add_table_digests("digest");

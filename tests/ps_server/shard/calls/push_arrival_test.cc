@@ -10,7 +10,7 @@ TEST_CASE("Pushes that are gone without a decision are forgotten when their work
   auto other = arrivals.Add({6, 0, 0});
   auto late = arrivals.Add({7, 0, 3});
   for (uint64_t step = 1; step < 100; ++step) {
-    // The step before was committed without the late part, whose second copy is arriving still.
+    // The previous step was committed without the late part, whose second copy is still arriving.
     auto again = arrivals.Add({7, step - 1, 3});
     late = arrivals.Add({7, step, 3});
     CHECK(arrivals.size() == 3);

@@ -33,7 +33,7 @@ struct Fixture {
     if (logs) config.mutable_server()->set_durability(v1::ServerConfig::DURABILITY_LOG);
     return config;
   }
-  // The load's number in `done` says that it has come to its end.
+  // Begins a load. `done` gets the load's number at its end.
   void Load(int number) {
     v1::Install install;
     install.set_num_shards(1);
@@ -83,7 +83,7 @@ TEST_CASE("A load ends in the queue, unless it was abandoned") {
   CHECK(f.loader.generation() > before);
   CHECK_FALSE(f.loader.under_way());
   f.Load(3);
-  // The end of the abandoned load is not that of the next.
+  // The end of the abandoned load does not end the next one.
   f.RunNext();
   CHECK(f.done == std::vector<int>{1});
   CHECK(f.loader.under_way());
@@ -99,7 +99,7 @@ TEST_CASE("With the log one load runs at a time, and the newest of those that wa
   f.Load(3);
   CHECK(f.background.size() == 1);
   f.RunNext();
-  // The first has no effect any more: its log would be another than that of the third.
+  // The first load no longer has an effect: the third one opens the log again.
   CHECK(f.done.empty());
   REQUIRE(f.background.size() == 1);
   f.RunNext();

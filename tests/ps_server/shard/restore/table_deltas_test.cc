@@ -1,4 +1,4 @@
-// Checkpoints of what has changed in a shard's tables, against tables that were never saved.
+// Checkpoints that hold only the changes of a shard's tables, compared with tables that were never saved.
 #include <functional>
 #include <memory>
 #include <optional>
@@ -27,7 +27,7 @@ std::vector<v1::TableConfig> OnlyClicks() { return {Clicks()}; }
 
 const std::function<void(uint32_t)> kNothing = [](uint32_t) {};
 
-// The files of a checkpoint that are deltas.
+// How many files of a checkpoint are deltas.
 int Deltas(const CheckpointReader& reader) {
   int deltas = 0;
   for (const v1::CheckpointFile& file : reader.manifest().files()) {
@@ -65,9 +65,9 @@ TEST_CASE(
     int chain = 0;
     while (chain < 8) {
       INFO("chain " << chain << ", version " << version);
-      // In some of the versions nothing is named, but rows expire.
+      // Some of these versions update no row, but rows expire.
       for (int i = 0; i <= chain % 3; ++i, ++version) update(i == 1 ? 100000 : 60);
-      // What comes while the files are written is of the next delta.
+      // Updates that come while the files are written belong to the next delta.
       std::vector<Gradients> meanwhile;
       for (int i = 0; i < 2; ++i) meanwhile.push_back(Draw(random, Both(), 90));
       std::vector<size_t> next(from);
@@ -98,7 +98,7 @@ TEST_CASE(
       }
       version += meanwhile.size();
       for (size_t t : {0, 1}) CHECK(restored->State(t) == reference.State(t));
-      // A job that goes on from here, on as many shards, builds on the same chain.
+      // If a job continues from here on as many shards, it builds on the same chain.
       if (from == to && chain == 4) saved = std::move(restored);
     }
     CHECK(removed_rows > 20);
@@ -123,7 +123,7 @@ TEST_CASE("All rows are written where a delta would not do, or would save little
   };
   CHECK(deltas(1, std::nullopt) == 0);
   CHECK(deltas(2, 1) == 2);
-  // The one before came to nothing, or was never frozen.
+  // Checkpoint 3 failed, or was never frozen.
   CHECK(deltas(4, 3) == 0);
   CHECK(deltas(5, 4) == 2);
   for (int i = 0; i < 3; ++i) job->Update(Draw(random, OnlyClicks(), 2));
@@ -180,7 +180,7 @@ TEST_CASE("A table that loses more keys than are kept is written whole, and then
   table.mutable_optimizer()->set_type(v1::TableOptimizer::KIND_SGD);
   table.set_expire_after_steps(2);
   Shards job({table}, 1);
-  // So many keys are in each of the 64 partitions that they are not kept when they go.
+  // Each of the 64 partitions has more keys than are kept when they are removed.
   constexpr uint64_t kKeys = 64 * (RecordChanges::kMostRemoved + 1000);
   const auto update = [&](uint64_t first, uint64_t end) {
     Gradients gradients;

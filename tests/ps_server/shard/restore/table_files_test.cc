@@ -1,4 +1,5 @@
-// A shard's tables into the files of a checkpoint and back: while updates go on, and on other shards.
+// A shard's tables are written into the files of a checkpoint and read back: while updates continue, and on
+// more or fewer shards.
 #include "ps_server/shard/restore/table_files.h"
 
 #include <cstring>
@@ -38,14 +39,14 @@ TEST_CASE(
     });
     REQUIRE(reader.status() == absl::OkStatus());
     CHECK(turns > 20);
-    // The pins are gone.
+    // The pins are released.
     for (uint32_t shard = 0; shard < from; ++shard) {
       CHECK(saved.at(shard)->table(0).stats().former_bytes == 0);
     }
     REQUIRE(Load(*reader, restored, /*weights_only=*/false) == absl::OkStatus());
     CHECK(restored.at(to - 1)->version() == 15);
     CHECK(restored.State(0) != saved.State(0));
-    // Expiry, eviction and admission go on from where they were.
+    // Expiry, eviction and admission continue from where they were.
     for (int update = 0; update < 15; ++update) {
       for (size_t t : {0, 1}) {
         INFO("table " << t << ", " << update << " updates later");

@@ -39,12 +39,12 @@ inline v1::TableConfig Users() {
   return table;
 }
 
-// The gradients of one update: for each table some keys of few, so that keys come again.
+// The gradients of one update: for each table some keys out of few, so that keys come again.
 struct Gradients {
   std::vector<std::pair<std::vector<uint64_t>, std::vector<float>>> tables;
 };
 
-// `rare`: of how many keys one is drawn.
+// Draws about one of `rare` keys.
 inline Gradients Draw(RandomStream& random, const std::vector<v1::TableConfig>& tables, uint32_t rare = 4) {
   Gradients drawn;
   for (const v1::TableConfig& table : tables) {
@@ -110,7 +110,7 @@ class Shards {
     for (uint32_t shard = 0; shard < count(); ++shard) Update(shard, gradients);
   }
 
-  // All that the shards hold at their newest version, as bytes.
+  // All data of the table at the shards' newest version, as bytes.
   std::string State(size_t table) const {
     std::string state;
     const auto add = [&](const void* data, size_t bytes) {
@@ -144,7 +144,7 @@ class Shards {
   std::vector<std::shared_ptr<ShardTables>> shards_;
 };
 
-// Where the dense weights of these checkpoints come from, at a version of the tables.
+// The dense part of these checkpoints, at a version of the tables.
 inline StoredJob Dense(uint64_t version) {
   StoredJob job{TestModel(40), {}, 1};
   job.version = version;
@@ -162,8 +162,8 @@ inline TableFiles FilesOf(FileSystem& fs, uint32_t shard, uint32_t num_shards, u
   return files;
 }
 
-// Writes the tables of all shards. `between`: what happens after each turn of a shard. `follows`: the step of
-// the checkpoint that deltas may build on.
+// Writes the tables of all shards. `between` runs after each turn of a shard. `follows`: the step of the
+// checkpoint that deltas may build on.
 inline absl::StatusOr<CheckpointReader> Save(FileSystem& fs, const Shards& shards,
                                              const std::function<void(uint32_t shard)>& between,
                                              uint64_t step = kStep,

@@ -162,7 +162,7 @@ TEST_CASE("Of a push that is over the rest of its rows is dropped, whether it co
   const uint64_t before = GENERATE(0, 8, 30);
   const bool comes = GENERATE(true, false);
   std::vector<RowsOfTable> push = kPush;
-  push[1].keys = {8, 8};  // does not matter any more
+  push[1].keys = {8, 8};  // no longer matters
   Exchange exchange(push, kPull);
   if (before > 0) REQUIRE(exchange.Take(0, before).ok());
   exchange.arrival->DropPush();

@@ -11,7 +11,8 @@ namespace {
 
 constexpr size_t kMiB = (1 << 20) / sizeof(float);
 
-// Counts what it makes, by size; gives the same memory each time, since nobody writes to it.
+// Counts the buffers that it makes, by size. It returns the same memory each time, since no test writes to
+// it.
 struct Source {
   SlabSource function() {
     return [this](size_t values) -> std::shared_ptr<float> {

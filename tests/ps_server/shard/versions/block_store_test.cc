@@ -175,7 +175,8 @@ TEST_CASE("What is made beside a frozen version leaves its weights and slots as 
         CHECK(frozen->slots.size() == store->slots().size());
         std::vector<std::vector<float>> before = {Copy(frozen->weights, *store)};
         for (const Slab& slot : frozen->slots) before.push_back(Copy(slot, *store));
-        // One that was begun before it, a step without gradients, and those of the other way.
+        // Versions are made beside the frozen one: without gradients, by this kind of update, and by
+        // Update().
         store->Update({});
         for (int i = 0; i < 3; ++i) update();
         store->Update(absl::MakeConstSpan(&gradient, 1));
@@ -188,7 +189,7 @@ TEST_CASE("What is made beside a frozen version leaves its weights and slots as 
         frozen = nullptr;
         weights.insert(store->Lend()->weights.get());
       }
-      // The frozen version delayed no update: the same updates without it give the same.
+      // The frozen version delayed no update: without it the same updates have the same result.
       auto plain = Make(options);
       while (plain->count() < store->count()) {
         const uint64_t at = plain->count() % 6;

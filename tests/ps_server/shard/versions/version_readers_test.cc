@@ -15,11 +15,11 @@ class Versions {
       : readers(std::make_shared<VersionReaders>(clock, ReaderLimits(), [this] { ++releases; })) {
     slabs.push_back(AllocateSlab(1));
   }
-  // Lends to a worker.
+  // Lends a version to a worker.
   std::shared_ptr<const LentVersion> Lend(uint64_t count) {
     return readers->Lend(count, slabs[count], {1 + count, 0, 0});
   }
-  // Lends to a member that only reads.
+  // Lends a version to a member that only reads.
   std::shared_ptr<const LentVersion> LendToReader(uint64_t count) {
     return readers->Lend(count, slabs[count], {1 + count, absl::nullopt, 7});
   }
@@ -63,7 +63,7 @@ TEST_CASE("The next version waits while readers hold three, and no longer than t
   CHECK(v.readers->MayPublish());
   CHECK((held[0]->revoked && held[1]->revoked));
   CHECK_FALSE(held[2]->revoked);
-  // Only as many as are in the way.
+  // Only as many versions are revoked as are in the way.
   clock.Advance(absl::Hours(1));
   CHECK(v.readers->RevokeLate().empty());
   CHECK_FALSE(held[2]->revoked);
@@ -119,7 +119,7 @@ TEST_CASE("Who only reads holds up no version: beyond two old ones, the oldest i
   }
   CHECK((held[0]->revoked && held[1]->revoked));
   CHECK_FALSE((held[2]->revoked || held[3]->revoked));
-  // A version counts as a worker's if a worker holds it as well.
+  // If a worker holds the version, too, it counts as a worker's.
   const auto shared = v.Lend(2);
   const auto newest = v.LendToReader(4);
   v.Publish();
@@ -144,7 +144,7 @@ TEST_CASE(
   const uint64_t newest = v.slabs.size() - 1;
   CHECK_FALSE(lend(newest)->may_refer);
   CHECK((reads ? v.Lend(newest) : v.LendToReader(newest))->may_refer);
-  held.erase(held.begin());  // the oldest is one of them
+  held.erase(held.begin());  // the oldest is among the written-off ones
   CHECK(v.readers->written_off() == ReaderLimits().max_written_off - 1);
   CHECK(lend(newest)->may_refer);
 }
