@@ -263,6 +263,16 @@ void CheckTrain(const v1::JobConfig& config, ConfigProblems* problems) {
                   absl::StrCat("must be at most data.batch_size, which is ", config.data().batch_size(),
                                ", got ", train.micro_batches()));
   }
+  // With train.epochs the job's length follows from the data. In sync, with neither parts nor workers given,
+  // a step has one batch at least.
+  const bool parts = TraitsOf(config).works_on_parts && config.consistency().has_parts();
+  const uint64_t batch = config.data().batch_size();
+  const uint64_t unit = parts ? batch * config.consistency().parts() : batch;
+  if (config.data().drop_last() && train.has_examples() && train.examples() < unit) {
+    problems->Add("data.drop_last",
+                  absl::StrCat("leaves nothing of train.examples, which is ", train.examples(), ": a ",
+                               parts ? "step" : "batch", " has ", unit, " examples; take it out"));
+  }
   if (train.divergence() > 0 && train.divergence() <= 1) {
     problems->Add("train.divergence", absl::StrCat("must be above 1, or 0 for off, got ", train.divergence(),
                                                    ": it is how many times its lowest the loss may be"));

@@ -82,6 +82,15 @@ TEST_CASE("The job of a program that brings its model and data has neither") {
   CHECK(absl::StartsWith(Error(R"({"data": {"batch_size": 8}, "train": {"micro_batches": 2}})"),
                          "f:1:56: train.micro_batches: is for the program `worker`, got 2; the job has no "
                          "model"));
+  CHECK(
+      Error(R"({"data": {"batch_size": 8, "drop_last": true}, "train": {"examples": 7}})") ==
+      "f:1:41: data.drop_last: leaves nothing of train.examples, which is 7: a batch has 8 examples; take it "
+      "out");
+  CHECK(Error(R"({"data": {"drop_last": true}, "train": {"examples": 63}, "consistency": {"parts": 2}})") ==
+        "f:1:24: data.drop_last: leaves nothing of train.examples, which is 63: a step has 64 examples; take "
+        "it "
+        "out");
+  CHECK(Error(R"({"data": {"batch_size": 8, "drop_last": true}, "train": {"examples": 8}})") == "accepted");
   const auto again = ParseJobConfig(ToJson(*config, true), "again");
   REQUIRE(again.ok());
   CHECK(FirstDifference(*config, *again).empty());
