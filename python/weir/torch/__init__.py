@@ -7,9 +7,10 @@
         loss.backward()
         opt.step()
 """
+from .config import JobFields, job
 from .embedding import Embedding, EmbeddingBag
 from .optimizer import Optimizer
 from .reader import Reader
 from .weights import save_weights
 
-__all__ = ["Embedding", "EmbeddingBag", "Optimizer", "Reader", "save_weights"]
+__all__ = ["Embedding", "EmbeddingBag", "JobFields", "Optimizer", "Reader", "job", "save_weights"]

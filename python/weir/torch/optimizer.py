@@ -24,6 +24,7 @@ from .batch_norm import SmallBatchCheck
 from .batches import Batches, StreamBatches
 from .buffers import BufferRules
 from .changes import Changes
+from .config import JobFields
 from .gradients import Gradients
 from .one_loop import SEVERAL_LOSSES, Loop
 from .plain_model import PlainModel
@@ -64,7 +65,7 @@ class Optimizer(torch.optim.Optimizer):
         the job. A step of sync makes them the mean of what its parts have left; otherwise they are those of the newest
         push. Other parameters and buffers stay this process's own. Its modules weir.torch.EmbeddingBag and Embedding look
         rows up in the job's tables, which are trained, too.
-    job: the job's config, a path or a mapping. Its optimizer and schedule run on the servers; data.batch_size is the
+    job: the job's config: a path, a mapping, or what weir.torch.job() makes. Its optimizer and schedule run on the servers; data.batch_size is the
         size of the loader's batches. It has no `model` and no other field of `data`.
     train_set: a map-style data set, the same for every worker: in a cluster a few of its examples are made twice when the
         loop begins, and join() compares them with those of the other workers. In bounded and async also an IterableDataset: each batch is
@@ -99,6 +100,8 @@ class Optimizer(torch.optim.Optimizer):
         if isinstance(train_set, (str, os.PathLike, Mapping, Job)):
             raise ConfigError(f"train_set must be a data set, got {type(train_set).__name__}; the order is "
                               "weir.torch.Optimizer(model, job, train_set)")
+        if isinstance(job, JobFields):
+            job.check(self._weights.parameters)
         #: The job's config (weir.Job).
         self.job = Job(job, overrides)
         self._tables = Tables(self.job)
