@@ -6,6 +6,8 @@
         loss = F.cross_entropy(model(x), y)
         loss.backward()
         opt.step()
+
+Or `for epoch in opt.epochs(num_workers=4): for x, y in epoch:`.
 """
 from .config import JobFields, job
 from .embedding import Embedding, EmbeddingBag
