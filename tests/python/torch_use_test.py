@@ -295,10 +295,8 @@ class Use(unittest.TestCase):
             with self.subTest(**keyword), self.assertRaisesRegex(TypeError, text):
                 weir.torch.Optimizer(train.make_model(), job(), train.Examples(), **keyword)
 
-    def test_a_loader_has_no_length(self):
+    def test_a_loader_that_is_closed(self):
         loader = self.optimizer().loader()
-        with self.assertRaisesRegex(TypeError, "loader\\(\\) has no length: .*train.epochs"):
-            len(loader)
         self.assertTrue(loader)
         self.assertEqual(len(next(loader)), 4)
         loader.close()
@@ -345,8 +343,7 @@ class Use(unittest.TestCase):
 
     def test_the_rank(self):
         opt = self.optimizer()
-        with self.assertRaisesRegex(weir.Error, "the rank is known from the first batch"):
-            opt.rank  # pylint: disable=pointless-statement
+        self.assertEqual(opt.rank, 0)
         for _ in opt.loader():
             self.assertEqual(opt.rank, 0)
             opt.step()

@@ -3,7 +3,9 @@ from typing import assert_type
 
 import numpy as np
 import torch
+import torch.utils.data
 import weir
+import weir.torch
 from weir import Pushed, View, Weights, Work
 
 def loop(client: weir.Client) -> None:
@@ -35,6 +37,18 @@ async def parts(client: weir.Client, into: dict[str, weir.Floats]) -> None:
     assert_type(await client.pull_rows(work.clock, read), Weights)
     assert_type(await client.push(work, base, into, rows=read), Pushed)
     client.pull_rows(work.clock, into)  # type: ignore[arg-type]
+
+
+def train(model: torch.nn.Module, data: torch.utils.data.Dataset[torch.Tensor]) -> None:
+    job = weir.torch.job(torch.optim.SGD(model.parameters(), lr=1), batch_size=8, epochs=1.5, consistency={"parts": 2})
+    weir.torch.job(model.parameters(), batch_size=8, epochs=1)  # type: ignore[arg-type]
+    weir.torch.job(torch.optim.SGD(model.parameters(), lr=1), epochs=1)  # type: ignore[call-arg]
+    opt = weir.torch.Optimizer(model, job, data)
+    for epoch in opt.epochs(num_workers=2):
+        assert_type(epoch.number, int)
+        for x, y in epoch:
+            opt.step(loss=x)
+    assert_type(opt.rank + opt.steps_total, int)
 
 
 def main() -> None:

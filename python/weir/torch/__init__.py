@@ -6,10 +6,13 @@
         loss = F.cross_entropy(model(x), y)
         loss.backward()
         opt.step()
+
+Or `for epoch in opt.epochs(num_workers=4): for x, y in epoch:`.
 """
+from .config import JobFields, job
 from .embedding import Embedding, EmbeddingBag
 from .optimizer import Optimizer
 from .reader import Reader
 from .weights import save_weights
 
-__all__ = ["Embedding", "EmbeddingBag", "Optimizer", "Reader", "save_weights"]
+__all__ = ["Embedding", "EmbeddingBag", "JobFields", "Optimizer", "Reader", "job", "save_weights"]

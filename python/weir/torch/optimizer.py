@@ -24,24 +24,14 @@ from .batch_norm import SmallBatchCheck
 from .batches import Batches, StreamBatches
 from .buffers import BufferRules
 from .changes import Changes
+from .config import JobFields
 from .gradients import Gradients
+from .loops import Begins, Epochs, Loader, refuse_keywords
 from .one_loop import SEVERAL_LOSSES, Loop
 from .plain_model import PlainModel
 from .table_rows import KeptRows, KeysOfTables, TableRows, as_arrays
 from .weights import ModelWeights
-
-# Keywords of DataLoader, and what the job has in their place.
-_OF_LOADERS = {
-    "batch_size": "it is data.batch_size of the job",
-    "shuffle": "the job's order of the examples follows from its seed",
-    "drop_last": "set data.drop_last of the job. Batches cross the ends of epochs, so that only the job's last step (in bounded and async "
-                 "its last batch) may not be full, which is then left out",
-    "sampler": "the job gives out the examples, each once in an epoch, in an order that follows from its seed",
-    "batch_sampler": "the job gives out the examples, each once in an epoch, in batches of data.batch_size",
-    "generator": "random numbers follow from the job's seed",
-    "persistent_workers": "the loader's processes go on from epoch to epoch, since one loop has them all",
-    "timeout": "the loader waits for its processes as long as they live",
-}
+from .whole_job import WholeJob, count_examples
 
 # Keywords of torch's optimizers, and the field of the job's config that says the same.
 _FIELDS = {
@@ -64,7 +54,7 @@ class Optimizer(torch.optim.Optimizer):
         the job. A step of sync makes them the mean of what its parts have left; otherwise they are those of the newest
         push. Other parameters and buffers stay this process's own. Its modules weir.torch.EmbeddingBag and Embedding look
         rows up in the job's tables, which are trained, too.
-    job: the job's config, a path or a mapping. Its optimizer and schedule run on the servers; data.batch_size is the
+    job: the job's config: a path, a mapping, or what weir.torch.job() makes. Its optimizer and schedule run on the servers; data.batch_size is the
         size of the loader's batches. It has no `model` and no other field of `data`.
     train_set: a map-style data set, the same for every worker: in a cluster a few of its examples are made twice when the
         loop begins, and join() compares them with those of the other workers. In bounded and async also an IterableDataset: each batch is
@@ -99,12 +89,14 @@ class Optimizer(torch.optim.Optimizer):
         if isinstance(train_set, (str, os.PathLike, Mapping, Job)):
             raise ConfigError(f"train_set must be a data set, got {type(train_set).__name__}; the order is "
                               "weir.torch.Optimizer(model, job, train_set)")
+        if isinstance(job, JobFields):
+            job.check(self._weights.parameters)
         #: The job's config (weir.Job).
         self.job = Job(job, overrides)
         self._tables = Tables(self.job)
         self._rows = TableRows(model, self._tables)
         self._train_set = train_set
-        self._examples = _count_examples(train_set, self.job)
+        self._examples = count_examples(train_set, self.job)
         self._arguments: dict[str, Any] = dict(servers=servers, cluster=cluster, task=task, token_file=token_file, history=history,
                                log_level=log_level, progress=progress, code_version=code_version)
         self._one_loop = Loop(self._weights.parameters.values(), cluster, task)
@@ -114,7 +106,11 @@ class Optimizer(torch.optim.Optimizer):
         self._changes: Changes | None = None
         self._step: Step | None = None
         self._begun = False
+        # Whether the step's batch is that of an epoch which has yet to begin.
+        self._between = False
         self._rank: int | None = None
+        self._epoch: int | None = None
+        self._whole = WholeJob(self.job, self._examples, cluster, task)
         # Of the job: shown, and held against LR schedulers.
         self._lr = float(self.job.config["optimizer"]["learning_rate"])
         self._complete = False
@@ -144,11 +140,9 @@ class Optimizer(torch.optim.Optimizer):
         prefetch_keys: returns the keys of a batch, {"table": keys}. The batch that probably comes next is then made before this
             one is yielded, and its rows travel while this one is computed (weir.Step.prefetch_rows()).
         """
-        if refused:
-            name = next(iter(refused))
-            raise ConfigError(f"{name} cannot be given to loader(): {_OF_LOADERS.get(name, 'it has no such argument')}")
+        refuse_keywords(refused)
         if self._begun:
-            raise Error("loader() was called already; one loop trains the whole job, all its epochs")
+            raise Error("loader() or epochs() was called already; one loop trains the whole job, all its epochs")
         self._weights.check()
         kept = KeptRows(final_keys or {}, self._tables)
         self._begun = True
@@ -158,7 +152,19 @@ class Optimizer(torch.optim.Optimizer):
                            multiprocessing_context=multiprocessing_context)
         elif pin_memory:
             raise ConfigError("pin_memory=True needs num_workers, whose batches are pinned where they are made; give both or neither")
-        return Loader(self._loop(num_workers, collate_fn, options, kept, prefetch_keys))
+        return Loader(self._loop(num_workers, collate_fn, options, kept, prefetch_keys), self._whole)
+
+    def epochs(self, **options: Any) -> Epochs:
+        """The same loop in two, with the same bits: `for epoch in opt.epochs(): for x, y in epoch:`. epoch.number counts from 0.
+
+        A batch belongs to the epoch of its first example, so the last one of an epoch may have examples of the next. An epoch in which
+        no batch of this worker begins is left out. A batch of an earlier epoch (a worker died, or the job went back to a
+        checkpoint) comes in the one that is under way. Between two epochs the model has the weights of the next batch.
+        Error: the inner loop was left, and the outer one goes on.
+
+        options: the arguments of loader().
+        """
+        return Epochs(self.loader(**options))
 
     def _loop(self, num_workers: int, collate_fn: Any, options: Mapping[str, Any], kept: KeptRows,
               prefetch_keys: Callable[[Any], KeysOfTables] | None) -> Generator[Any, None, None]:
@@ -192,13 +198,18 @@ class Optimizer(torch.optim.Optimizer):
             for step in run(client, final, kept.into(), recycles=True, seeds=False):
                 self._weights.load(step.memory)
                 changes.loaded(step.memory)
+                self._step, self._rank, epoch = step, client._rank, step.work.first_example // self._examples
+                if self._epoch is None or epoch > self._epoch:
+                    self._between = True
+                    yield Begins(epoch)
+                    self._between = interrupts.seen = False
+                    self._epoch = epoch
                 data = batches(step.work)
                 if prefetch_keys is not None and step.work.examples_left > step.work.examples:
                     step.prefetch_rows(as_arrays(prefetch_keys(batches.peek(step.work))))
                 if small is None:
                     small = SmallBatchCheck(PlainModel(self._model), self.job, self._examples, step.work.examples)
                 self._place.seed(step.seed)
-                self._step, self._rank = step, client._rank
                 gradients.begin(step)
                 self._rows.begin(step)
                 yield data
@@ -222,6 +233,7 @@ class Optimizer(torch.optim.Optimizer):
             raise
         finally:
             self._step = self._gradients = self._changes = None
+            self._between = False
             # The memory of weights that are still on their way to a GPU goes now.
             self._place.wait()
             if small is not None:
@@ -247,6 +259,8 @@ class Optimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 result = loss = closure()
         step, mean_loss = self._step, loss_of(loss)
+        if self._between:
+            raise Error("step() was called between two epochs, where there is no batch; call it in the inner loop, once for each batch")
         if step is None or self._gradients is None or self._changes is None:
             raise Error("step() was called outside the loop over loader(), which gives each batch its place in the job. If this program "
                         f"has another optimizer, whose loop it is: {SEVERAL_LOSSES}")
@@ -321,11 +335,34 @@ class Optimizer(torch.optim.Optimizer):
 
     @property
     def rank(self) -> int:
-        """This worker's rank in the job, also after the loop; of one process 0. For what one worker of all does, such as saving
-        the model."""
-        if self._rank is None:
-            raise Error("the rank is known from the first batch of loader() on")
-        return self._rank
+        """This worker's rank in the job, from 0 on; of one process 0. For what one worker of all does, such as saving the model. Error:
+        before the first batch, where the cluster is not from TF_CONFIG alone."""
+        return self._whole.rank if self._rank is None else self._rank
+
+    @property
+    def world_size(self) -> int:
+        """How many workers the job is made for: cluster.workers, or those of TF_CONFIG; of one process 1. Fewer may live, and in sync the bits
+        follow from consistency.parts instead. Error: neither says it."""
+        return self._whole.workers
+
+    @property
+    def steps_total(self) -> int:
+        """The steps of the whole job in sync, as optimizer.schedule counts them; each has consistency.parts batches, by whichever worker.
+        ConfigError: in bounded and async a job has none. Error: consistency.parts is needed, and is not given."""
+        return self._whole.steps
+
+    @property
+    def batches_total(self) -> int:
+        """The batches of the whole job, in every mode, for all workers together: about batches_total / world_size come to one of them. Error:
+        as of steps_total, with data.drop_last in sync."""
+        return self._whole.batches
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the first example of the newest batch, from 0 on. Error: there was no batch yet."""
+        if self._epoch is None:
+            raise Error("the epoch is known from the first batch on, since the job may go on from a checkpoint; read it in the loop")
+        return self._epoch
 
     # ---- what torch.optim.Optimizer has, and the job has in its place
 
@@ -347,49 +384,8 @@ class Optimizer(torch.optim.Optimizer):
                           "(torch.autocast(\"cpu\", torch.bfloat16)) needs no scaling")
 
 
-class Loader(Iterator[Any]):
-    """The batches of Optimizer.loader()."""
-
-    def __init__(self, batches: Generator[Any, None, None]):
-        self._batches = batches
-
-    def __next__(self) -> Any:
-        return next(self._batches)
-
-    def __len__(self) -> int:
-        raise TypeError("loader() has no length: it gives the batches that the job leaves to this worker, which depends on the other "
-                        "workers and on what was done before. The job's length is train.epochs or train.examples of its config; "
-                        "Optimizer(progress=True) shows how far it is")
-
-    def __bool__(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        """Leaves the loop, as `break` does."""
-        self._batches.close()
-
-
 def _seed_of_task(job_seed: int, task: str | None) -> int:
     """The same whenever this task of the cluster is started, and another one for each task."""
     named = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task")
     digest = hashlib.sha256(f"{job_seed} {task or named} {platform.node()}".encode()).digest()
     return int.from_bytes(digest[:8], "little") % 2**63
-
-
-def _count_examples(train_set: Any, job: Job) -> int:
-    """The examples of a pass over the training set. ConfigError: the job cannot train on it."""
-    if not isinstance(train_set, torch.utils.data.IterableDataset):
-        if hasattr(train_set, "__len__") and hasattr(train_set, "__getitem__"):
-            return len(train_set)
-        raise ConfigError("train_set must be a map-style data set, with __len__ and __getitem__, since the job says which "
-                          f"examples to compute; or in bounded and async an IterableDataset. Got {type(train_set).__name__}")
-    if job.get("consistency.mode") == "sync":
-        raise ConfigError("train_set is an IterableDataset, which gives out examples in its own order, but in sync a part of "
-                          "a step is made of certain examples, so that any worker can compute it. Use a map-style data set "
-                          "or another consistency.mode")
-    sized: Any = train_set
-    examples = len(sized) if hasattr(sized, "__len__") else job.get("train.examples")
-    if examples is None:
-        raise ConfigError("train_set is an IterableDataset without __len__, so that an epoch has no length; give the job's "
-                          "length as train.examples instead of train.epochs")
-    return int(examples)

@@ -1,0 +1,127 @@
+"""The loops over a job's batches, as programs see them: one for the whole job, or one within another for its epochs."""
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any, Generator, Iterator, Mapping
+
+from ..errors import ConfigError, Error
+from .whole_job import WholeJob
+
+# Keywords of DataLoader, and what the job has in their place.
+_OF_LOADERS = {
+    "batch_size": "it is data.batch_size of the job",
+    "shuffle": "the job's order of the examples follows from its seed",
+    "drop_last": "set data.drop_last of the job. Batches cross the ends of epochs, so that only the job's last step (in bounded and async "
+                 "its last batch) may not be full, which is then left out",
+    "sampler": "the job gives out the examples, each once in an epoch, in an order that follows from its seed",
+    "batch_sampler": "the job gives out the examples, each once in an epoch, in batches of data.batch_size",
+    "generator": "random numbers follow from the job's seed",
+    "persistent_workers": "the loader's processes go on from epoch to epoch, since one loop has them all",
+    "timeout": "the loader waits for its processes as long as they live",
+}
+
+
+def refuse_keywords(refused: Mapping[str, Any]) -> None:
+    """ConfigError: a loop was given keywords that it does not take."""
+    for name in refused:
+        raise ConfigError(f"{name} cannot be given to loader(): {_OF_LOADERS.get(name, 'it has no such argument')}")
+
+
+@dataclass(frozen=True)
+class Begins:
+    """Stands before the first batch of an epoch. The model has its weights, but nothing else of it was begun."""
+
+    epoch: int
+
+
+class Loader(Iterator[Any]):
+    """The batches of Optimizer.loader()."""
+
+    def __init__(self, batches: Generator[Any, None, None], whole: WholeJob):
+        self._batches, self._whole = batches, whole
+
+    def __next__(self) -> Any:
+        batch = self.next_or_begins()
+        return self.next_or_begins() if isinstance(batch, Begins) else batch
+
+    def next_or_begins(self) -> Any:
+        """The next batch, or Begins before the first one of an epoch."""
+        return next(self._batches)
+
+    def __len__(self) -> int:
+        """The job's batches, where all of them come here: without a cluster, and without a checkpoint to go on from. TypeError: how many
+        come is not known."""
+        if self._whole.alone and not self._whole.may_go_on:
+            return self._whole.batches
+        why = ("the job may go on from a checkpoint, and then has fewer batches left" if self._whole.alone else
+               "it gives the batches that the job leaves to this worker, which depends on the other workers and on what was done before")
+        raise TypeError(f"loader() has no length: {why}. opt.batches_total is the number of the job's batches, for all workers together; "
+                        "Optimizer(progress=True) shows how far it is")
+
+    def __bool__(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Leaves the loop, as `break` does."""
+        self._batches.close()
+
+    def fail(self, error: Error) -> None:
+        """Leaves the loop with this error, which it raises."""
+        self._batches.throw(error)
+
+
+class Epochs(Iterator["Epoch"]):
+    """The epochs of Optimizer.epochs()."""
+
+    def __init__(self, loader: Loader):
+        self._loader = loader
+        self._begun = False
+        self._current: Epoch | None = None
+        self._next: int | None = None
+
+    def __next__(self) -> "Epoch":
+        if not self._begun:
+            self._begun = True
+            self._next = self._loader.next_or_begins().epoch
+        if self._current is not None and not self._current._ended:
+            self._loader.fail(Error(f"the loop over epoch {self._current.number} ended before the epoch, whose other batches nobody would compute "
+                                      "then; leave both loops to leave the job. For a shorter job set train.epochs or train.examples"))
+        if self._next is None:
+            raise StopIteration
+        self._current, self._next = Epoch(self, self._next), None
+        return self._current
+
+    def close(self) -> None:
+        """Leaves the loops, as `break` out of both does."""
+        self._loader.close()
+
+    def _batch(self) -> Any:
+        """The next one of the current epoch. StopIteration: there is none."""
+        batch = self._loader.next_or_begins()
+        if isinstance(batch, Begins):
+            self._next = batch.epoch
+            raise StopIteration
+        return batch
+
+
+class Epoch(Iterator[Any]):
+    """One epoch's batches for this worker. number: of the epoch, from 0 on."""
+
+    def __init__(self, epochs: Epochs, number: int):
+        self.number = number
+        self._ended = False
+        # The variable of the outer loop, which lives on after it, must not keep the job from ending.
+        self._epochs = weakref.ref(epochs)
+
+    def __next__(self) -> Any:
+        if self._ended:
+            raise StopIteration
+        epochs = self._epochs()
+        if epochs is None:
+            raise Error(f"the loop over epochs() has ended, and epoch {self.number} has no batches any more; go through it within that loop")
+        try:
+            return epochs._batch()
+        except StopIteration:
+            self._ended = True
+            raise

@@ -1,0 +1,122 @@
+"""What a program can know of a job before its loop: how many workers and batches it has, and which worker this process is."""
+from __future__ import annotations
+
+import json
+import math
+import os
+from typing import Any
+
+import torch.utils.data
+
+from ..errors import ConfigError, Error
+from ..fingerprints import in_cluster
+from ..job import Job
+
+
+def count_examples(train_set: Any, job: Job) -> int:
+    """The examples of a pass over the training set. ConfigError: the job cannot train on it."""
+    if not isinstance(train_set, torch.utils.data.IterableDataset):
+        if hasattr(train_set, "__len__") and hasattr(train_set, "__getitem__"):
+            return len(train_set)
+        raise ConfigError("train_set must be a map-style data set, with __len__ and __getitem__, since the job says which "
+                          f"examples to compute; or in bounded and async an IterableDataset. Got {type(train_set).__name__}")
+    if job.get("consistency.mode") == "sync":
+        raise ConfigError("train_set is an IterableDataset, which gives out examples in its own order, but in sync a part of "
+                          "a step is made of certain examples, so that any worker can compute it. Use a map-style data set "
+                          "or another consistency.mode")
+    sized: Any = train_set
+    examples = len(sized) if hasattr(sized, "__len__") else job.get("train.examples")
+    if examples is None:
+        raise ConfigError("train_set is an IterableDataset without __len__, so that an epoch has no length; give the job's "
+                          "length as train.examples instead of train.epochs")
+    return int(examples)
+
+
+class WholeJob:
+    """examples: of the training set. cluster, task: as of weir.Client."""
+
+    def __init__(self, job: Job, examples: int, cluster: str | None, task: str | None):
+        self._job, self._examples = job, examples
+        #: Whether this process is all of the job.
+        self.alone = not in_cluster(cluster)
+        # What they say is for the library to read.
+        self._environment = None if cluster is not None or task is not None else _read_environment()
+
+    @property
+    def rank(self) -> int:
+        """This worker's, as it will be once it has joined. Error: TF_CONFIG does not say it."""
+        if self.alone:
+            return 0
+        if self._environment is None:
+            raise Error("the rank is known from the first batch on, since this process has its place in the cluster not from TF_CONFIG alone "
+                        "(cluster=, task=); read it in the loop or after it")
+        return self._environment[0]
+
+    @property
+    def workers(self) -> int:
+        """How many the job is made for. Error: neither the config nor TF_CONFIG says it."""
+        if self.alone:
+            return 1
+        workers = self._job.get("cluster.workers") or (self._environment and self._environment[1])
+        if not workers:
+            raise Error("the number of workers is not known here, since TF_CONFIG does not list them; set cluster.workers of the job")
+        return int(workers)
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether there may be a checkpoint of an earlier run."""
+        return self._job.get("checkpoint.directory") is not None
+
+    @property
+    def batches(self) -> int:
+        """Of the job, from its beginning, for all workers together."""
+        return _parts_of(self._length(), self._batch)
+
+    @property
+    def steps(self) -> int:
+        """Of the job in sync, from its beginning. ConfigError: another mode. Error: it is not known how many parts a step has."""
+        if self._job.get("consistency.mode") != "sync":
+            raise ConfigError(f"consistency.mode is {self._job.get('consistency.mode')!r}, where each batch is an update and the job has no steps; "
+                              "opt.batches_total is the number of its batches, for all workers together")
+        return _parts_of(self.batches, self._parts)
+
+    @property
+    def _batch(self) -> int:
+        return int(self._job.config["data"]["batch_size"])
+
+    @property
+    def _parts(self) -> int:
+        parts = self._job.get("consistency.parts")
+        if parts is None and self.may_go_on:
+            raise Error("the number of steps is not known before the loop, since the job may go on from a checkpoint of a job with other parts; "
+                        "set consistency.parts of the job")
+        return int(parts or self.workers)
+
+    def _length(self) -> int:
+        """In examples, as JobSize of the servers."""
+        examples = self._job.get("train.examples")
+        if examples is None:
+            examples = max(1, math.floor(float(self._job.config["train"]["epochs"]) * self._examples + 0.5))
+        if not self._job.get("data.drop_last"):
+            return int(examples)
+        whole = self._batch * (self._parts if self._job.get("consistency.mode") == "sync" else 1)
+        return int(examples) // whole * whole
+
+
+def _parts_of(n: int, size: int) -> int:
+    return -(-n // size)
+
+
+def _read_environment() -> tuple[int, int | None] | None:
+    """This worker's rank and the number of workers, if it is listed, by TF_CONFIG. None: it does not say the rank."""
+    try:
+        config = json.loads(os.environ.get("TF_CONFIG") or "{}")
+        cluster: dict[str, Any] = config.get("cluster") or config.get("sparseCluster")
+        task = config["task"]
+        chiefs, workers = [*cluster.get("chief", []), *cluster.get("master", [])], cluster.get("worker", [])
+        listed = None if isinstance(workers, dict) else len(chiefs) + len(workers)
+        if task["type"] in ("chief", "master"):
+            return 0, listed
+        return (int(task["index"]) + (1 if chiefs else 0), listed) if task["type"] == "worker" else None
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None  # the library says what is wrong, when it opens the job
