@@ -142,13 +142,16 @@ class ShardFixture {
 
   ManualClock clock;
   ThreadPool threads{1};
-  std::unique_ptr<Shard> shard;
 
  private:
   bool sync() const { return config.consistency().mode() == v1::ConsistencyConfig::MODE_SYNC; }
   std::vector<v1::ShardReport> reports_;
   uint64_t last_pin_ = 1000;
   uint64_t installs_ = 0;
+
+ public:
+  // Last: a thread of the shard may report until the shard is destroyed.
+  std::unique_ptr<Shard> shard;
 };
 
 }  // namespace weir
