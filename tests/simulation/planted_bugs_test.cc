@@ -1,5 +1,5 @@
 // The checker is worth the bugs that it catches: each planted bug must be caught within the seeds that ./dev
-// test runs, by the invariants that docs/guarantees.md names for it.
+// test runs, by the invariants that docs/guarantees_tests.md names for it.
 #include "tests/simulation/planted_bugs.h"
 
 #include <algorithm>

@@ -1,16 +1,19 @@
 #!/usr/bin/python3
-"""Checks docs/guarantees.md against the tree: every file, test case, invariant and planted bug that it names must exist. It must
-name all invariants and planted bugs, each bug under a promise that lists the invariants which must catch it. The files of
-docs/architecture.md must exist, too. First shows that it finds planted faults.
+"""Checks docs/guarantees_tests.md against the tree: every file, test case, invariant and planted bug that it names must exist. It
+must name all invariants and planted bugs, each bug under a promise that lists the invariants which must catch it. It must have
+the promises of docs/guarantees.md, and no others. The files of that page and of docs/architecture.md must exist, too. First shows
+that it finds planted faults.
 """
 import re
 
 import tree_check
 
-PAGE = "docs/guarantees.md"
-TOUR = "docs/architecture.md"  # beside it
+PROMISES = "docs/guarantees.md"
+PAGE = "docs/guarantees_tests.md"
+TOUR = "docs/architecture.md"  # beside them
 INVARIANTS = "tests/simulation/invariants.h"
 BUGS = "tests/simulation/planted_*.cc"
+PROMISE = re.compile(r"^#+ (\d+\. .*)$", re.M)
 TEST_CASE = re.compile(r'TEST_CASE\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)')
 # {"name", "in words", {Invariant::kOne, Invariant::kOther},
 BUG = re.compile(r'\{"([^"]+)",\s*(?:"[^"]*"\s*)+,\s*\{((?:\s*Invariant::\w+,?)+)\s*\}')
@@ -33,10 +36,12 @@ def bullets(text):
 
 def faults(root):
     page = read(root, PAGE)
-    both = page + read(root, TOUR)
-    for path in sorted(set(re.findall(r"`((?:[a-z_]+/)+[a-z_0-9]+\.[a-z]+)`", both))):
+    promises = read(root, PROMISES)
+    for path in sorted(set(re.findall(r"`((?:[a-z_]+/)+[a-z_0-9]+\.[a-z]+)`", promises + page + read(root, TOUR)))):
         if not (root / path).is_file():
             yield f"there is no file {path}"
+    for promise in sorted(set(PROMISE.findall(promises)) ^ set(PROMISE.findall(page))):
+        yield f"only one of the pages has the promise '{promise}'"
     invariants = set(re.findall(r"^  (k[A-Z]\w*),$", read(root, INVARIANTS), re.M))
     bugs = {name: set(re.findall(r"\bk\w+", caught_by))
             for path in sorted(root.glob(BUGS)) for name, caught_by in BUG.findall(path.read_text(encoding="utf-8"))}
@@ -70,7 +75,8 @@ def faults(root):
 
 
 tree_check.check_planted(faults, {
-    PAGE: '- `tests/a_test.cc`: "one", "two\n  lines", "three"\n- `tests/b_test.cc`: "one"\n- Invariants: `kOnce`, `kNone`\n'
+    PROMISES: "### 1. One\n### 2. Two\n`client/none.cc`\n",
+    PAGE: '## 1. One\n- `tests/a_test.cc`: "one", "two\n  lines", "three"\n- `tests/b_test.cc`: "one"\n- Invariants: `kOnce`, `kNone`\n'
           '- Planted bugs: *dedup off*, *dedup on*\n',
     TOUR: "`ps_server/none.cc`, `tests/a_test.cc`\n",
     "tests/a_test.cc": 'TEST_CASE("one") {\nTEST_CASE(\n    "two "\n    "lines") {\n',
@@ -78,6 +84,7 @@ tree_check.check_planted(faults, {
     "tests/simulation/planted_bugs.cc": '{"dedup off",\n "x", {Invariant::kOnce,\n Invariant::kTorn}, y},\n',
     "tests/simulation/planted_files.cc": '{"torn", "x" "y", {Invariant::kTorn}, z},\n',
 }, [
+    "only one of the pages has the promise '2. Two'", "there is no file client/none.cc",
     "there is no file ps_server/none.cc", "there is no file tests/b_test.cc", "tests/a_test.cc has no test case 'three'",
     "tests/b_test.cc has no test case 'one'", f"there is no invariant kNone in {INVARIANTS}",
     "the planted bug 'dedup off' must be caught by kTorn, which its promise does not list",
