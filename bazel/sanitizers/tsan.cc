@@ -18,6 +18,8 @@ extern "C" __attribute__((visibility("default"))) const char* __tsan_default_sup
          "called_from_lib:libgpr.so\n"
          "called_from_lib:libupb.so\n"
          "called_from_lib:libcares.so\n"
+         "called_from_lib:libssl.so\n"
+         "called_from_lib:libcrypto.so\n"
          "called_from_lib:libabsl_synchronization.so\n"
          "called_from_lib:libabsl_graphcycles_internal.so\n"
          "called_from_lib:libabsl_malloc_internal.so\n"
