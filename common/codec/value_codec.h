@@ -16,7 +16,8 @@ namespace weir {
 
 // The bytes of one value.
 constexpr int64_t BytesPerValue(v1::Dtype dtype) {
-  static_assert(v1::Dtype_MAX == v1::BF16, "a new type of values needs its cases here (docs/architecture.md)");
+  static_assert(v1::Dtype_MAX == v1::BF16,
+                "a new type of values needs its cases here (docs/architecture.md)");
   if (dtype == v1::F32) return 4;
   if (dtype == v1::BF16) return 2;
   std::abort();
@@ -32,8 +33,8 @@ void Encode(v1::Dtype dtype, const float* values, void* out, size_t n);
 // writes.
 void Decode(v1::Dtype dtype, const void* in, float* values, size_t n);
 
-// The position of the first of n values that is NaN or infinite, or that Encode() would make infinite; n: there
-// is none.
+// The position of the first of n values that is NaN or infinite, or that Encode() would make infinite; n:
+// there is none.
 int64_t FirstNonFinite(v1::Dtype dtype, const float* values, int64_t n);
 
 // Walks over values whose bytes lie in pieces of any length and alignment, which may cut through a value.
