@@ -20,8 +20,8 @@ Future<ExchangeResult> Ready(const absl::Status& error) {
 }  // namespace
 
 absl::StatusOr<ShardSet::Pull> ClientImpl::MakePull(ExchangeOrder::Pull order) {
-  bool alone;
-  {
+  bool alone = false;
+  if (order.in_place) {
     MutexLock lock(mutex_);
     alone = news_.membership().members_size() <= 1;
   }

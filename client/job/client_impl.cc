@@ -72,10 +72,6 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
           {*loop_, exchanges_.tensors(), caller_, epoch_, exchanges_.wire(), calls_, limits(), options.again},
           history_ == nullptr ? channels.observer : history_.get(),
           [this](const absl::Status& why) { Fail(why); }) {
-  {
-    MutexLock lock(mutex_);
-    work_.SetMembers(reply.membership());
-  }
   shards_.Move(reply.moved());
   Heartbeat::Options heartbeat;
   heartbeat.lease = lease_;
@@ -160,8 +156,10 @@ bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
     MutexLock lock(mutex_);
     losses_.OnAcknowledged(losses_sent_);
     restored = news_.Take(reply);
-    epoch_.store(news_.membership().epoch());
-    work_.SetMembers(news_.membership());
+    if (reply.has_membership()) {
+      epoch_.store(news_.membership().epoch());
+      work_.SetMembers(news_.membership());
+    }
     Changed();
   }
   // Does not wait for this client's own next call there: other workers may wait for pushes of this worker

@@ -51,8 +51,8 @@ class ExchangeBuilder {
   absl::StatusOr<ShardSet::Push> Push(ExchangeOrder::Push order, const absl::Status& rows_finite);
   // The push of ClientOptions::initial_values.
   absl::StatusOr<ShardSet::Push> InitialValues() const;
-  // `alone`: the job has no other worker. In sync, `step_opens` runs on the event loop when the first tensor
-  // has arrived: all shards have published the step.
+  // `alone`: the job has no other worker; for a pull in place. In sync, `step_opens` runs on the event loop
+  // when the first tensor has arrived: all shards have published the step.
   absl::StatusOr<ShardSet::Pull> Pull(ExchangeOrder::Pull order, bool alone,
                                       std::function<void()> step_opens) const;
   // The result of a pull in place, which has filled `views`.

@@ -8,7 +8,9 @@ PendingWork::PendingWork(const ModeTraits& mode, const JobLength& length, const 
     : mode_(mode),
       parts_(length, reply.parts(), reply.total_steps(), reply.worker(), reply.incarnation(),
              reply.start_clock()),
-      ranges_(length, reply.start_clock()) {}
+      ranges_(length, reply.start_clock()) {
+  SetMembers(reply.membership());
+}
 
 void PendingWork::Begin(const Call& call) {
   if (call.push.has_value()) {

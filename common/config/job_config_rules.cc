@@ -263,8 +263,8 @@ void CheckTrain(const v1::JobConfig& config, ConfigProblems* problems) {
                   absl::StrCat("must be at most data.batch_size, which is ", config.data().batch_size(),
                                ", got ", train.micro_batches()));
   }
-  // With train.epochs the job's length follows from the data. In sync, with neither parts nor workers given,
-  // a step has one batch at least.
+  // With train.epochs the job's length follows from the data. In sync, without consistency.parts, a step has
+  // at least one batch: ps:0 knows how many workers come.
   const bool parts = TraitsOf(config).works_on_parts && config.consistency().has_parts();
   const uint64_t batch = config.data().batch_size();
   const uint64_t unit = parts ? batch * config.consistency().parts() : batch;

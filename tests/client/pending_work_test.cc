@@ -18,16 +18,11 @@ v1::JoinReply Reply() {
   reply.set_incarnation(1);
   reply.set_parts(2);
   reply.set_total_steps(2);
+  reply.mutable_membership()->add_members()->set_incarnation(1);
   return reply;
 }
 
-PendingWork Sync() {
-  PendingWork work(TraitsOf(v1::ConsistencyConfig::MODE_SYNC), kLength, Reply());
-  v1::Membership membership;
-  membership.add_members()->set_incarnation(1);
-  work.SetMembers(membership);
-  return work;
-}
+PendingWork Sync() { return {TraitsOf(v1::ConsistencyConfig::MODE_SYNC), kLength, Reply()}; }
 PendingWork Async() { return {TraitsOf(v1::ConsistencyConfig::MODE_ASYNC), kLength, Reply()}; }
 
 Call PushOf(const Work& work) { return {PendingWork::PushKey(work.clock, work.part), {}, false}; }

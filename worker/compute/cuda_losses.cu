@@ -34,9 +34,8 @@ __global__ void SoftmaxCrossEntropyKernel(int64_t n, int64_t classes, const floa
 
 cudaError_t SoftmaxCrossEntropy(cudaStream_t stream, int64_t n, int64_t classes, const float* logits,
                                 const int32_t* labels, float gradient_scale, float* losses, float* dlogits) {
-  const dim3 block = RowBlock(classes);
-  return Launch(stream, RowGrid(n, block), block, SoftmaxCrossEntropyKernel, n, classes, logits, labels,
-                gradient_scale, losses, dlogits);
+  return LaunchRows(stream, n, classes, SoftmaxCrossEntropyKernel, logits, labels, gradient_scale, losses,
+                    dlogits);
 }
 
 namespace {
@@ -62,9 +61,8 @@ __global__ void MeanSquaredErrorKernel(int64_t n, int64_t outputs, const float* 
 
 cudaError_t MeanSquaredError(cudaStream_t stream, int64_t n, int64_t outputs, const float* predictions,
                              const float* targets, float gradient_scale, float* losses, float* dpredictions) {
-  const dim3 block = RowBlock(outputs);
-  return Launch(stream, RowGrid(n, block), block, MeanSquaredErrorKernel, n, outputs, predictions, targets,
-                gradient_scale, losses, dpredictions);
+  return LaunchRows(stream, n, outputs, MeanSquaredErrorKernel, predictions, targets, gradient_scale, losses,
+                    dpredictions);
 }
 
 namespace {
@@ -119,8 +117,7 @@ __global__ void ArgmaxKernel(int64_t n, int64_t classes, const float* logits, in
 }  // namespace
 
 cudaError_t Argmax(cudaStream_t stream, int64_t n, int64_t classes, const float* logits, int32_t* indexes) {
-  const dim3 block = RowBlock(classes);
-  return Launch(stream, RowGrid(n, block), block, ArgmaxKernel, n, classes, logits, indexes);
+  return LaunchRows(stream, n, classes, ArgmaxKernel, logits, indexes);
 }
 
 }  // namespace weir::cuda

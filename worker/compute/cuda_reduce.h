@@ -41,8 +41,13 @@ inline dim3 RowBlock(int64_t columns) {
   while (lanes < columns && lanes < kThreads) lanes *= 2;
   return dim3(lanes, kThreads / lanes);
 }
-inline dim3 RowGrid(int64_t rows, dim3 block) {
-  return dim3(static_cast<unsigned>((rows + block.y - 1) / block.y));
+// Launches a kernel of such blocks, whose first parameters are `rows` and `columns`.
+template <typename... Parameters, typename... Arguments>
+cudaError_t LaunchRows(cudaStream_t stream, int64_t rows, int64_t columns, void (*kernel)(Parameters...),
+                       Arguments... arguments) {
+  const dim3 block = RowBlock(columns);
+  const dim3 grid(static_cast<unsigned>((rows + block.y - 1) / block.y));
+  return Launch(stream, grid, block, kernel, rows, columns, arguments...);
 }
 // The thread's row. Rows beyond the last take part in reductions only.
 __device__ inline int64_t RowIndex() { return int64_t{blockIdx.x} * blockDim.y + threadIdx.y; }

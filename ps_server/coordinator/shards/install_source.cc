@@ -17,8 +17,8 @@ void InstallSource::Describe(v1::Install* install) const {
 }
 
 void InstallSource::OnDamaged(const std::string& server, const std::string& why) {
-  if (searching())
-    return options_.changed();  // this server has seen the damage that a different one has reported
+  // This server has seen the damage that a different one has reported.
+  if (searching()) return options_.changed();
   const bool own = checkpoints_.any();
   const std::string what = own ? checkpoints_.newest_folder()
                                : absl::StrCat("checkpoint ", *init_from_, " of checkpoint.init_from");

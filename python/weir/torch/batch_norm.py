@@ -1,21 +1,20 @@
 """BatchNorm layers, which cannot train on one value per channel, and the job's smallest batch."""
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 
 from ..errors import ConfigError
 from ..job import Job
+from .whole_job import length_of
 
 
 def smallest_batch(job: Job, train_examples: int) -> tuple[int, str]:
     """The examples of the job's smallest batch, and which batch that is. Batches cross the ends of epochs, so that only the last one
     may be short."""
     batch = int(job.get("data.batch_size", 32))
-    examples = job.get("train.examples")
-    total = int(examples) if examples is not None else max(1, math.floor(float(job.get("train.epochs")) * train_examples + 0.5))
+    total = length_of(job, train_examples)
     left = total % batch
     if left == 0 or job.get("data.drop_last", False):
         return batch, f"data.batch_size is {batch}; set at least 2"

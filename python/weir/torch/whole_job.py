@@ -32,6 +32,14 @@ def count_examples(train_set: Any, job: Job) -> int:
     return int(examples)
 
 
+def length_of(job: Job, train_examples: int) -> int:
+    """The job's length in examples, as the servers count it without data.drop_last."""
+    examples = job.get("train.examples")
+    if examples is not None:
+        return int(examples)
+    return max(1, math.floor(float(job.get("train.epochs")) * train_examples + 0.5))
+
+
 class WholeJob:
     """examples: of the training set. cluster, task: as of weir.Client."""
 
@@ -94,13 +102,11 @@ class WholeJob:
 
     def _length(self) -> int:
         """In examples, as JobSize of the servers."""
-        examples = self._job.get("train.examples")
-        if examples is None:
-            examples = max(1, math.floor(float(self._job.config["train"]["epochs"]) * self._examples + 0.5))
+        examples = length_of(self._job, self._examples)
         if not self._job.get("data.drop_last"):
-            return int(examples)
+            return examples
         whole = self._batch * (self._parts if self._job.get("consistency.mode") == "sync" else 1)
-        return int(examples) // whole * whole
+        return examples // whole * whole
 
 
 def _parts_of(n: int, size: int) -> int:
