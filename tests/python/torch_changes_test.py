@@ -79,6 +79,11 @@ class Weights(unittest.TestCase):
         model = train.make_model()
         done = self.refused("^3.bias was changed", model, after=lambda n, _: n < 2 or model[3].bias.data.add_(1e-3))
         self.assertLess(done, 2 + 5)
+        # After the first batches a sample is taken of every eighth.
+        model = train.make_model()
+        done = self.refused("^3.bias was changed", model, train={"examples": 150 * BATCH},
+                            after=lambda n, _: n < 90 or model[3].bias.data.add_(1e-3))
+        self.assertLess(done, 90 + 5 * 8)
         wide = torch.nn.Sequential(torch.nn.Linear(6, 1000), torch.nn.Linear(1000, 3))
         done = self.refused("^0.weight was changed", wide, train={"examples": 150 * BATCH},
                             after=lambda n, _: wide[0].weight.data[-1].add_(1))

@@ -12,8 +12,9 @@ from .weights import ModelWeights
 
 _get: Any = dict.get
 
-# In so many batches once it is looked at modules, beside those in which other gradients are missing than before.
-_EVERY = 8
+# After the first batches, one batch of so many pays for a sample of the values, and one for a look at the modules, which are also
+# looked at when other gradients are missing than in the batch before.
+_FIRST, _EVERY = 64, 8
 
 
 class Changes:
@@ -22,7 +23,7 @@ class Changes:
     changed; or the model has other modules or tensors, or tensors of other types. Values that are back when it looks are right.
 
     It sees all that torch counts as an operation in place, and memory that was replaced (`p.data = ...`). Of what torch does not
-    count (`p.data.clamp_()`) it sees what falls into a sample, which moves on with each batch.
+    count (`p.data.clamp_()`) it sees what falls into a sample, which moves on with each of the first batches, then with every eighth.
     """
 
     def __init__(self, weights: ModelWeights):
@@ -58,13 +59,14 @@ class Changes:
 
     def check_after(self) -> None:
         """Before the next batch."""
-        self._refuse(self._parameters.changed())
+        sample = self._batches <= _FIRST or self._batches % _EVERY == 0
+        self._refuse(self._parameters.changed(sample))
         if self._places.keys:
             self._take_in()
         if self._buffers.tensors:
-            self._refuse_buffer(self._buffers.changed())
+            self._refuse_buffer(self._buffers.changed(sample))
         if self._constants.tensors:
-            self._refuse_constant(self._constants.changed())
+            self._refuse_constant(self._constants.changed(sample))
 
     def _refuse(self, parameter: str | None) -> None:
         if parameter is not None:

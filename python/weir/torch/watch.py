@@ -17,7 +17,7 @@ _memcmp: Any = ctypes.PyDLL(None).memcmp
 _memcmp.argtypes, _memcmp.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_int
 
 # The most bytes that a look compares.
-_WINDOW = 1024
+_WINDOW = 8192
 
 
 class _Watch:
@@ -38,7 +38,7 @@ class _Watch:
         """The name of a tensor that has other values than it should, after an operation that torch counts."""
         return None if sum(map(_version, self.tensors)) == self._versions else self.changed(sample=False)
 
-    def changed(self, sample: bool = True) -> str | None:
+    def changed(self, sample: bool) -> str | None:
         """The name of one whose other values are seen, with all that a look sees. sample: compares some values of some tensors."""
         if sum(map(_version, self.tensors)) == self._versions and list(map(_pointer, self.tensors)) == self._pointers:
             if not sample or self._is_sample_right():
