@@ -16,6 +16,7 @@
 #include "client/exchange/event_loop.h"
 #include "client/job/client_impl.h"
 #include "client/job/coordinator_channel.h"
+#include "common/base/shortened.h"
 #include "common/base/status_macros.h"
 #include "common/codec/finite.h"
 #include "common/model/partition.h"
@@ -104,7 +105,7 @@ std::string WaitingFor(const v1::JoinRequest& request, CoordinatorChannel& chann
     return absl::StrCat("waits for ", channel.name(), " to let it join; the job is ",
                         v1::JobState_Name((*status)->state()));
   }
-  return absl::StrCat("waits for the job to start; missing: ", absl::StrJoin((*status)->waiting_for(), ", "));
+  return absl::StrCat("waits for the job to start; missing: ", ShortList((*status)->waiting_for()));
 }
 
 // Enters the job, and waits until the job may start. Logs what it waits for after 10 seconds, and every 10

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "common/base/shortened.h"
 #include "common/protocol/job_failure.h"
 #include "common/protocol/part_assignment.h"
 #include "common/telemetry/logging.h"
@@ -184,7 +184,7 @@ JobEnding::Options Coordinator::EndingOptions() {
     if (state_ == v1::DONE && !ending_.awaited_servers().empty()) {
       std::vector<std::string> names;
       for (const uint32_t index : ending_.awaited_servers()) names.push_back(shards_.name(index));
-      LogWarning("the job is done, but ", absl::StrJoin(names, ", "), " may not know that: no answer within ",
+      LogWarning("the job is done, but ", ShortList(names), " may not know that: no answer within ",
                  "cluster.server_wait_seconds = ", options_.config.cluster().server_wait_seconds());
     }
     options_.on_end(StatusOf(View(), MembershipNow()), ending_.failure());
@@ -403,7 +403,7 @@ void Coordinator::MaybeCommit() {
     if (options_.config.consistency().on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_STOP)
       return EndJob(Divergence(commit->reason));
     LogWarning("step ", progress_.steps().committed(), " is committed without part(s) ",
-               absl::StrJoin(commit->refused, ", "), ": ", commit->reason);
+               ShortList(commit->refused), ": ", commit->reason);
   }
   progress_.steps().Committed(*commit);
   v1::ControlMessage message;
@@ -427,11 +427,11 @@ void Coordinator::HandleTick() {
     if (time - created_ > absl::Seconds(limit)) {
       return ending_.FailUnlessReplaced(
           LostPeer(absl::StrCat("the job did not start within cluster.start_seconds = ", limit,
-                                "; missing: ", absl::StrJoin(WaitingFor(View()), ", "))));
+                                "; missing: ", ShortList(WaitingFor(View())))));
     }
   }
   if ((state_ == v1::STARTING || state_ == v1::RECOVERING) && complaints_.Due(time)) {
-    LogWarning("still waiting for ", absl::StrJoin(WaitingFor(View()), ", "));
+    LogWarning("still waiting for ", ShortList(WaitingFor(View())));
   }
   // If this process stood still, others may have called meanwhile.
   const bool stood_still = time - last_tick_ > lease() / 2;

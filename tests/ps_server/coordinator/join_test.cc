@@ -668,6 +668,14 @@ TEST_CASE("A job that does not start says who is missing") {
   CHECK(std::string(waiting->status().message()) == f.failure);
 }
 
+TEST_CASE("Of many who are missing eight are named, and the rest are counted") {
+  CoordinatorFixture f(kSync, 1000);
+  f.Start();
+  f.Join(0);
+  f.Run(absl::Seconds(61));
+  CHECK_THAT(f.failure, Contains("rank 1, ") && Contains("rank 8 and 991 more") && !Contains("rank 9"));
+}
+
 TEST_CASE("A shard that connects but does not install is missing by name") {
   CoordinatorFixture f(kSync, 1);
   f.shards[1]->installs = false;
