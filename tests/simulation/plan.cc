@@ -218,10 +218,12 @@ void PlanDisk(Dice& dice, Plan* plan) {
   }
 }
 
-// Of a stream of chance of its own, too. With a log the one before may not be enough: a later checkpoint that
-// failed may have dropped what follows on it.
+// Of a stream of chance of its own, too. With a log the checkpoint before may not be enough: a later
+// checkpoint that failed may have dropped what follows on it. Where one checkpoint is kept, the one before
+// may be there only because a disk that hangs has yet to remove it.
 void PlanDecay(Dice& dice, Plan* plan) {
-  if (!plan->recoverable() || plan->logs() || !dice.Chance(0.25)) return;
+  if (!plan->recoverable() || plan->logs() || plan->config.checkpoint().keep() < 2) return;
+  if (!dice.Chance(0.25)) return;
   for (uint32_t i = dice.From(1, 2); i > 0; --i) {
     FaultPlan fault;
     fault.kind = FaultPlan::Kind::kBitFlips;
