@@ -213,14 +213,17 @@ class Run {
 
   // Every fourth stop is longer than the lease.
   absl::Status Stop(const std::string& task) {
-    const bool long_stop = random_.NextBelow(4) == 0;
+    const bool long_stop = random_.NextBelow(4) == 0 && MayBeAway(task);
     job_.Signal(task, SIGSTOP);
     std::this_thread::sleep_for(Duration(long_stop));
     job_.Signal(task, SIGCONT);
     return absl::OkStatus();
   }
 
-  bool IsMember(const std::string& task) const {
+  // Whether the job waits for this task if it is away for more than a lease. The job may end without a worker
+  // that is about to join again.
+  bool MayBeAway(const std::string& task) const {
+    if (task[0] != 'w') return true;
     const absl::StatusOr<v1::ClusterStatus> status = job_.Status();
     return status.ok() &&
            std::any_of(status->tasks().begin(), status->tasks().end(), [&](const v1::TaskStatus& of) {
@@ -235,8 +238,7 @@ class Run {
     std::string peer;
     if (random_.NextBelow(2) == 0) peer = task[0] == 'w' ? Server() : Worker();
     const uint32_t way = random_.NextBelow(3);
-    // The job may end without a worker that is about to join again, and does not wait for it so long.
-    const bool long_one = random_.NextBelow(3) == 0 && (task[0] != 'w' || IsMember(task));
+    const bool long_one = random_.NextBelow(3) == 0 && MayBeAway(task);
     const bool drop = random_.NextBelow(2) == 0;
     const std::vector<BreakingProxy*> proxies = job_.Proxies(task, peer);
     for (BreakingProxy* proxy : proxies) proxy->Hold(way != 1, way != 0);
