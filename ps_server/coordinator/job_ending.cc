@@ -36,6 +36,7 @@ void JobEnding::FailUnlessReplaced(const absl::Status& failure) {
 void JobEnding::EndAgain() { ends_again_ = saved_ = true; }
 
 absl::Status JobEnding::ForJoin() const {
+  if (failure_.ok()) return absl::OutOfRangeError("the job's examples are done; there is nothing left to do");
   // Not Unavailable: the caller would try again, find no coordinator, and hide the reason.
   return absl::IsUnavailable(failure_) ? absl::AbortedError(failure_.message()) : failure_;
 }

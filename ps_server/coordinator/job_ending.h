@@ -14,7 +14,7 @@
 #include "common/telemetry/logging.h"
 #include "proto/coordinator.pb.h"
 #include "ps_server/coordinator/checkpoints/checkpoints.h"
-#include "ps_server/coordinator/job/job_context.h"
+#include "ps_server/coordinator/job/job.h"
 
 namespace weir {
 
@@ -61,7 +61,7 @@ class JobEnding {
   void End(const absl::Status& failure) { failure_ = failure; }
   // OK: the job has not failed.
   const absl::Status& failure() const { return failure_; }
-  // Answers once the job is over. ForJoin(): to a Join, if the job has failed. ForCall(): to other calls.
+  // The answers to a Join, once nothing is left to do, and to other calls, once the job is over.
   absl::Status ForJoin() const;
   absl::Status ForCall() const;
 

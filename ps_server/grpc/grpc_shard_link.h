@@ -9,7 +9,7 @@
 #include "common/rpc/grpc_credentials.h"
 #include "common/rpc/job_token.h"
 #include "common/threads/mutex.h"
-#include "ps_server/coordinator/shards/shard_link.h"
+#include "ps_server/coordinator/shards/shard_fleet.h"
 #include "ps_server/grpc/grpc_event_loop.h"
 
 namespace weir {

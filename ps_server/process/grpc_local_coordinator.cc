@@ -13,8 +13,8 @@
 #include "common/object_store/object_file_system.h"
 #include "common/protocol/job_failure.h"
 #include "common/telemetry/logging.h"
-#include "ps_server/coordinator/checkpoints/job_store_on_disk.h"
-#include "ps_server/coordinator/shards/shard_link.h"
+#include "ps_server/coordinator/checkpoints/job_store.h"
+#include "ps_server/coordinator/shards/shard_fleet.h"
 
 namespace weir {
 namespace {

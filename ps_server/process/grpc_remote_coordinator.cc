@@ -9,7 +9,7 @@
 #include "common/protocol/protocol_version.h"
 #include "common/rpc/tls_probe.h"
 #include "common/telemetry/logging.h"
-#include "ps_server/coordinator/job/job_size.h"
+#include "ps_server/coordinator/job/job.h"
 
 namespace weir {
 

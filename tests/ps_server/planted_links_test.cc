@@ -11,7 +11,7 @@
 #include "common/checkpoint/checkpoint_writer.h"
 #include "common/model/wire_model.h"
 #include "common/system/file_system.h"
-#include "ps_server/coordinator/checkpoints/job_store_on_disk.h"
+#include "ps_server/coordinator/checkpoints/job_store.h"
 #include "ps_server/push_log/push_log.h"
 #include "ps_server/shard/restore/restore.h"
 

@@ -9,7 +9,7 @@
 #include "common/protocol/job_failure.h"
 #include "common/protocol/part_assignment.h"
 #include "common/protocol/protocol_version.h"
-#include "ps_server/coordinator/checkpoints/job_store_on_disk.h"
+#include "ps_server/coordinator/checkpoints/job_store.h"
 #include "tests/simulation/watched_policy.h"
 
 namespace weir {

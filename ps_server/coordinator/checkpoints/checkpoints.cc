@@ -63,11 +63,6 @@ void CheckpointSchedule::Failed(absl::Time now) {
   steps_ = 0;
 }
 
-void CheckpointSchedule::Rewound(absl::Time now, uint64_t steps) {
-  begun_ = now;
-  steps_ = steps;
-}
-
 Checkpoints::Checkpoints(const JobContext& job, std::unique_ptr<JobStore> store, Options options)
     : job_(job),
       store_(std::move(store)),

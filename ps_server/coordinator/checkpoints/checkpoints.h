@@ -17,7 +17,7 @@
 #include "proto/job_config.pb.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/coordinator/checkpoints/job_store.h"
-#include "ps_server/coordinator/job/job_context.h"
+#include "ps_server/coordinator/job/job.h"
 
 namespace weir {
 
@@ -36,14 +36,12 @@ class CheckpointSchedule {
   // Whether a checkpoint is due. `steps`: the job's steps so far.
   bool Due(absl::Time now, uint64_t steps) const;
 
-  // A checkpoint at this many steps has begun.
+  // A checkpoint at this many steps has begun, or the job goes back to this many steps.
   void Begun(absl::Time now, uint64_t steps);
   // The checkpoint that has begun is complete.
   void Completed(absl::Time now);
   // The checkpoint failed: the next try comes a little later.
   void Failed(absl::Time now);
-  // The job goes back to this many steps.
-  void Rewound(absl::Time now, uint64_t steps);
 
   // The current interval between two checkpoints; infinite if only steps count.
   absl::Duration interval() const;
@@ -110,7 +108,7 @@ class Checkpoints {
   // OK: an earlier checkpoint is now the newest. Call it while no checkpoint is under way.
   void PassOver(const std::string& why, std::function<void(const absl::Status&)> done);
   // The job goes back to the newest checkpoint, of this many steps, or to its beginning.
-  void Rewound(uint64_t steps) { schedule_.Rewound(job_.now(), steps); }
+  void Rewound(uint64_t steps) { schedule_.Begun(job_.now(), steps); }
 
   // Whether a checkpoint is under way, or shards still write their parts of one that has failed.
   bool busy() const { return current_.has_value() || remains_.has_value(); }

@@ -8,7 +8,7 @@
 #include "common/protocol/mode_traits.h"
 #include "common/protocol/part_assignment.h"
 #include "common/telemetry/logging.h"
-#include "ps_server/coordinator/job/best_epoch.h"
+#include "ps_server/coordinator/job/job.h"
 
 namespace weir {
 namespace {

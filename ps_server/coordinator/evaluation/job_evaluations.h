@@ -14,8 +14,7 @@
 #include "proto/coordinator.pb.h"
 #include "proto/job_config.pb.h"
 #include "ps_server/coordinator/checkpoints/checkpoints.h"
-#include "ps_server/coordinator/job/job_context.h"
-#include "ps_server/coordinator/job/job_size.h"
+#include "ps_server/coordinator/job/job.h"
 #include "ps_server/coordinator/members/member_table.h"
 
 namespace weir {

@@ -14,7 +14,7 @@
 #include "common/model/wire_model.h"
 #include "common/protocol/protocol_version.h"
 #include "common/telemetry/logging.h"
-#include "ps_server/coordinator/job/best_epoch.h"
+#include "ps_server/coordinator/job/job.h"
 
 namespace weir {
 namespace {
@@ -23,10 +23,13 @@ constexpr int kMost = 16;
 constexpr size_t kLongestName = 64, kLongestValue = 128;
 
 // The text goes into messages and the log.
+bool IsPrintable(absl::string_view text, size_t longest, unsigned char first = ' ') {
+  return !text.empty() && text.size() <= longest &&
+         std::all_of(text.begin(), text.end(), [first](unsigned char c) { return c >= first && c != 0x7f; });
+}
+
 absl::Status CheckText(int index, absl::string_view field, absl::string_view text, size_t longest) {
-  const bool printable =
-      std::all_of(text.begin(), text.end(), [](unsigned char c) { return c >= 0x20 && c != 0x7f; });
-  if (printable && !text.empty() && text.size() <= longest) return absl::OkStatus();
+  if (IsPrintable(text, longest)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("fingerprints[", index, "].", field, ": must be 1 to ",
                                                  longest, " printable bytes; got ", text.size(), " bytes"));
 }
@@ -36,9 +39,7 @@ constexpr size_t kMaxTaskName = 128;
 constexpr uint64_t kMaxExamples = uint64_t{1} << 40;
 
 absl::Status CheckTaskName(const std::string& task) {
-  const bool printable =
-      std::all_of(task.begin(), task.end(), [](unsigned char c) { return c > 0x20 && c != 0x7f; });
-  if (printable && !task.empty() && task.size() <= kMaxTaskName) return absl::OkStatus();
+  if (IsPrintable(task, kMaxTaskName, /*first=*/'!')) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("task: must be 1 to ", kMaxTaskName,
                                                  " bytes without spaces, such as worker:1; got ", task.size(),
                                                  " bytes"));
@@ -48,40 +49,8 @@ bool IsWorker(const v1::JoinRequest& request) { return request.role() == v1::WOR
 
 }  // namespace
 
-absl::Status Fingerprints::Check(const v1::JoinRequest& request) const {
-  if (request.fingerprints_size() > kMost) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("fingerprints: ", request.fingerprints_size(), "; at most ", kMost, " are allowed"));
-  }
-  std::set<absl::string_view> names;
-  for (int i = 0; i < request.fingerprints_size(); ++i) {
-    const v1::Fingerprint& given = request.fingerprints(i);
-    WEIR_RETURN_IF_ERROR(CheckText(i, "name", given.name(), kLongestName));
-    WEIR_RETURN_IF_ERROR(CheckText(i, "value", given.value(), kLongestValue));
-    if (!names.insert(given.name()).second) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("fingerprints[", i, "].name: \"", given.name(), "\" is given twice"));
-    }
-    const auto found = declared_.find(given.name());
-    if (found == declared_.end() || found->second.value == given.value()) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("the workers differ in ", given.name(), ": ", request.task(), " has ", given.value(),
-                     ", and ", found->second.task, ", which joined before, has ", found->second.value,
-                     ". Start every worker with the same program and the same data in the same order, and "
-                     "not with a shard or "
-                     "a random split of its own: Weir gives each worker other examples of one training set"));
-  }
-  return absl::OkStatus();
-}
-
-void Fingerprints::Declare(const v1::JoinRequest& request) {
-  for (const v1::Fingerprint& given : request.fingerprints()) {
-    declared_.emplace(given.name(), Declared{given.value(), request.task()});
-  }
-}
-
 void JobDeclaration::Restore() {
-  const v1::CheckpointManifest& newest = *options_.checkpoints->newest();
+  const v1::CheckpointManifest& newest = *checkpoints_.newest();
   if (absl::StatusOr<ModelSpec> model = FromProto(newest.model()); model.ok()) SetModel(*std::move(model));
   SetSize(SizeWith(newest.job().train_examples()));
 }
@@ -98,12 +67,14 @@ absl::Status JobDeclaration::Join(const v1::JoinRequest& request) {
     return status;
   }
   if (AddressesOpen()) {
-    options_.shards->Readdress({request.ps_addresses().begin(), request.ps_addresses().end()});
+    shards_.Readdress({request.ps_addresses().begin(), request.ps_addresses().end()});
   }
   if (IsWorker(request) || !model_.has_value()) SetModel(std::move(model));
   if (!IsWorker(request)) return absl::OkStatus();
   if (size_.batches == 0) SetSize(SizeWith(request.train_examples()));
-  fingerprints_.Declare(request);
+  for (const v1::Fingerprint& given : request.fingerprints()) {
+    fingerprints_.try_emplace(given.name(), Fingerprint{given.value(), request.task()});
+  }
   return absl::OkStatus();
 }
 
@@ -126,7 +97,7 @@ absl::Status JobDeclaration::Check(const v1::JoinRequest& request, ModelSpec* mo
                                                    "; the job has ", job_.workers,
                                                    " workers (cluster.workers, or the cluster spec)"));
   }
-  WEIR_RETURN_IF_ERROR(options_.members->CheckRoom(request));
+  WEIR_RETURN_IF_ERROR(members_.CheckRoom(request));
   v1::JobConfig config;
   if (!config.ParseFromString(request.job_config()))
     return absl::InvalidArgumentError("job_config does not parse");
@@ -141,7 +112,7 @@ absl::Status JobDeclaration::Check(const v1::JoinRequest& request, ModelSpec* mo
   WEIR_RETURN_IF_ERROR(CheckModel(request, *model));
   if (!IsWorker(request)) return absl::OkStatus();
   WEIR_RETURN_IF_ERROR(CheckSize(request));
-  return fingerprints_.Check(request);
+  return CheckFingerprints(request);
 }
 
 absl::Status JobDeclaration::CheckAddresses(const v1::JoinRequest& request) const {
@@ -151,11 +122,10 @@ absl::Status JobDeclaration::CheckAddresses(const v1::JoinRequest& request) cons
     return absl::InvalidArgumentError(
         absl::StrCat("ps_addresses: ", count, " servers; at most ", kMaxServers, " are allowed"));
   }
-  if (const size_t known = options_.shards->addresses().size();
-      !AddressesOpen() && count != static_cast<int>(known)) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the cluster spec of ", request.task(), " lists ", count, " servers; ",
-        options_.knows_servers ? "that of ps:0" : DeclaredBy(/*worker=*/false), " lists ", known));
+  if (const size_t known = shards_.addresses().size(); !AddressesOpen() && count != static_cast<int>(known)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the cluster spec of ", request.task(), " lists ", count, " servers; ",
+                     knows_servers_ ? "that of ps:0" : DeclaredBy(/*worker=*/false), " lists ", known));
   }
   std::set<std::string> seen;
   for (int i = 0; i < count; ++i) {
@@ -179,7 +149,7 @@ absl::Status JobDeclaration::CheckModel(const v1::JoinRequest& request, const Mo
     if (const std::string how = model_->FirstDifference(model); !how.empty()) return differs(false, how);
   }
   // Only workers say where the initial values come from, and it matters until the job has some.
-  if (IsWorker(request) && size_.batches != 0 && !options_.checkpoints->any() &&
+  if (IsWorker(request) && size_.batches != 0 && !checkpoints_.any() &&
       model.uploaded() != model_->uploaded()) {
     const auto source = [](bool uploaded) { return uploaded ? "a worker uploads" : "the servers make"; };
     return differs(true, absl::StrCat("expected initial values that ", source(model_->uploaded()),
@@ -187,7 +157,7 @@ absl::Status JobDeclaration::CheckModel(const v1::JoinRequest& request, const Mo
   }
   const uint32_t shards =
       ServersWithPart(job_.config, model.elements(), static_cast<uint32_t>(request.ps_addresses_size()));
-  return CheckServerMemory(job_.config, job_.workers, model.elements(), shards, options_.memory_bytes);
+  return CheckServerMemory(job_.config, job_.workers, model.elements(), shards, memory_bytes_);
 }
 
 absl::Status JobDeclaration::CheckSize(const v1::JoinRequest& request) const {
@@ -210,13 +180,39 @@ absl::Status JobDeclaration::CheckSize(const v1::JoinRequest& request) const {
   return weir::CheckSize(job_.config, SizeWith(examples));
 }
 
+absl::Status JobDeclaration::CheckFingerprints(const v1::JoinRequest& request) const {
+  if (request.fingerprints_size() > kMost) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("fingerprints: ", request.fingerprints_size(), "; at most ", kMost, " are allowed"));
+  }
+  std::set<absl::string_view> names;
+  for (int i = 0; i < request.fingerprints_size(); ++i) {
+    const v1::Fingerprint& given = request.fingerprints(i);
+    WEIR_RETURN_IF_ERROR(CheckText(i, "name", given.name(), kLongestName));
+    WEIR_RETURN_IF_ERROR(CheckText(i, "value", given.value(), kLongestValue));
+    if (!names.insert(given.name()).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("fingerprints[", i, "].name: \"", given.name(), "\" is given twice"));
+    }
+    const auto found = fingerprints_.find(given.name());
+    if (found == fingerprints_.end() || found->second.value == given.value()) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("the workers differ in ", given.name(), ": ", request.task(), " has ", given.value(),
+                     ", and ", found->second.task, ", which joined before, has ", found->second.value,
+                     ". Start every worker with the same program and the same data in the same order, and "
+                     "not with a shard or "
+                     "a random split of its own: Weir gives each worker other examples of one training set"));
+  }
+  return absl::OkStatus();
+}
+
 bool JobDeclaration::AddressesOpen() const {
-  return !options_.knows_servers && !options_.shards->begun() && options_.members->waiting().empty();
+  return !knows_servers_ && !shards_.begun() && members_.waiting().empty();
 }
 
 std::string JobDeclaration::DeclaredBy(bool worker) const {
   if (!settled()) {
-    for (const MemberTable::WaitingJoin& join : options_.members->waiting()) {
+    for (const MemberTable::WaitingJoin& join : members_.waiting()) {
       if (worker && !join.worker()) continue;
       return absl::StrCat("that of ", join.request.task(), " (which waits for the job to start)");
     }
@@ -225,29 +221,29 @@ std::string JobDeclaration::DeclaredBy(bool worker) const {
 }
 
 void JobDeclaration::Forget() {
-  const bool worker_waits = options_.members->AnyWorkerWaits();
-  if (!worker_waits) fingerprints_.Forget();
+  const bool worker_waits = members_.AnyWorkerWaits();
+  if (!worker_waits && !fingerprints_settled_) fingerprints_.clear();
   if (settled()) return;
-  if (options_.members->waiting().empty()) model_.reset();
+  if (members_.waiting().empty()) model_.reset();
   if (!worker_waits) SetSize({});
 }
 
 void JobDeclaration::SetModel(ModelSpec model) {
-  const auto servers = static_cast<uint32_t>(std::max<size_t>(1, options_.shards->addresses().size()));
-  options_.shards->LimitTo(ServersWithPart(job_.config, model.elements(), servers));
+  const auto servers = static_cast<uint32_t>(std::max<size_t>(1, shards_.addresses().size()));
+  shards_.LimitTo(ServersWithPart(job_.config, model.elements(), servers));
   model_ = std::move(model);
 }
 
 JobSize JobDeclaration::SizeWith(uint64_t train_examples) const {
   // A step has the same parts as before, even if the number of workers has changed.
-  const auto& newest = options_.checkpoints->newest();
+  const auto& newest = checkpoints_.newest();
   const uint32_t parts = newest.has_value() ? std::max(1u, newest->job().parts()) : 0;
   return SizeOf(job_.config, job_.workers, train_examples, parts);
 }
 
 void JobDeclaration::SetSize(const JobSize& size) {
   size_ = size;
-  options_.size_changed();
+  size_changed_();
 }
 
 void JobDeclaration::Shorten(uint64_t examples, uint64_t batches) {
@@ -264,19 +260,24 @@ uint32_t JobDeclaration::needed_workers() const {
 }
 
 bool JobDeclaration::DoneBefore() const {
-  return options_.checkpoints->any() && IsEndOf(job_.config, *options_.checkpoints->newest());
+  return checkpoints_.any() && IsEndOf(job_.config, *checkpoints_.newest());
 }
 
 // ---- for messages
+
+template <typename Message>
+void JobDeclaration::DescribeSize(Message* message) const {
+  message->set_parts(size_.parts);
+  message->set_total_steps(size_.steps);
+  message->set_total_batches(size_.batches);
+  message->set_total_examples(size_.examples);
+}
 
 void JobDeclaration::Describe(v1::Install* install) const {
   *install->mutable_model() = ToProto(*model_);
   install->set_job_config(job_.config.SerializeAsString());
   install->set_workers(job_.workers);
-  install->set_parts(size_.parts);
-  install->set_total_steps(size_.steps);
-  install->set_total_batches(size_.batches);
-  install->set_total_examples(size_.examples);
+  DescribeSize(install);
 }
 
 void JobDeclaration::Describe(Checkpoints::Snapshot* snapshot) const {
@@ -284,19 +285,13 @@ void JobDeclaration::Describe(Checkpoints::Snapshot* snapshot) const {
   v1::CoordinatorState& job = snapshot->job;
   *job.mutable_config() = job_.config;
   job.set_workers(job_.workers);
-  job.set_parts(size_.parts);
   job.set_train_examples(size_.train_examples);
-  job.set_total_examples(size_.examples);
-  job.set_total_batches(size_.batches);
-  job.set_total_steps(size_.steps);
+  DescribeSize(&job);
 }
 
 void JobDeclaration::Describe(v1::JoinReply* reply) const {
-  reply->set_total_batches(size_.batches);
-  reply->set_total_examples(size_.examples);
-  reply->set_parts(size_.parts);
-  reply->set_total_steps(size_.steps);
   reply->set_model_hash(model_->Hash());
+  DescribeSize(reply);
 }
 
 }  // namespace weir

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "common/model/model_spec.h"
@@ -13,41 +14,11 @@
 #include "proto/job_config.pb.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/coordinator/checkpoints/checkpoints.h"
-#include "ps_server/coordinator/job/job_context.h"
-#include "ps_server/coordinator/job/job_size.h"
+#include "ps_server/coordinator/job/job.h"
 #include "ps_server/coordinator/members/member_table.h"
 #include "ps_server/coordinator/shards/shard_fleet.h"
 
 namespace weir {
-
-// The fingerprints on which the workers of a job must agree (JoinRequest.fingerprints). The first worker that
-// gives a name decides its value. If a worker does not give a name, the name is not compared.
-//
-// Belongs to the coordinator's queue.
-class Fingerprints {
- public:
-  // InvalidArgument: there are too many, a name or value is too long or cannot be printed, or a name comes
-  // twice. FailedPrecondition: a value differs from the value of the worker that gave the name first; the
-  // message names both.
-  absl::Status Check(const v1::JoinRequest& request) const;
-  // Takes the values of the names that no worker has given before. Check() has accepted the request.
-  void Declare(const v1::JoinRequest& request);
-  // A worker that declared its fingerprints was admitted. From now on Forget() has no effect.
-  void Settle() { settled_ = true; }
-  // No worker that could have declared the fingerprints waits any more.
-  void Forget() {
-    if (!settled_) declared_.clear();
-  }
-
- private:
-  struct Declared {
-    std::string value;
-    std::string task;  // of the first worker that gave the name
-  };
-  // By name.
-  std::map<std::string, Declared> declared_;
-  bool settled_ = false;
-};
 
 // The facts on which the processes of a job must agree: the config, the model, the size of the training set,
 // and the servers. If neither ps:0 nor a checkpoint knows a fact, the first process that joins declares it,
@@ -56,25 +27,27 @@ class Fingerprints {
 // The job is settled once a shard has begun or there is a checkpoint. Before that, model and size are only
 // the declarations of the waiting processes, and are forgotten when these processes go.
 //
+// Workers must also agree on fingerprints (JoinRequest.fingerprints). The first worker that gives a name
+// decides its value. If a worker does not give a name, the name is not compared. The values are settled once
+// a worker that gave them is admitted.
+//
 // Belongs to the coordinator's queue.
 class JobDeclaration {
  public:
   static constexpr int kMaxServers = 1024;
 
-  struct Options {
-    // These outlive the object.
-    const Checkpoints* checkpoints = nullptr;
-    const MemberTable* members = nullptr;
-    // Is told the number of shards and, if ps:0 does not know them, the addresses.
-    ShardFleet* shards = nullptr;
-    // Whether the cluster spec of ps:0 lists all servers.
-    bool knows_servers = false;
-    // As Coordinator::Options.
-    uint64_t memory_bytes = 0;
-    // The size of the training set is known, or is no longer known.
-    std::function<void()> size_changed;
-  };
-  JobDeclaration(const JobContext& job, Options options) : job_(job), options_(std::move(options)) {}
+  // The parts outlive the object. `shards` is told the number of shards and, if ps:0 does not know them, the
+  // addresses. `memory_bytes`: as in JobParts::Options. `size_changed`: the size of the training set is
+  // known, or is no longer known.
+  JobDeclaration(const JobContext& job, const Checkpoints& checkpoints, const MemberTable& members,
+                 ShardFleet& shards, uint64_t memory_bytes, std::function<void()> size_changed)
+      : job_(job),
+        checkpoints_(checkpoints),
+        members_(members),
+        shards_(shards),
+        knows_servers_(shards.addresses().size() > 1),
+        memory_bytes_(memory_bytes),
+        size_changed_(std::move(size_changed)) {}
 
   // Takes model and size from the newest checkpoint.
   void Restore();
@@ -82,7 +55,7 @@ class JobDeclaration {
   // the addresses are not known yet, takes them from the request.
   absl::Status Join(const v1::JoinRequest& request);
   // A worker that has declared its fingerprints was admitted, which settles them.
-  void OnAdmitted() { fingerprints_.Settle(); }
+  void OnAdmitted() { fingerprints_settled_ = true; }
   // A waiting process has gone: forgets facts that are not settled and that no waiting process declares.
   void Forget();
 
@@ -108,21 +81,35 @@ class JobDeclaration {
   absl::Status CheckModel(const v1::JoinRequest& request, const ModelSpec& model) const;
   // Checks the size of the training set that a worker declares.
   absl::Status CheckSize(const v1::JoinRequest& request) const;
+  absl::Status CheckFingerprints(const v1::JoinRequest& request) const;
   // Names for messages the declaration with which a Join must agree: before the job is settled, that of the
   // first process that waits (the first worker if `worker`), afterwards the job's own.
   std::string DeclaredBy(bool worker) const;
-  bool settled() const { return options_.shards->begun() || options_.checkpoints->any(); }
+  bool settled() const { return shards_.begun() || checkpoints_.any(); }
   // Whether the next process that joins says where the servers are: ps:0 does not know, and none waits.
   bool AddressesOpen() const;
+  template <typename Message>
+  void DescribeSize(Message* message) const;
   void SetModel(ModelSpec model);
   JobSize SizeWith(uint64_t train_examples) const;
   void SetSize(const JobSize& size);
 
   const JobContext& job_;
-  const Options options_;
+  const Checkpoints& checkpoints_;
+  const MemberTable& members_;
+  ShardFleet& shards_;
+  // Whether the cluster spec of ps:0 lists all servers.
+  const bool knows_servers_;
+  const uint64_t memory_bytes_;
+  const std::function<void()> size_changed_;
   std::optional<ModelSpec> model_;
   JobSize size_;
-  Fingerprints fingerprints_;
+  struct Fingerprint {
+    std::string value;
+    std::string task;  // of the first worker that gave the name
+  };
+  std::map<std::string, Fingerprint> fingerprints_;  // by name
+  bool fingerprints_settled_ = false;
   // Limits the log lines, since a refused process tries again and again.
   LogLimit refusals_{absl::Seconds(1)};
 };

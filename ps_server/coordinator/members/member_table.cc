@@ -58,6 +58,53 @@ std::optional<double> ComputeShare::Value() const {
   return share > 0 ? std::min(share, 1.0) : 0;  // NaN is 0
 }
 
+bool MemberTable::Repeat(
+    const v1::JoinRequest& request, uint64_t call, Done<v1::JoinReply>& done,
+    absl::FunctionRef<v1::JoinReply(uint32_t id, uint64_t incarnation, uint64_t start_clock)> reply) {
+  const absl::Status again = absl::CancelledError("the same process called again");
+  for (WaitingJoin& join : waiting_) {
+    if (join.request.instance() != request.instance()) continue;
+    join.done(again);
+    join.done = std::move(done);
+    join.call = call;
+    return true;
+  }
+  for (auto& [rank, worker] : workers_) {
+    if (worker.instance != request.instance()) continue;
+    if (worker.admitted()) {
+      done(reply(rank, worker.incarnation, worker.start_clock));
+      return true;
+    }
+    if (worker.join.has_value()) worker.join->done(again);
+    // These are the fields of the Join that was checked; the repeat's fields were not.
+    v1::JoinRequest same;
+    same.set_role(v1::WORKER);
+    same.set_task(worker.task);
+    same.set_rank(rank);
+    same.set_instance(worker.instance);
+    same.set_evaluates(worker.evaluates);
+    worker.join = WaitingJoin{std::move(same), std::move(done), call, job_.now()};
+    return true;
+  }
+  for (const auto& [id, reader] : readers_) {
+    if (reader.instance != request.instance()) continue;
+    done(reply(id, reader.incarnation, 0));
+    return true;
+  }
+  return false;
+}
+
+std::optional<v1::JoinRequest> MemberTable::Cancel(uint64_t instance, uint64_t call) {
+  const auto join = std::find_if(waiting_.begin(), waiting_.end(), [&](const WaitingJoin& waiting) {
+    return waiting.request.instance() == instance && waiting.call == call;
+  });
+  if (join == waiting_.end()) return std::nullopt;
+  join->done(absl::CancelledError("the caller went away"));
+  v1::JoinRequest request = std::move(join->request);
+  waiting_.erase(join);
+  return request;
+}
+
 MemberTable::Worker& MemberTable::Admit(WaitingJoin join, uint64_t incarnation) {
   Worker& worker = workers_[join.request.rank()];
   Fill(join.request, incarnation, job_.now(), job_.lease(), &worker);
@@ -81,6 +128,17 @@ std::vector<MemberTable::WaitingJoin> MemberTable::TakeWaiting(v1::Role role) {
   return taken;
 }
 
+std::vector<MemberTable::WaitingJoin> MemberTable::TakeForFreeRanks() {
+  std::vector<WaitingJoin> taken;
+  std::set<uint32_t> ranks;
+  for (WaitingJoin& join : std::exchange(waiting_, {})) {
+    const uint32_t rank = join.request.rank();
+    const bool free = join.worker() && workers_.count(rank) == 0 && ranks.insert(rank).second;
+    (free ? taken : waiting_).push_back(std::move(join));
+  }
+  return taken;
+}
+
 void MemberTable::AnswerAll(const absl::Status& joins, const absl::Status& others) {
   for (WaitingJoin& join : std::exchange(waiting_, {})) join.done(joins);
   for (auto& [rank, worker] : workers_) {
@@ -91,6 +149,10 @@ void MemberTable::AnswerAll(const absl::Status& joins, const absl::Status& other
 
 MemberTable::Worker* MemberTable::FindWorker(const v1::Caller& caller) { return Find(workers_, caller); }
 MemberTable::Reader* MemberTable::FindReader(const v1::Caller& caller) { return Find(readers_, caller); }
+MemberTable::Process* MemberTable::FindProcess(const v1::Caller& caller) {
+  Process* const worker = FindWorker(caller);
+  return worker != nullptr ? worker : FindReader(caller);
+}
 
 absl::Status MemberTable::CheckJob(uint64_t job) const {
   if (MayBeSame(job, options_.identity.id())) return absl::OkStatus();
@@ -248,24 +310,18 @@ void MemberTable::Park(const v1::HeartbeatRequest& request, bool at_once, Done<v
   const v1::Caller& caller = request.caller();
   ParkedHeartbeat heartbeat{std::move(done), caller.incarnation(),
                             request.only_news() ? request.known_revision() : 0, ParkUntil()};
-  Process* process = FindWorker(caller);
-  if (process == nullptr) process = FindReader(caller);
+  Process* const process = FindProcess(caller);
   if (process == nullptr) return Answer(heartbeat, !job_.over(), WhyOut(caller.incarnation()));
   Answer(process->heartbeat, false);
   if (request.known_revision() != revision_ || job_.over() || at_once) return Answer(heartbeat, false);
   process->heartbeat = std::move(heartbeat);
 }
 
-void MemberTable::Disconnect(Worker& worker) {
-  worker.lease_end = std::min(worker.lease_end, job_.now() + job_.grace());
-  worker.disconnected = true;
-  worker.answered_since = false;
-  Answer(worker.heartbeat, false);
-}
-
-void MemberTable::Disconnect(Reader& reader) {
-  reader.lease_end = std::min(reader.lease_end, job_.now() + job_.grace());
-  Answer(reader.heartbeat, false);
+void MemberTable::Disconnect(Process& process) {
+  process.lease_end = std::min(process.lease_end, job_.now() + job_.grace());
+  process.disconnected = true;
+  process.answered_since = false;
+  Answer(process.heartbeat, false);
 }
 
 absl::Time MemberTable::ParkUntil() const { return job_.now() + std::min(job_.lease() / 3, kLongestPark); }
@@ -321,6 +377,13 @@ MemberTable::Worker MemberTable::Remove(uint32_t rank, bool left) {
   return worker;
 }
 
+MemberTable::Reader MemberTable::RemoveReader(uint32_t id) {
+  const auto it = readers_.find(id);
+  Reader reader = std::move(it->second);
+  readers_.erase(it);
+  return reader;
+}
+
 bool MemberTable::Left(uint64_t incarnation) const {
   return std::any_of(departed_.begin(), departed_.end(), [&](const v1::TaskStatus& task) {
     return task.incarnation() == incarnation && task.phase() == v1::TASK_LEFT;
@@ -342,33 +405,20 @@ bool MemberTable::Refuses(uint64_t instance) const {
   return std::find(refused_.begin(), refused_.end(), instance) != refused_.end();
 }
 
-v1::Membership MemberTable::ForShards(uint64_t epoch) const {
+v1::Membership MemberTable::Members(uint64_t epoch, bool for_shards) const {
   v1::Membership membership;
   membership.set_epoch(epoch);
   for (const auto& [rank, worker] : workers_) {
+    if (!for_shards && !worker.admitted()) continue;
     v1::Member* member = membership.add_members();
     member->set_worker(rank);
     member->set_incarnation(worker.incarnation);
     member->set_task(worker.task);
     member->set_start_clock(worker.start_clock);
+    member->set_idle(worker.phase == Phase::kIdle);
+    if (!for_shards) continue;
     if (worker.first_clock.has_value()) member->set_first_clock_plus_one(*worker.first_clock + 1);
     member->set_joining(worker.phase == Phase::kJoining);
-    member->set_idle(worker.phase == Phase::kIdle);
-  }
-  return membership;
-}
-
-v1::Membership MemberTable::ForMembers(uint64_t epoch) const {
-  v1::Membership membership;
-  membership.set_epoch(epoch);
-  for (const auto& [rank, worker] : workers_) {
-    if (!worker.admitted()) continue;
-    v1::Member* member = membership.add_members();
-    member->set_worker(rank);
-    member->set_incarnation(worker.incarnation);
-    member->set_task(worker.task);
-    member->set_start_clock(worker.start_clock);
-    member->set_idle(worker.phase == Phase::kIdle);
   }
   return membership;
 }

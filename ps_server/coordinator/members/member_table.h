@@ -10,12 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/coordinator.pb.h"
 #include "proto/shard_control.pb.h"
-#include "ps_server/coordinator/job/job_context.h"
+#include "ps_server/coordinator/job/job.h"
 
 namespace weir {
 
@@ -70,6 +71,10 @@ class MemberTable {
     bool evaluates = false;  // when it is asked to
     uint64_t incarnation = 0;
     absl::Time lease_end, last_heard;
+    // The connection broke, and no message has come since that proves that the process is alive.
+    bool disconnected = false;
+    // A heartbeat has come since the break, and was answered.
+    bool answered_since = false;
     ParkedHeartbeat heartbeat;
   };
   enum class Phase {
@@ -91,10 +96,6 @@ class MemberTable {
     // Leave has come, so the process has the answer to its Join.
     uint64_t known_revision = 0;
     bool heard = false;
-    // The worker's connection broke, and no message has come since that proves that the process is alive.
-    bool disconnected = false;
-    // A heartbeat has come since the break, and was answered.
-    bool answered_since = false;
     ComputeShare compute_share;
     // The Join, which waits until the worker is live.
     std::optional<WaitingJoin> join;
@@ -117,23 +118,33 @@ class MemberTable {
   std::map<uint32_t, Worker>& workers() { return workers_; }
   const std::map<uint32_t, Worker>& workers() const { return workers_; }
   // By the number that Caller.worker has for a reader.
-  std::map<uint32_t, Reader>& readers() { return readers_; }
   const std::map<uint32_t, Reader>& readers() const { return readers_; }
   // In the order of their arrival.
-  std::vector<WaitingJoin>& waiting() { return waiting_; }
   const std::vector<WaitingJoin>& waiting() const { return waiting_; }
 
+  // A process waits to join.
+  void Wait(WaitingJoin join) { waiting_.push_back(std::move(join)); }
+  // If the process of this Join waits already, or is a member, its call takes the place of the earlier one,
+  // or is answered with `reply`. Returns false if the process is neither.
+  bool Repeat(
+      const v1::JoinRequest& request, uint64_t call, Done<v1::JoinReply>& done,
+      absl::FunctionRef<v1::JoinReply(uint32_t id, uint64_t incarnation, uint64_t start_clock)> reply);
+  // The caller of this Join, whose process waits, went away. nullopt: no such process waits.
+  std::optional<v1::JoinRequest> Cancel(uint64_t instance, uint64_t call);
   // Both make a member. A worker keeps its Join, which waits until the worker is live.
   Worker& Admit(WaitingJoin join, uint64_t incarnation);
   std::pair<uint32_t, Reader*> AdmitReader(const v1::JoinRequest& request, uint64_t incarnation);
-  // Removes the waiting processes of this role, and returns them.
+  // Removes the waiting processes of this role, and returns them. TakeForFreeRanks(): the first worker for
+  // each rank that has no member.
   std::vector<WaitingJoin> TakeWaiting(v1::Role role);
+  std::vector<WaitingJoin> TakeForFreeRanks();
   // Answers waiting Joins with `joins`, and waiting NextRange calls with `others`.
   void AnswerAll(const absl::Status& joins, const absl::Status& others);
 
   // The member that is the caller. Null: the caller is not a member, or no longer.
   Worker* FindWorker(const v1::Caller& caller);
   Reader* FindReader(const v1::Caller& caller);
+  Process* FindProcess(const v1::Caller& caller);
   // Aborted: the caller is of a different job, which this ps:0, or an earlier one at its address, had before.
   absl::Status CheckJob(uint64_t job) const;
   // As CheckJob(), and Aborted: the caller is not a member, or no longer. PermissionDenied: another process.
@@ -148,8 +159,7 @@ class MemberTable {
   bool Admitting() const;
   // The instances of the processes that wait to be the worker of this rank.
   std::set<uint64_t> Waiting(uint32_t rank) const;
-  // Waits(): whether a process waits to be the worker of this rank. AnyWorkerWaits(): of any rank.
-  bool Waits(uint32_t rank) const { return !Waiting(rank).empty(); }
+  // Whether a process waits to be a worker, of any rank.
   bool AnyWorkerWaits() const;
   // The ranks of which a process is a member or waits.
   std::set<uint32_t> Ranks() const;
@@ -176,8 +186,7 @@ class MemberTable {
   // Answers the waiting heartbeat of a process that is out of the job, for this reason.
   void AnswerFenced(Process& process, const std::string& why = "") { Answer(process.heartbeat, true, why); }
   // The member's connection broke: shortens its lease to the grace.
-  void Disconnect(Worker& worker);
-  void Disconnect(Reader& reader);
+  void Disconnect(Process& process);
   // Until when a call may wait, so that members' reports come often enough.
   absl::Time ParkUntil() const;
   // Answers calls that have waited for long, and extends leases. `installed`: all shards are installed; while
@@ -194,6 +203,7 @@ class MemberTable {
 
   // Removes the worker of this rank. `left`: it left by itself, after its work; otherwise it was lost.
   Worker Remove(uint32_t rank, bool left);
+  Reader RemoveReader(uint32_t id);
   // Whether the worker of this incarnation left by itself.
   bool Left(uint64_t incarnation) const;
   // The job goes back, so the workers that left have more to do.
@@ -217,11 +227,12 @@ class MemberTable {
   // ---- for messages
 
   // The membership with all workers, in the form for shards.
-  v1::Membership ForShards(uint64_t epoch) const;
+  v1::Membership ForShards(uint64_t epoch) const { return Members(epoch, /*for_shards=*/true); }
   // The membership with the admitted workers, in the form for members.
-  v1::Membership ForMembers(uint64_t epoch) const;
+  v1::Membership ForMembers(uint64_t epoch) const { return Members(epoch, /*for_shards=*/false); }
 
  private:
+  v1::Membership Members(uint64_t epoch, bool for_shards) const;
   // No effect if the heartbeat is empty.
   void Answer(ParkedHeartbeat& heartbeat, bool fenced, const std::string& why = "");
   template <typename Processes>

@@ -21,14 +21,14 @@ bool Same(const v1::Caller& a, const v1::Caller& b) {
 
 }  // namespace
 
-void VersionPins::Ask(const v1::PinRequest& request, const std::string& task, absl::Time now, Done done) {
+void VersionPins::Ask(const v1::PinRequest& request, const std::string& task, Done done) {
   Holder wish;
   wish.caller = request.caller();
   wish.task = task;
   // With this order of min and max, a NaN becomes the minimum.
   wish.lease = absl::Seconds(std::min(kMaxPinSeconds, std::max(kMinPinSeconds, request.lease_seconds())));
   wish.done = std::move(done);
-  wish.deadline = now + options_.patience;
+  wish.deadline = job_.now() + job_.lease();
   const auto own = [&](const Holder& other) { return Same(other.caller, wish.caller); };
   if (std::count_if(waiting_.begin(), waiting_.end(), own) >= kMaxWaitingOfCaller) {
     const auto first = std::find_if(waiting_.begin(), waiting_.end(), own);
@@ -36,22 +36,22 @@ void VersionPins::Ask(const v1::PinRequest& request, const std::string& task, ab
     waiting_.erase(first);
   }
   waiting_.push_back(std::move(wish));
-  MaybePin(now);
+  MaybePin();
 }
 
-void VersionPins::MaybePin(absl::Time now) {
+void VersionPins::MaybePin() {
   if (waiting_.empty() || pins_.size() >= kMaxPins) return;
   const uint64_t id = next_++;
   Pin& pin = pins_[id];
   pin.holders = std::exchange(waiting_, {});
   absl::Duration lease;
   for (const Holder& holder : pin.holders) lease = std::max(lease, holder.lease);
-  pin.confirm_by = now + options_.patience;
-  pin.lease_end = now + lease;
+  pin.confirm_by = job_.now() + job_.lease();
+  pin.lease_end = job_.now() + lease;
   v1::ControlMessage message;
   message.mutable_pin()->set_pin(id);
   message.mutable_pin()->set_lease_seconds(absl::ToDoubleSeconds(lease));
-  options_.broadcast(message);
+  broadcast_(message);
 }
 
 void VersionPins::OnPinned(uint32_t shard, const v1::Pinned& pinned, size_t shards) {
@@ -69,7 +69,7 @@ void VersionPins::OnPinned(uint32_t shard, const v1::Pinned& pinned, size_t shar
   }
 }
 
-std::optional<std::vector<uint64_t>> VersionPins::Release(const v1::UnpinRequest& request, absl::Time now) {
+std::optional<std::vector<uint64_t>> VersionPins::Release(const v1::UnpinRequest& request) {
   const auto it = pins_.find(request.pin());
   if (it == pins_.end()) return std::nullopt;
   std::vector<Holder>& holders = it->second.holders;
@@ -80,11 +80,11 @@ std::optional<std::vector<uint64_t>> VersionPins::Release(const v1::UnpinRequest
   holders.erase(own);
   std::vector<uint64_t> read;
   for (const auto& [shard, version] : it->second.versions) read.push_back(version.count());
-  ReleaseUnheld(now);
+  ReleaseUnheld();
   return read;
 }
 
-void VersionPins::ReleaseUnheld(absl::Time now) {
+void VersionPins::ReleaseUnheld() {
   for (auto it = pins_.begin(); it != pins_.end();) {
     if (!it->second.holders.empty()) {
       ++it;
@@ -92,68 +92,58 @@ void VersionPins::ReleaseUnheld(absl::Time now) {
     }
     v1::ControlMessage message;
     message.mutable_unpin()->set_pin(it->first);
-    options_.broadcast(message);
+    broadcast_(message);
     it = pins_.erase(it);
   }
-  MaybePin(now);
+  MaybePin();
 }
 
-void VersionPins::DropCaller(uint32_t id, absl::Time now) {
-  const auto drop = [id](std::vector<Holder>& holders) {
-    for (auto it = holders.begin(); it != holders.end();) {
-      if (it->caller.worker() != id) {
-        ++it;
-        continue;
-      }
-      if (it->done) it->done(absl::AbortedError("the caller is not in the job any more"));
-      it = holders.erase(it);
-    }
-  };
-  drop(waiting_);
-  for (auto& [number, pin] : pins_) drop(pin.holders);
-  ReleaseUnheld(now);
+void VersionPins::Drop(std::vector<Holder>& holders, const absl::Status& why, Which which) {
+  const auto dropped = std::stable_partition(holders.begin(), holders.end(),
+                                             [&](const Holder& holder) { return !which(holder); });
+  for (auto holder = dropped; holder != holders.end(); ++holder) {
+    if (holder->done) holder->done(why);
+  }
+  holders.erase(dropped, holders.end());
 }
 
-void VersionPins::DropAll(const absl::Status& why, absl::Time now) {
-  const auto drop = [&why](std::vector<Holder>& holders) {
-    for (Holder& holder : std::exchange(holders, {})) {
-      if (holder.done) holder.done(why);
-    }
-  };
-  drop(waiting_);
-  for (auto& [number, pin] : pins_) drop(pin.holders);
-  ReleaseUnheld(now);
+void VersionPins::DropWhere(const absl::Status& why, Which which) {
+  Drop(waiting_, why, which);
+  for (auto& [number, pin] : pins_) Drop(pin.holders, why, which);
+  ReleaseUnheld();
 }
 
-void VersionPins::Tick(absl::Time now) {
+void VersionPins::DropCaller(uint32_t id) {
+  DropWhere(absl::AbortedError("the caller is not in the job any more"),
+            [id](const Holder& holder) { return holder.caller.worker() == id; });
+}
+
+void VersionPins::DropAll(const absl::Status& why) {
+  DropWhere(why, [](const Holder&) { return true; });
+}
+
+void VersionPins::Tick() {
+  const absl::Time now = job_.now();
+  const auto all = [](const Holder&) { return true; };
   for (auto& [number, pin] : pins_) {
     if (!pin.confirmed && pin.confirm_by <= now) {
-      for (Holder& holder : std::exchange(pin.holders, {})) {
-        holder.done(absl::DeadlineExceededError("not every shard confirmed the pin in time"));
-      }
+      Drop(pin.holders, absl::DeadlineExceededError("not every shard confirmed the pin in time"), all);
     } else if (pin.lease_end <= now) {
       // The shards have released the pin, too.
-      for (Holder& holder : std::exchange(pin.holders, {})) {
-        if (!holder.done) continue;
-        holder.done(absl::DeadlineExceededError("the pin's lease ended before it was confirmed"));
-      }
+      Drop(pin.holders, absl::DeadlineExceededError("the pin's lease ended before it was confirmed"), all);
     }
   }
-  ReleaseUnheld(now);
+  ReleaseUnheld();
+  if (waiting_.empty()) return;
   std::vector<std::string> held;
   for (const auto& [number, pin] : pins_) {
     for (const Holder& holder : pin.holders) held.push_back(holder.task);
   }
-  for (auto it = waiting_.begin(); it != waiting_.end();) {
-    if (it->deadline > now) {
-      ++it;
-      continue;
-    }
-    it->done(LimitReached(Limit::kPins, absl::StatusCode::kUnavailable,
-                          absl::StrCat(kMaxPins, " versions are pinned, as many as may be, by ",
-                                       absl::StrJoin(held, ", "), "; try again")));
-    it = waiting_.erase(it);
-  }
+  Drop(waiting_,
+       LimitReached(Limit::kPins, absl::StatusCode::kUnavailable,
+                    absl::StrCat(kMaxPins, " versions are pinned, as many as may be, by ",
+                                 absl::StrJoin(held, ", "), "; try again")),
+       [now](const Holder& holder) { return holder.deadline <= now; });
 }
 
 }  // namespace weir

@@ -8,11 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/coordinator.pb.h"
 #include "proto/shard_control.pb.h"
+#include "ps_server/coordinator/job/job.h"
 
 namespace weir {
 
@@ -28,30 +30,25 @@ namespace weir {
 class VersionPins {
  public:
   using Done = std::function<void(absl::StatusOr<v1::PinReply>)>;
-  struct Options {
-    // How long a caller waits for its pin, and how long shards may take to confirm a pin.
-    absl::Duration patience;
-    // The number of the first pin. Shards may hold pins of an earlier coordinator, with lower numbers.
-    uint64_t first = 1;
-    // Sends a message to every shard.
-    std::function<void(const v1::ControlMessage&)> broadcast;
-  };
-  explicit VersionPins(Options options) : options_(std::move(options)), next_(options_.first) {}
+  // `first`: the number of the first pin. Shards may hold pins of an earlier coordinator, with lower numbers.
+  // `broadcast` sends a message to every shard.
+  VersionPins(const JobContext& job, uint64_t first, std::function<void(const v1::ControlMessage&)> broadcast)
+      : job_(job), broadcast_(std::move(broadcast)), next_(first) {}
 
   // Pins the newest version. `task`: the caller's. `done` gets the pin with its versions by shard. Errors:
-  // Unavailable: other versions are pinned for too long. DeadlineExceeded: not every shard has confirmed the
-  // pin in time. Cancelled: the caller has asked twice more.
-  void Ask(const v1::PinRequest& request, const std::string& task, absl::Time now, Done done);
+  // Unavailable: other versions are pinned for longer than a lease. DeadlineExceeded: not every shard has
+  // confirmed the pin within a lease. Cancelled: the caller has asked twice more.
+  void Ask(const v1::PinRequest& request, const std::string& task, Done done);
   // The shard has pinned its version. `shards`: how many must confirm.
   void OnPinned(uint32_t shard, const v1::Pinned& pinned, size_t shards);
   // The caller has read the pinned versions. Returns their counts by shard; nullopt: it has no such pin.
-  std::optional<std::vector<uint64_t>> Release(const v1::UnpinRequest& request, absl::Time now);
+  std::optional<std::vector<uint64_t>> Release(const v1::UnpinRequest& request);
   // Drops the pins and waiting calls of a worker or reader that is out of the job.
-  void DropCaller(uint32_t id, absl::Time now);
+  void DropCaller(uint32_t id);
   // Drops all pins. Callers that wait get this error.
-  void DropAll(const absl::Status& why, absl::Time now);
+  void DropAll(const absl::Status& why);
   // Ends pins and waits that have taken too long.
-  void Tick(absl::Time now);
+  void Tick();
 
  private:
   // A caller that holds a pin, or waits for one.
@@ -69,12 +66,18 @@ class VersionPins {
     absl::Time confirm_by, lease_end;
   };
 
+  using Which = absl::FunctionRef<bool(const Holder&)>;
+  // Removes these holders, and answers those that wait with `why`.
+  static void Drop(std::vector<Holder>& holders, const absl::Status& why, Which which);
+  // Drops these holders of pins and waiting callers.
+  void DropWhere(const absl::Status& why, Which which);
   // If there is room for one more pin, pins a version for all waiting callers.
-  void MaybePin(absl::Time now);
+  void MaybePin();
   // Releases the pins that no caller holds.
-  void ReleaseUnheld(absl::Time now);
+  void ReleaseUnheld();
 
-  const Options options_;
+  const JobContext& job_;
+  const std::function<void(const v1::ControlMessage&)> broadcast_;
   uint64_t next_;
   std::map<uint64_t, Pin> pins_;
   std::vector<Holder> waiting_;

@@ -12,50 +12,6 @@ constexpr size_t kMaxHistory = 100'000;
 
 }  // namespace
 
-void ProgressMeter::OnReport(uint64_t incarnation, const v1::WorkerReport& report) {
-  v1::WorkerReport& last = newest_[incarnation];
-  if (report.examples() <= last.examples()) return;
-  totals_.examples += report.examples() - last.examples();
-  totals_.loss_sum += report.loss_sum() - last.loss_sum();
-  last = report;
-  if (history_.empty()) history_.push_back({});
-  history_.push_back(totals_);
-  while (history_.size() > kMaxHistory ||
-         (history_.size() > 2 && totals_.examples - history_[1].examples >= loss_window_)) {
-    history_.pop_front();
-  }
-}
-
-void ProgressMeter::Sample(absl::Time now, uint64_t examples) {
-  // A job may go back.
-  if (!samples_.empty() && examples < samples_.back().second) samples_.clear();
-  samples_.emplace_back(now, examples);
-  while (samples_.size() > 2 && now - samples_[1].first >= kSpeedWindow) samples_.pop_front();
-}
-
-std::optional<double> ProgressMeter::train_loss() const {
-  if (history_.empty()) return std::nullopt;
-  const Totals& first = history_.front();
-  return (totals_.loss_sum - first.loss_sum) / static_cast<double>(totals_.examples - first.examples);
-}
-
-std::optional<double> ProgressMeter::last_epoch_loss() const {
-  Totals last;
-  // These sums are exact, so they are the same in any order (WorkerReport.last_loss_sum).
-  for (const auto& [incarnation, report] : newest_) {
-    last.examples += report.last_examples();
-    last.loss_sum += report.last_loss_sum();
-  }
-  if (last.examples == 0) return std::nullopt;
-  return last.loss_sum / static_cast<double>(last.examples);
-}
-
-double ProgressMeter::examples_per_second() const {
-  if (samples_.size() < 2) return 0;
-  const double seconds = absl::ToDoubleSeconds(samples_.back().first - samples_.front().first);
-  return seconds > 0 ? static_cast<double>(samples_.back().second - samples_.front().second) / seconds : 0;
-}
-
 void LossCurve::Sample(uint64_t examples, uint64_t reported, double loss_sum) {
   while (!pieces_.empty() && pieces_.back().examples > examples) {
     pieces_.pop_back();
@@ -98,8 +54,8 @@ std::vector<v1::LossPoint> LossCurve::Points() const {
 }
 
 void JobMeter::SetTrainExamples(uint64_t train_examples) {
-  progress_.reset();
-  if (train_examples > 0) progress_.emplace(train_examples);
+  train_examples_ = train_examples;
+  reports_ = {};
 }
 
 void JobMeter::OnStart(absl::Time now, uint64_t examples) {
@@ -113,13 +69,57 @@ void JobMeter::OnEnd(absl::Time now) {
 }
 
 void JobMeter::OnReport(uint64_t incarnation, const v1::WorkerReport& report) {
-  if (progress_.has_value()) progress_->OnReport(incarnation, report);
+  if (train_examples_ == 0) return;
+  v1::WorkerReport& last = reports_.newest[incarnation];
+  if (report.examples() <= last.examples()) return;
+  Totals& totals = reports_.totals;
+  totals.examples += report.examples() - last.examples();
+  totals.loss_sum += report.loss_sum() - last.loss_sum();
+  last = report;
+  std::deque<Totals>& history = reports_.history;
+  if (history.empty()) history.push_back({});
+  history.push_back(totals);
+  while (history.size() > kMaxHistory ||
+         (history.size() > 2 && totals.examples - history[1].examples >= train_examples_)) {
+    history.pop_front();
+  }
 }
 
 void JobMeter::Sample(absl::Time now, uint64_t examples, bool running) {
-  if (!progress_.has_value()) return;
-  if (running) progress_->Sample(now, examples);
-  loss_curve_.Sample(examples, progress_->reported_examples(), progress_->reported_loss_sum());
+  if (train_examples_ == 0) return;
+  if (running) {
+    auto& samples = reports_.samples;
+    // A job may go back.
+    if (!samples.empty() && examples < samples.back().second) samples.clear();
+    samples.emplace_back(now, examples);
+    while (samples.size() > 2 && now - samples[1].first >= kSpeedWindow) samples.pop_front();
+  }
+  loss_curve_.Sample(examples, reports_.totals.examples, reports_.totals.loss_sum);
+}
+
+double JobMeter::ExamplesPerSecond() const {
+  const auto& samples = reports_.samples;
+  if (samples.size() < 2) return 0;
+  const double seconds = absl::ToDoubleSeconds(samples.back().first - samples.front().first);
+  return seconds > 0 ? static_cast<double>(samples.back().second - samples.front().second) / seconds : 0;
+}
+
+std::optional<double> JobMeter::TrainLoss() const {
+  if (reports_.history.empty()) return std::nullopt;
+  const Totals& first = reports_.history.front();
+  const Totals& all = reports_.totals;
+  return (all.loss_sum - first.loss_sum) / static_cast<double>(all.examples - first.examples);
+}
+
+std::optional<double> JobMeter::LastEpochLoss() const {
+  Totals last;
+  // These sums are exact, so they are the same in any order (WorkerReport.last_loss_sum).
+  for (const auto& [incarnation, report] : reports_.newest) {
+    last.examples += report.last_examples();
+    last.loss_sum += report.last_loss_sum();
+  }
+  if (last.examples == 0) return std::nullopt;
+  return last.loss_sum / static_cast<double>(last.examples);
 }
 
 void JobMeter::Describe(absl::Time now, bool whole, v1::ClusterStatus* status) const {
@@ -127,7 +127,7 @@ void JobMeter::Describe(absl::Time now, bool whole, v1::ClusterStatus* status) c
     status->set_seconds(absl::ToDoubleSeconds(ended_.value_or(now) - *started_));
   }
   const bool finished = status->state() == v1::DRAINING || status->state() == v1::DONE;
-  const double recent = progress_.has_value() ? progress_->examples_per_second() : 0;
+  const double recent = ExamplesPerSecond();
   if (!finished && recent > 0) {
     status->set_examples_per_second(recent);
   } else if (status->seconds() > 0) {
@@ -135,10 +135,9 @@ void JobMeter::Describe(absl::Time now, bool whole, v1::ClusterStatus* status) c
     const uint64_t trained = status->examples() - std::min(status->examples(), examples_before_);
     status->set_examples_per_second(static_cast<double>(trained) / status->seconds());
   }
-  if (!progress_.has_value()) return;
   std::optional<double> loss;
-  if (whole) loss = progress_->last_epoch_loss();
-  if (!loss.has_value()) loss = progress_->train_loss();
+  if (whole) loss = LastEpochLoss();
+  if (!loss.has_value()) loss = TrainLoss();
   if (loss.has_value()) status->set_train_loss(*loss);
 }
 

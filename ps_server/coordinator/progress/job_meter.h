@@ -12,41 +12,6 @@
 
 namespace weir {
 
-// The speed and training loss of a job, from its workers' reports. They are for people only: no decision
-// depends on them. Not thread-safe.
-class ProgressMeter {
- public:
-  // The loss is the mean over about this many of the last examples (an epoch).
-  explicit ProgressMeter(uint64_t loss_window_examples) : loss_window_(loss_window_examples) {}
-
-  // Takes the newest report of one incarnation of a worker.
-  void OnReport(uint64_t incarnation, const v1::WorkerReport& report);
-  // Takes the job's count of examples at this time.
-  void Sample(absl::Time now, uint64_t examples);
-
-  // nullopt: nothing was reported yet.
-  std::optional<double> train_loss() const;
-  // The mean over the job's last epoch, as far as reported. Its bits do not depend on who computed what.
-  std::optional<double> last_epoch_loss() const;
-  // Over the last few seconds.
-  double examples_per_second() const;
-
-  // The totals of all reports so far, over all incarnations.
-  uint64_t reported_examples() const { return totals_.examples; }
-  double reported_loss_sum() const { return totals_.loss_sum; }
-
- private:
-  struct Totals {
-    uint64_t examples = 0;
-    double loss_sum = 0;
-  };
-  const uint64_t loss_window_;
-  std::map<uint64_t, v1::WorkerReport> newest_;  // by incarnation
-  Totals totals_;
-  std::deque<Totals> history_;  // rising; the first is the window's start
-  std::deque<std::pair<absl::Time, uint64_t>> samples_;
-};
-
 // The curve of the training loss, for people: no decision depends on it. The curve of a job of any length has
 // at most kMostPoints points. When there are more, every two become one. Not thread-safe.
 class LossCurve {
@@ -79,7 +44,8 @@ class LossCurve {
 // Belongs to the coordinator's queue.
 class JobMeter {
  public:
-  // Sets the size of the training set. 0: it is no longer known.
+  // Sets the size of the training set. 0: it is no longer known. Before that, nothing that is reported
+  // counts.
   void SetTrainExamples(uint64_t train_examples);
 
   // Training starts or continues. The speed counts from the first call. `examples`: how many were done
@@ -103,10 +69,28 @@ class JobMeter {
   void Describe(absl::Time now, bool whole, v1::ClusterStatus* status) const;
 
  private:
+  struct Totals {
+    uint64_t examples = 0;
+    double loss_sum = 0;
+  };
+  // The reports since the size of the training set is known.
+  struct Reports {
+    std::map<uint64_t, v1::WorkerReport> newest;  // by incarnation
+    Totals totals;                                // of all reports, over all incarnations
+    std::deque<Totals> history;                   // rising; the first is the start of the loss's window
+    std::deque<std::pair<absl::Time, uint64_t>> samples;
+  };
+  // Over the last few seconds; 0: unknown.
+  double ExamplesPerSecond() const;
+  // The mean over about as many of the last examples as the training set has. nullopt: nothing was reported.
+  std::optional<double> TrainLoss() const;
+  // The mean over the job's last epoch, as far as reported. Its bits do not depend on who computed what.
+  std::optional<double> LastEpochLoss() const;
+
   std::optional<absl::Time> started_, ended_;
   uint64_t examples_before_ = 0;
-  // Absent until the size of the training set is known.
-  std::optional<ProgressMeter> progress_;
+  uint64_t train_examples_ = 0;
+  Reports reports_;
   weir::LossCurve loss_curve_;
 };
 

@@ -45,7 +45,7 @@ uint64_t StepCommitter::PushesSince(uint64_t step) const {
   return pushes;
 }
 
-void StepCommitter::GoBackTo(uint64_t committed) {
+void StepCommitter::GoTo(uint64_t committed) {
   committed_ = committed;
   staged_.clear();
   pushes_.clear();

@@ -16,7 +16,7 @@
 #include "proto/coordinator.pb.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/coordinator/checkpoints/checkpoints.h"
-#include "ps_server/coordinator/job/job_context.h"
+#include "ps_server/coordinator/job/job.h"
 #include "ps_server/coordinator/members/job_declaration.h"
 #include "ps_server/coordinator/shards/shard_fleet.h"
 
@@ -56,10 +56,8 @@ class StepCommitter {
   // The number of pushes in committed steps, from this step on.
   uint64_t PushesSince(uint64_t step) const;
 
-  // A checkpoint says that this many steps are committed.
-  void GoTo(uint64_t committed) { committed_ = committed; }
-  // All shards go back to a checkpoint of this many steps, and forget the parts that they had staged.
-  void GoBackTo(uint64_t committed);
+  // All shards begin with a checkpoint of this many steps, without the parts that they had staged.
+  void GoTo(uint64_t committed);
 
  private:
   const uint32_t backup_workers_;

@@ -74,7 +74,7 @@ void ShardFleet::OpenLink(uint32_t shard) {
   ShardLinkEvents events;
   events.connected = [this, shard, post] { post([this, shard] { OnConnected(shard); }); };
   events.report = [this, shard, post](v1::ShardReport report) {
-    post([this, shard, report = std::move(report)] { options_.on_report(shard, report); });
+    post([this, shard, report = std::move(report)] { OnReport(shard, report); });
   };
   events.ended = [this, shard, post](absl::Status status) {
     post([this, shard, status = std::move(status)] { options_.on_ended(shard, status); });
@@ -94,6 +94,24 @@ void ShardFleet::OnConnected(uint32_t index) {
   message.mutable_hello()->set_shard_plus_one(index + 1);
   shard.link->Send(message);
   if (shutdown_.has_value()) shard.link->Send(*shutdown_);
+}
+
+void ShardFleet::OnReport(uint32_t index, const v1::ShardReport& report) {
+  Shard& shard = servers_[index];
+  shard.last_heard = job_.now();
+  if (job_.over()) return;
+  if (report.has_stats()) {
+    shard.stats = report.stats();
+    shard.stats_since = job_.now();
+  } else if (report.has_membership() && shard.installed) {
+    shard.acked_epoch = report.membership().epoch();
+    shard.floor = report.membership().floor();
+  }
+  options_.on_report(index, report);
+}
+
+void ShardFleet::HearAll() {
+  for (Shard& server : servers_) server.last_heard = job_.now();
 }
 
 void ShardFleet::Drop(uint32_t index) {
@@ -119,7 +137,7 @@ void ShardFleet::Readdress(std::vector<std::string> addresses) {
   Open();
 }
 
-void ShardFleet::Broadcast(const v1::ControlMessage& message) { SendTo(servers().first(size()), message); }
+void ShardFleet::Broadcast(const v1::ControlMessage& message) { SendTo(size(), message); }
 
 std::set<uint32_t> ShardFleet::TellEnd(v1::ControlMessage shutdown) {
   shutdown_ = std::move(shutdown);
@@ -132,8 +150,9 @@ std::set<uint32_t> ShardFleet::TellEnd(v1::ControlMessage shutdown) {
   return told;
 }
 
-void ShardFleet::SendTo(absl::Span<Shard> servers, const v1::ControlMessage& message) {
-  for (Shard& server : servers) {
+void ShardFleet::SendTo(size_t servers, const v1::ControlMessage& message) {
+  for (size_t index = 0; index < servers; ++index) {
+    const Shard& server = servers_[index];
     if (server.link != nullptr && server.connected) server.link->Send(message);
   }
 }
@@ -143,7 +162,7 @@ uint64_t ShardFleet::Ping() {
   message.mutable_ping()->set_sequence(++last_ping_);
   message.mutable_ping()->set_with_table_digests(digests_ > 0);
   message.mutable_ping()->set_last(final_ping_sent());
-  SendTo(servers(), message);
+  SendTo(servers_.size(), message);
   return last_ping_;
 }
 
@@ -340,7 +359,7 @@ bool ShardFleet::WasElsewhere(uint32_t index, const absl::Status& status) {
   return true;
 }
 
-ShardFleet::Place ShardFleet::Attach(uint32_t index, const v1::Attached& attached) {
+ShardFleet::Place ShardFleet::Attach(uint32_t index, const v1::Attached& attached, uint64_t revision) {
   Shard& shard = servers_[index];
   const bool elsewhere = shard.address != addresses_[index];
   if (elsewhere && (!shard.announced.has_value() || shard.announced->instance() != attached.instance())) {
@@ -352,6 +371,7 @@ ShardFleet::Place ShardFleet::Attach(uint32_t index, const v1::Attached& attache
   if (const std::string& here = elsewhere ? shard.address : std::string(); here != shard.moved_to) {
     LogInfo("ps:", index, " is at ", shard.address, " now");
     shard.moved_to = here;
+    shard.moved_revision = revision;
     return Place::kMoved;
   }
   return Place::kSame;

@@ -20,10 +20,35 @@
 #include "common/protocol/interval_set.h"
 #include "proto/coordinator.pb.h"
 #include "proto/shard_control.pb.h"
-#include "ps_server/coordinator/job/job_context.h"
-#include "ps_server/coordinator/shards/shard_link.h"
+#include "ps_server/coordinator/job/job.h"
 
 namespace weir {
+
+// The events that a link reports to its coordinator. A link calls these functions on any thread, one at a
+// time and in order. They must not block.
+struct ShardLinkEvents {
+  std::function<void()> connected;
+  std::function<void(v1::ShardReport)> report;
+  // Called once, as the last function. OK: the shard has received a Shutdown. An error before `connected`:
+  // the shard refuses the link. While a shard is out of reach, the link does not end, but keeps trying.
+  // FailedPrecondition: the shard would refuse every link. Unauthenticated, PermissionDenied, Unimplemented
+  // (a different version of the protocol): the shard would refuse every link, too, since the two ends do not
+  // fit together. After any other error a new link may be opened.
+  std::function<void(absl::Status)> ended;
+};
+
+// The coordinator's ordered stream to one shard. Send() never blocks. Messages that are sent shortly before
+// the link breaks, or afterwards, may be lost.
+class ShardLink {
+ public:
+  // Ends the stream, unless a Shutdown is on its way. Does not wait, so an event may still come.
+  virtual ~ShardLink() = default;
+  virtual void Send(const v1::ControlMessage& message) = 0;
+};
+
+// Opens the link to a shard at an address. Shard 0 is the shard of the coordinator's own process.
+using ShardLinkFactory = std::function<std::unique_ptr<ShardLink>(uint32_t shard, const std::string& address,
+                                                                  ShardLinkEvents events)>;
 
 // The shards of a job: each shard's address, the link to it, the state that it holds, and its last report.
 //
@@ -43,7 +68,8 @@ class ShardFleet {
     // The coordinator's job.
     v1::JobIdentity identity;
     ShardLinkFactory open_link;
-    // Called in the queue, for the shard's newest link only.
+    // Called in the queue, for the shard's newest link only. The fleet has noted the shard's stats, and the
+    // epoch that it has acknowledged.
     std::function<void(uint32_t shard, const v1::ShardReport& report)> on_report;
     std::function<void(uint32_t shard, const absl::Status& status)> on_ended;
   };
@@ -105,13 +131,9 @@ class ShardFleet {
   bool empty() const { return servers_.empty(); }
   // The number of shards; 0 before Open(). Iteration covers the shards. servers() covers all servers.
   size_t size() const { return std::min<size_t>(servers_.size(), limit_); }
-  absl::Span<Shard> servers() { return absl::MakeSpan(servers_); }
   absl::Span<const Shard> servers() const { return servers_; }
   // The entry of any server.
-  Shard& operator[](size_t server) { return servers_[server]; }
   const Shard& operator[](size_t server) const { return servers_[server]; }
-  std::vector<Shard>::iterator begin() { return servers_.begin(); }
-  std::vector<Shard>::iterator end() { return servers_.begin() + static_cast<ptrdiff_t>(size()); }
   std::vector<Shard>::const_iterator begin() const { return servers_.begin(); }
   std::vector<Shard>::const_iterator end() const { return servers_.begin() + static_cast<ptrdiff_t>(size()); }
   bool stands_by(uint32_t server) const { return server >= size(); }
@@ -139,6 +161,8 @@ class ShardFleet {
   // Tells all connected servers how the job ends, and from now on each server when its link is connected.
   // When the link of a server ends with OK, the server has heard it. Returns the servers that were told.
   std::set<uint32_t> TellEnd(v1::ControlMessage shutdown);
+  // This process stood still, so that it could hear nothing: all servers count as heard now.
+  void HearAll();
   // Asks all servers for their stats; returns the ping's number.
   uint64_t Ping();
   // Pings every half second, or three times a lease if that is more often. Call it from time to time.
@@ -203,10 +227,10 @@ class ShardFleet {
   enum class Place {
     kOther,  // a different process from the expected one is there; it is left alone
     kSame,   // the shard is where it was before
-    kMoved,  // members must be told: the coordinator sets Shard::moved_revision
+    kMoved,  // members must be told
   };
-  // The shard has reported the state that it holds.
-  Place Attach(uint32_t shard, const v1::Attached& attached);
+  // The shard has reported the state that it holds. `revision`: of the job's state, if members must be told.
+  Place Attach(uint32_t shard, const v1::Attached& attached, uint64_t revision);
   // A link broke. Returns true if it was to an announced address and no shard was attached yet. Then nothing
   // is lost, and the fleet tries the cluster spec's address.
   bool WasElsewhere(uint32_t shard, const absl::Status& status);
@@ -215,10 +239,11 @@ class ShardFleet {
   google::protobuf::Map<uint32_t, std::string> Moved() const;
 
  private:
-  // Sends the message to the connected ones of `servers`.
-  void SendTo(absl::Span<Shard> servers, const v1::ControlMessage& message);
+  // Sends the message to the connected ones of the first `servers` servers.
+  void SendTo(size_t servers, const v1::ControlMessage& message);
   void OpenLink(uint32_t shard);
   void OnConnected(uint32_t shard);
+  void OnReport(uint32_t shard, const v1::ShardReport& report);
   // Opens a new link to the shard, at `address`.
   void LookAt(uint32_t shard, const std::string& address);
   // The other address that the shard may have; empty: there is none.

@@ -7,7 +7,7 @@
 
 #include "common/system/clock.h"
 #include "ps_server/coordinator/checkpoints/checkpoints.h"
-#include "ps_server/coordinator/job/job_context.h"
+#include "ps_server/coordinator/job/job.h"
 #include "tests/ps_server/coordinator/fake_job_store.h"
 
 namespace weir {

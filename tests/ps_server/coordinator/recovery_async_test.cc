@@ -11,15 +11,15 @@ namespace {
 using Catch::Contains;
 constexpr auto kBounded = v1::ConsistencyConfig::MODE_BOUNDED;
 
-struct Recovery : CoordinatorFixture {
-  explicit Recovery(uint32_t workers = 2, uint32_t shards = 2)
+struct RecoveryFixture : CoordinatorFixture {
+  explicit RecoveryFixture(uint32_t workers = 2, uint32_t shards = 2)
       : CoordinatorFixture(kBounded, workers, shards) {
     disk = std::make_shared<FakeDisk>();
   }
 };
 
 TEST_CASE("Another incarnation of a shard is restored alone; members keep theirs, under a new epoch") {
-  Recovery f;
+  RecoveryFixture f;
   f.StartJob();
   f.Checkpoint()->reply();
   const uint64_t epoch = f.Status().membership().epoch();
@@ -54,7 +54,7 @@ TEST_CASE("Another incarnation of a shard is restored alone; members keep theirs
 }
 
 TEST_CASE("Workers hear at once which shard is another incarnation now") {
-  Recovery f;
+  RecoveryFixture f;
   f.StartJob();
   f.Checkpoint()->reply();
   f.shards[1]->installs = false;
@@ -72,7 +72,7 @@ TEST_CASE("Workers hear at once which shard is another incarnation now") {
 }
 
 TEST_CASE("What a shard lacks in the end is lost, though nobody was left who could tell of it") {
-  Recovery f(1);
+  RecoveryFixture f(1);
   f.train_examples = 8 * 10;
   f.StartJob();
   f.shards[0]->stats.set_batches_settled(10);
@@ -90,7 +90,7 @@ TEST_CASE("What a shard lacks in the end is lost, though nobody was left who cou
 }
 
 TEST_CASE("The same incarnation of a shard goes on as it is") {
-  Recovery f;
+  RecoveryFixture f;
   f.StartJob();
   const uint64_t epoch = f.Status().membership().epoch();
   f.shards[1]->Break();
@@ -102,7 +102,7 @@ TEST_CASE("The same incarnation of a shard goes on as it is") {
 }
 
 TEST_CASE("Without a checkpoint a lost shard starts at version 0 again") {
-  Recovery f;
+  RecoveryFixture f;
   f.StartJob();
   f.shards[1]->Kill();
   f.Run(absl::Seconds(1), f.members);
@@ -111,7 +111,7 @@ TEST_CASE("Without a checkpoint a lost shard starts at version 0 again") {
 }
 
 TEST_CASE("A shard whose part of the newest checkpoint is damaged loads the one before, alone") {
-  Recovery f;
+  RecoveryFixture f;
   f.StartJob();
   f.Checkpoint()->reply();
   f.disk->before = *f.disk->newest;
@@ -132,7 +132,7 @@ TEST_CASE("A shard whose part of the newest checkpoint is damaged loads the one 
 }
 
 TEST_CASE("It dies again while it is restored; then it does not come back at all") {
-  Recovery f;
+  RecoveryFixture f;
   f.StartJob();
   f.Checkpoint()->reply();
   f.shards[1]->installs = false;
@@ -151,7 +151,7 @@ TEST_CASE("It dies again while it is restored; then it does not come back at all
 }
 
 TEST_CASE("A shard that is lost again while it is restored is waited for anew") {
-  Recovery f;
+  RecoveryFixture f;
   f.StartJob();
   f.Checkpoint()->reply();
   f.shards[1]->installs = false;
@@ -180,7 +180,7 @@ TEST_CASE("A shard that is lost again while it is restored is waited for anew") 
 }
 
 TEST_CASE("A worker that joins while a shard is away is admitted when it is back, however long that takes") {
-  Recovery f;
+  RecoveryFixture f;
   f.config.mutable_cluster()->set_min_workers(1);
   f.config.mutable_cluster()->set_server_wait_seconds(100);
   f.Start();
@@ -208,7 +208,7 @@ TEST_CASE("A worker that joins while a shard is away is admitted when it is back
 }
 
 TEST_CASE("A shard that is lost at the very end: it is restored, and the job ends") {
-  Recovery f;
+  RecoveryFixture f;
   f.train_examples = 8 * 2;
   f.StartJob();
   const auto a = f.NextRange(f.members[0]), b = f.NextRange(f.members[1]);
@@ -234,7 +234,7 @@ TEST_CASE("A shard that is lost at the very end: it is restored, and the job end
 }
 
 TEST_CASE("A pin that a lost shard cannot confirm is answered at once") {
-  Recovery f;
+  RecoveryFixture f;
   f.StartJob();
   f.shards[1]->answers_pins = false;
   const auto pin = f.Pin();

@@ -11,8 +11,9 @@ namespace {
 using Catch::Contains;
 constexpr auto kSync = v1::ConsistencyConfig::MODE_SYNC;
 
-struct Recovery : CoordinatorFixture {
-  explicit Recovery(uint32_t workers = 2, uint32_t shards = 2) : CoordinatorFixture(kSync, workers, shards) {
+struct RecoveryFixture : CoordinatorFixture {
+  explicit RecoveryFixture(uint32_t workers = 2, uint32_t shards = 2)
+      : CoordinatorFixture(kSync, workers, shards) {
     train_examples = 8 * 2 * 20;  // 20 steps
     disk = std::make_shared<FakeDisk>();
   }
@@ -28,7 +29,7 @@ struct Recovery : CoordinatorFixture {
 
 TEST_CASE(
     "A lost server: all are fenced, all shards are installed from the newest checkpoint, and it goes on") {
-  Recovery f;
+  RecoveryFixture f;
   f.StartJob();
   f.Steps(3);
   CHECK(f.Checkpoint()->reply().step() == 3);
@@ -73,7 +74,7 @@ TEST_CASE(
 }
 
 TEST_CASE("A checkpoint that becomes complete while the job goes back is where it goes on") {
-  Recovery f;
+  RecoveryFixture f;
   f.StartJob();
   f.Steps(2);
   f.Checkpoint()->reply();
@@ -99,7 +100,7 @@ TEST_CASE("A checkpoint that becomes complete while the job goes back is where i
 }
 
 TEST_CASE("Without a checkpoint the job goes back to its beginning, with the weights that it began with") {
-  Recovery f;
+  RecoveryFixture f;
   f.init_from = 7;
   f.StartJob();
   CHECK(f.shards[0]->LastInstall().restore().step() == 7);
@@ -119,7 +120,7 @@ TEST_CASE("Without a checkpoint the job goes back to its beginning, with the wei
 }
 
 TEST_CASE("One worker is enough to go on") {
-  Recovery f;
+  RecoveryFixture f;
   f.StartJob();
   f.shards[1]->Kill();
   f.Run(absl::Seconds(1));
@@ -129,7 +130,7 @@ TEST_CASE("One worker is enough to go on") {
 }
 
 TEST_CASE("A server that is lost again while it is restored is waited for anew") {
-  Recovery f;
+  RecoveryFixture f;
   f.StartJob();
   f.shards[1]->installs = false;
   f.shards[1]->Kill();
@@ -146,7 +147,7 @@ TEST_CASE("A server that is lost again while it is restored is waited for anew")
 }
 
 TEST_CASE("A server that does not come back in time ends the job, by name, and with why it was lost") {
-  Recovery f;
+  RecoveryFixture f;
   f.StartJob();
   f.shards[1]->connects = false;
   f.shards[1]->Kill("connection reset");
@@ -159,7 +160,7 @@ TEST_CASE("A server that does not come back in time ends the job, by name, and w
 }
 
 TEST_CASE("A server that is silent for a lease is attached anew") {
-  Recovery f;
+  RecoveryFixture f;
   f.StartJob();
   f.Steps(1);
   f.shards[1]->answers_pings = f.shards[1]->connects = false;
@@ -173,7 +174,7 @@ TEST_CASE("A server that is silent for a lease is attached anew") {
 }
 
 TEST_CASE("Servers that die again while the job recovers: it starts the same again") {
-  Recovery f(2, 3);
+  RecoveryFixture f(2, 3);
   f.StartJob();
   f.Steps(2);
   f.Checkpoint()->reply();
@@ -232,7 +233,7 @@ TEST_CASE("Servers that die again while the job recovers: it starts the same aga
 }
 
 TEST_CASE("What a shard reports of what it held before does not count") {
-  Recovery f;
+  RecoveryFixture f;
   f.StartJob();
   for (auto& shard : f.shards) shard->installs = false;
   f.shards[1]->Kill();
@@ -249,7 +250,7 @@ TEST_CASE("What a shard reports of what it held before does not count") {
 }
 
 TEST_CASE("An old link's last words do not count against the new one") {
-  Recovery f;
+  RecoveryFixture f;
   f.StartJob();
   ShardLinkEvents old = f.shards[1]->events;
   f.shards[1]->Kill();
@@ -260,7 +261,7 @@ TEST_CASE("An old link's last words do not count against the new one") {
 }
 
 TEST_CASE("Waiting for nobody but workers has its deadline, too") {
-  Recovery f;
+  RecoveryFixture f;
   f.StartJob();
   f.shards[1]->Kill();
   f.Run(absl::Seconds(1));
@@ -272,12 +273,12 @@ TEST_CASE("Waiting for nobody but workers has its deadline, too") {
 }
 
 TEST_CASE("A server that another coordinator has, or whose part of the checkpoint is damaged, ends the job") {
-  Recovery f;
+  RecoveryFixture f;
   f.StartJob();
   f.shards[1]->events.ended(absl::FailedPreconditionError("a newer coordinator has this shard"));
   CHECK_THAT(f.failure, Contains("ps:1 at 10.0.0.1:2222") && Contains("newer coordinator"));
 
-  Recovery g;
+  RecoveryFixture g;
   g.StartJob();
   g.shards[1]->install_error = "/runs/7/step-3: is damaged";
   g.shards[1]->Kill();
@@ -287,7 +288,7 @@ TEST_CASE("A server that another coordinator has, or whose part of the checkpoin
 }
 
 // A job with checkpoints of steps 3 and 5. The shards call the newer one damaged.
-struct Damaged : Recovery {
+struct Damaged : RecoveryFixture {
   Damaged() {
     StartJob();
     Steps(3);
@@ -393,7 +394,7 @@ TEST_CASE("A checkpoint that ps:0 finds whole is loaded once more before the job
 }
 
 TEST_CASE("Weights to begin with that are damaged end the job, unless an older checkpoint there is whole") {
-  Recovery f;
+  RecoveryFixture f;
   f.init_from = 7;
   for (const auto& shard : f.shards) shard->finds_damaged = 7;
   SECTION("none") {
@@ -414,7 +415,7 @@ TEST_CASE("Weights to begin with that are damaged end the job, unless an older c
 }
 
 TEST_CASE("A server that is lost before the job has started is waited for, and is given its part anew") {
-  Recovery f;
+  RecoveryFixture f;
   f.Start();
   f.Join(0);
   f.shards[1]->acknowledges = false;
@@ -431,7 +432,7 @@ TEST_CASE("A server that is lost before the job has started is waited for, and i
 }
 
 TEST_CASE("The end is saved before anybody may go home; a server that is lost until then brings all back") {
-  Recovery f;
+  RecoveryFixture f;
   f.StartJob();
   f.Steps(10);
   f.Checkpoint()->reply();

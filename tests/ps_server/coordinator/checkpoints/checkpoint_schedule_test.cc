@@ -53,7 +53,7 @@ TEST_CASE("One that failed is tried again a little later, a job that went back c
   CHECK(schedule.Due(At(7), 11));
   schedule.Begun(At(7), 11);
   CHECK_FALSE(schedule.Due(At(7), 12));
-  schedule.Rewound(At(8), 5);
+  schedule.Begun(At(8), 5);
   CHECK_FALSE(schedule.Due(At(8), 14));
   CHECK(schedule.Due(At(8), 15));
 }

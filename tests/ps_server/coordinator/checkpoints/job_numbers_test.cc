@@ -1,10 +1,9 @@
-#include "ps_server/coordinator/checkpoints/job_numbers.h"
-
 #include <catch2/catch.hpp>
 #include <utility>
 #include <vector>
 
 #include "common/protocol/job_failure.h"
+#include "ps_server/coordinator/checkpoints/job_store.h"
 #include "tests/ps_server/coordinator/checkpoints_fixture.h"
 
 namespace weir {

@@ -1,6 +1,4 @@
 // The coordinator's store on a disk that fills, fails, and loses data that was not synced.
-#include "ps_server/coordinator/checkpoints/job_store_on_disk.h"
-
 #include <algorithm>
 #include <future>
 #include <string>
@@ -16,6 +14,7 @@
 #include "common/checkpoint/checkpoint_reader.h"
 #include "common/checkpoint/checkpoint_writer.h"
 #include "common/model/wire_model.h"
+#include "ps_server/coordinator/checkpoints/job_store.h"
 #include "tests/common/faulty_file_system.h"
 
 namespace weir {

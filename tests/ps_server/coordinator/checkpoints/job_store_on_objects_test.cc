@@ -19,7 +19,7 @@
 #include "common/model/wire_model.h"
 #include "common/object_store/object_file_system.h"
 #include "common/object_store/object_store.h"
-#include "ps_server/coordinator/checkpoints/job_store_on_disk.h"
+#include "ps_server/coordinator/checkpoints/job_store.h"
 #include "tests/common/object_store/s3_server.h"
 #include "tests/share.h"
 

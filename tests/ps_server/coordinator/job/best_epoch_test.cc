@@ -1,9 +1,8 @@
-#include "ps_server/coordinator/job/best_epoch.h"
-
 #include <string>
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "ps_server/coordinator/job/job.h"
 
 namespace weir {
 namespace {

@@ -63,7 +63,8 @@ TEST_CASE("Readers have numbers of their own, which are not given twice") {
   const JobFixture f;
   MemberTable table(f.job, {});
   const uint32_t first = table.AdmitReader(Request(v1::READER, 0, 1), 1).first;
-  table.readers().erase(first);
+  CHECK(table.RemoveReader(first).incarnation == 1);
+  CHECK(table.readers().empty());
   const uint32_t second = table.AdmitReader(Request(v1::READER, 0, 2), 2).first;
   CHECK(first != second);
   CHECK(first >= 1u << 31);
@@ -110,14 +111,63 @@ TEST_CASE("A rank is there while a process of it is in, or waits") {
   Admit(table, 0, 1, Phase::kLive);
   MemberTable::WaitingJoin join;
   join.request = Request(v1::READER, 3, 7);
-  table.waiting().push_back(join);
+  table.Wait(join);
   CHECK_FALSE(table.AnyWorkerWaits());
   join.request = Request(v1::WORKER, 2, 8);
-  table.waiting().push_back(join);
+  table.Wait(join);
   CHECK(table.AnyWorkerWaits());
-  CHECK(table.Waits(2));
-  CHECK_FALSE(table.Waits(3));
+  CHECK(table.Waiting(2) == std::set<uint64_t>{8});
+  CHECK(table.Waiting(3).empty());
   CHECK(table.Ranks() == std::set<uint32_t>{0, 2});
+}
+
+TEST_CASE("Of the processes that wait for one rank the first becomes its worker, if the rank is free") {
+  const JobFixture f;
+  MemberTable table(f.job, {});
+  Admit(table, 0, 1, Phase::kLive);
+  for (const uint32_t rank : {0, 1, 1, 2}) {
+    MemberTable::WaitingJoin join;
+    join.request = Request(v1::WORKER, rank, 10 + table.waiting().size());
+    table.Wait(join);
+  }
+  const std::vector<MemberTable::WaitingJoin> taken = table.TakeForFreeRanks();
+  REQUIRE(taken.size() == 2);
+  CHECK(taken[0].request.instance() == 11);
+  CHECK(taken[1].request.instance() == 13);
+  CHECK(table.Ranks() == std::set<uint32_t>{0, 1});
+}
+
+TEST_CASE("A process that calls again is answered for the newest call, once it is in or goes away") {
+  const JobFixture f;
+  MemberTable table(f.job, {});
+  std::vector<absl::Status> answers;
+  MemberTable::Done<v1::JoinReply> done;
+  const auto again = [&](uint64_t instance, uint64_t call) {
+    done = [&](const absl::StatusOr<v1::JoinReply>& reply) { answers.push_back(reply.status()); };
+    return table.Repeat(Request(v1::WORKER, 0, instance), call, done,
+                        [](uint32_t, uint64_t incarnation, uint64_t) {
+                          v1::JoinReply reply;
+                          reply.set_incarnation(incarnation);
+                          return reply;
+                        });
+  };
+  CHECK_FALSE(again(100, 1));
+  table.Wait({Request(v1::WORKER, 0, 100), done, 1, f.job.now()});
+  CHECK(again(100, 2));
+  REQUIRE(answers.size() == 1);
+  CHECK(absl::IsCancelled(answers[0]));
+  SECTION("an earlier call that goes away changes nothing") {
+    CHECK_FALSE(table.Cancel(100, 1).has_value());
+    REQUIRE(table.Cancel(100, 2).has_value());
+    CHECK(answers.size() == 2);
+    CHECK(table.waiting().empty());
+  }
+  SECTION("a member is answered at once") {
+    table.Admit(std::move(table.TakeForFreeRanks()[0]), 7).phase = Phase::kLive;
+    CHECK(again(100, 3));
+    REQUIRE(answers.size() == 2);
+    CHECK(answers[1].ok());
+  }
 }
 
 TEST_CASE("A task has 64 processes that wait, the job 256 readers, waiting or not") {
@@ -127,7 +177,7 @@ TEST_CASE("A task has 64 processes that wait, the job 256 readers, waiting or no
   join.request = Request(v1::WORKER, 2, 8);
   for (int i = 0; i < 64; ++i) {
     CHECK(table.CheckRoom(join.request).ok());
-    table.waiting().push_back(join);
+    table.Wait(join);
   }
   CHECK_THAT(std::string(table.CheckRoom(join.request).message()), Contains("worker:2"));
   CHECK(table.CheckRoom(Request(v1::WORKER, 3, 9)).ok());
@@ -135,7 +185,7 @@ TEST_CASE("A task has 64 processes that wait, the job 256 readers, waiting or no
   for (uint64_t i = 0; i < 255; ++i) table.AdmitReader(reader, i);
   CHECK(table.CheckRoom(reader).ok());
   join.request = reader;
-  table.waiting().push_back(join);
+  table.Wait(join);
   CHECK(absl::IsUnavailable(table.CheckRoom(reader)));
 }
 

@@ -3,23 +3,21 @@
 #include <catch2/catch.hpp>
 #include <memory>
 
+#include "tests/ps_server/coordinator/checkpoints_fixture.h"
+
 namespace weir {
 namespace {
 
 using Catch::Contains;
 
-const absl::Time kStart = absl::FromUnixSeconds(1000);
-
-struct Fixture {
-  Fixture() : pins({absl::Seconds(10), 100, [this](const v1::ControlMessage& m) { sent.push_back(m); }}) {}
-
+struct Fixture : JobFixture {
   using Answer = std::shared_ptr<std::optional<absl::StatusOr<v1::PinReply>>>;
-  Answer Ask(uint32_t worker, absl::Duration after = absl::ZeroDuration()) {
+  Answer Ask(uint32_t worker) {
     v1::PinRequest request;
     request.mutable_caller()->set_worker(worker);
     request.set_lease_seconds(60);
     auto answer = std::make_shared<std::optional<absl::StatusOr<v1::PinReply>>>();
-    pins.Ask(request, "evaluator", kStart + after,
+    pins.Ask(request, "evaluator",
              [answer](absl::StatusOr<v1::PinReply> reply) { *answer = std::move(reply); });
     return answer;
   }
@@ -30,16 +28,15 @@ struct Fixture {
     pinned.mutable_version()->set_count(count);
     pins.OnPinned(shard, pinned, 2);
   }
-  std::optional<std::vector<uint64_t>> Release(uint32_t worker, uint64_t pin,
-                                               absl::Duration after = absl::ZeroDuration()) {
+  std::optional<std::vector<uint64_t>> Release(uint32_t worker, uint64_t pin) {
     v1::UnpinRequest request;
     request.mutable_caller()->set_worker(worker);
     request.set_pin(pin);
-    return pins.Release(request, kStart + after);
+    return pins.Release(request);
   }
 
   std::vector<v1::ControlMessage> sent;
-  VersionPins pins;
+  VersionPins pins{job, 100, [this](const v1::ControlMessage& m) { sent.push_back(m); }};
 };
 
 TEST_CASE("A pin is answered once every shard keeps a version, and is let go when its holder has read it") {
@@ -81,15 +78,18 @@ TEST_CASE("A wish that is not granted, and a pin that not every shard confirms, 
   Fixture f;
   const auto first = f.Ask(1);
   f.Ask(2);
-  const auto third = f.Ask(3, absl::Seconds(1));
+  f.clock.Advance(absl::Seconds(1));
+  const auto third = f.Ask(3);
   f.Pinned(0, 100, 5);
-  f.pins.Tick(kStart + absl::Seconds(9));
+  f.clock.Advance(absl::Seconds(8));
+  f.pins.Tick();
   CHECK_FALSE(first->has_value());
-  f.pins.Tick(kStart + absl::Seconds(10));
+  f.clock.Advance(absl::Seconds(1));
+  f.pins.Tick();
   REQUIRE(first->has_value());
   CHECK(absl::IsDeadlineExceeded((*first)->status()));
   SECTION("all who wait hear why a shard is gone") {
-    f.pins.DropAll(absl::UnavailableError("ps:1 was lost"), kStart);
+    f.pins.DropAll(absl::UnavailableError("ps:1 was lost"));
     REQUIRE(third->has_value());
     CHECK_THAT(std::string((*third)->status().message()), Contains("ps:1 was lost"));
   }
@@ -101,7 +101,7 @@ TEST_CASE("A caller that is out holds nothing back") {
   f.Ask(2);
   const auto third = f.Ask(3);
   for (uint32_t shard : {0, 1}) f.Pinned(shard, 100, 5);
-  f.pins.DropCaller(1, kStart);
+  f.pins.DropCaller(1);
   CHECK(f.sent.back().pin().pin() == 102);
   CHECK_FALSE(third->has_value());
 }

@@ -89,7 +89,7 @@ TEST_CASE("Pushes of committed steps are known until shard 0 has applied them") 
   steps.OnApplied(2);
   CHECK(steps.PushesSince(0) == 2);
   steps.OnStaged(0, Staged(1, {0, 1}));
-  steps.GoBackTo(1);
+  steps.GoTo(1);
   CHECK(steps.committed() == 1);
   CHECK(steps.PushesSince(0) == 0);
   CHECK_FALSE(steps.Ready(3, 1).has_value());

@@ -1,8 +1,7 @@
-#include "ps_server/coordinator/shards/install_source.h"
-
 #include <catch2/catch.hpp>
 
 #include "common/protocol/job_failure.h"
+#include "ps_server/coordinator/shards/initial_values.h"
 #include "tests/ps_server/coordinator/checkpoints_fixture.h"
 
 namespace weir {

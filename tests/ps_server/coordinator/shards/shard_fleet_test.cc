@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -24,8 +25,10 @@ struct Fixture : JobFixture {
   }
   ShardFleet::Options Options() {
     ShardFleet::Options options;
+    options.on_report = [](uint32_t, const v1::ShardReport&) {};
     options.open_link = [this](uint32_t shard, const std::string&, const ShardLinkEvents& events) {
       events.connected();
+      links[shard] = events;
       return std::make_unique<Link>(&sent[shard]);
     };
     return options;
@@ -37,10 +40,19 @@ struct Fixture : JobFixture {
   void Attach(uint32_t shard, uint64_t incarnation) {
     v1::Attached attached;
     attached.set_incarnation(incarnation);
-    fleet.Attach(shard, attached);
+    fleet.Attach(shard, attached, /*revision=*/1);
+  }
+
+  // The shard reports stats with this number, and with digests of this many tables.
+  void Report(uint32_t shard, uint64_t sequence, int digests = 0) {
+    v1::ShardReport report;
+    report.mutable_stats()->set_sequence(sequence);
+    for (int i = 0; i < digests; ++i) report.mutable_stats()->add_table_digests("digest");
+    links[shard].report(report);
   }
 
   std::vector<std::vector<v1::ControlMessage>> sent;
+  std::map<uint32_t, ShardLinkEvents> links;
   ShardFleet fleet;
 };
 
@@ -85,13 +97,13 @@ TEST_CASE("Pings come at intervals, and at once if something has changed") {
 
 TEST_CASE("The answer to the final ping is the one that follows it, until the job goes back") {
   Fixture f({"a:1"});
-  f.fleet[0].stats.set_sequence(f.fleet.Ping());
+  f.Report(0, f.fleet.Ping());
   CHECK_FALSE(f.fleet.final_ping_sent());
   CHECK_FALSE(f.fleet.AnsweredFinalPing(f.fleet[0]));
   f.fleet.SendFinalPing();
   CHECK(f.fleet.final_ping_sent());
   CHECK_FALSE(f.fleet.AnsweredFinalPing(f.fleet[0]));
-  f.fleet[0].stats.set_sequence(2);
+  f.Report(0, 2);
   CHECK(f.fleet.AnsweredFinalPing(f.fleet[0]));
   f.fleet.GoBack();
   CHECK_FALSE(f.fleet.final_ping_sent());
@@ -104,12 +116,12 @@ TEST_CASE("The final ping is answered once the digests of all tables are known")
   CHECK_FALSE(f.sent[0].back().ping().with_table_digests());
   f.fleet.SendFinalPing(2);
   CHECK(f.sent[0].back().ping().with_table_digests());
-  f.fleet[0].stats.set_sequence(2);
+  f.Report(0, 2);
   CHECK_FALSE(f.fleet.AnsweredFinalPing(f.fleet[0]));
   // Later pings ask for the digests, too.
   f.fleet.Ping();
   CHECK(f.sent[0].back().ping().with_table_digests());
-  for (int i = 0; i < 2; ++i) f.fleet[0].stats.add_table_digests("digest");
+  f.Report(0, 2, /*digests=*/2);
   CHECK(f.fleet.AnsweredFinalPing(f.fleet[0]));
   f.fleet.GoBack();
   f.fleet.Ping();
@@ -118,8 +130,9 @@ TEST_CASE("The final ping is answered once the digests of all tables are known")
 
 TEST_CASE("A shard that was lost comes back once") {
   Fixture f({"a:1", "b:1"});
-  f.fleet[1].lost_since = f.clock.Now();
-  f.fleet[1].lost_why = "silence";
+  f.Attach(1, 7);
+  f.fleet.Lose(1, "silence", /*started=*/true);
+  CHECK(f.fleet[1].lost_why == "silence");
   f.clock.Advance(absl::Seconds(3));
   CHECK_FALSE(f.fleet.OnBack(0).has_value());
   CHECK(f.fleet.OnBack(1) == absl::Seconds(3));

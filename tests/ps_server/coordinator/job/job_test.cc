@@ -1,4 +1,4 @@
-#include "ps_server/coordinator/job/job_size.h"
+#include "ps_server/coordinator/job/job.h"
 
 #include <catch2/catch.hpp>
 

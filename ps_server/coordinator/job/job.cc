@@ -1,13 +1,14 @@
-#include "ps_server/coordinator/job/job_size.h"
+#include "ps_server/coordinator/job/job.h"
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/mode_traits.h"
 #include "common/protocol/part_assignment.h"
-#include "ps_server/coordinator/job/best_epoch.h"
 
 namespace weir {
 namespace {
@@ -32,6 +33,27 @@ uint64_t UnitOf(const v1::JobConfig& config, uint32_t parts) {
 
 uint64_t DroppedOf(const v1::JobConfig& config, uint32_t parts, uint64_t examples) {
   return config.data().drop_last() ? examples % UnitOf(config, parts) : 0;
+}
+
+struct Metric {
+  const char* name;
+  std::optional<double> value;
+  // Less is better.
+  std::optional<double> cost;
+};
+
+Metric MetricOf(v1::EvaluationConfig::Metric metric, const v1::EpochEvaluation& epoch) {
+  const auto more_is_better = [](const char* name, bool has, double value) {
+    return has ? Metric{name, value, -value} : Metric{name, std::nullopt, std::nullopt};
+  };
+  if (metric == v1::EvaluationConfig::METRIC_TEST_ACCURACY) {
+    return more_is_better("test accuracy", epoch.has_test_accuracy(), epoch.test_accuracy());
+  }
+  if (metric == v1::EvaluationConfig::METRIC_TEST_AUC) {
+    return more_is_better("test AUC", epoch.has_test_auc(), epoch.test_auc());
+  }
+  const std::optional<double> loss = epoch.has_test_loss() ? std::optional(epoch.test_loss()) : std::nullopt;
+  return {"test loss", loss, loss};
 }
 
 }  // namespace
@@ -72,23 +94,24 @@ absl::Status CanGoOn(const v1::JobConfig& config, const v1::CheckpointManifest& 
   const v1::JobConfig& saved = from.job().config();
   const auto is_sync = [](const v1::JobConfig& c) { return TraitsOf(c).commits_steps; };
   std::string difference;
-  if (config.name() != saved.name()) {
-    difference = absl::StrCat("name is '", config.name(), "', the checkpoint's is '", saved.name(), "'");
-  } else if (is_sync(config) != is_sync(saved)) {
-    difference = absl::StrCat("consistency.mode is ", is_sync(config) ? "sync" : "not sync",
-                              ", the checkpoint's ", is_sync(saved) ? "is" : "is not");
-  } else if (config.seed() != saved.seed()) {
-    difference = absl::StrCat("seed is ", config.seed(), ", the checkpoint's is ", saved.seed());
-  } else if (config.data().batch_size() != saved.data().batch_size()) {
-    difference = absl::StrCat("data.batch_size is ", config.data().batch_size(), ", the checkpoint's is ",
-                              saved.data().batch_size());
-  } else if (is_sync(config) && config.consistency().has_parts() &&
-             config.consistency().parts() != from.job().parts()) {
-    difference = absl::StrCat("consistency.parts is ", config.consistency().parts(), ", the checkpoint's is ",
-                              from.job().parts());
-  } else if (TablesCountParts(config) != TablesCountParts(saved) && !saved.tables().empty()) {
-    difference = absl::StrCat("consistency.tables is ", RowsOnArrival(config) ? "async" : "not async",
-                              ", the checkpoint's ", RowsOnArrival(saved) ? "is" : "is not");
+  const auto compare = [&](absl::string_view field, const auto& here, const auto& there) {
+    if (!difference.empty() || here == there) return;
+    difference = absl::StrCat(field, " is ", here, ", the checkpoint's is ", there);
+  };
+  const auto compare_words = [&](absl::string_view field, absl::string_view word, bool here, bool there) {
+    if (!difference.empty() || here == there) return;
+    difference =
+        absl::StrCat(field, " is ", here ? "" : "not ", word, ", the checkpoint's ", there ? "is" : "is not");
+  };
+  compare("name", absl::StrCat("'", config.name(), "'"), absl::StrCat("'", saved.name(), "'"));
+  compare_words("consistency.mode", "sync", is_sync(config), is_sync(saved));
+  compare("seed", config.seed(), saved.seed());
+  compare("data.batch_size", config.data().batch_size(), saved.data().batch_size());
+  if (is_sync(config) && config.consistency().has_parts()) {
+    compare("consistency.parts", config.consistency().parts(), from.job().parts());
+  }
+  if (TablesCountParts(config) != TablesCountParts(saved) && !saved.tables().empty()) {
+    compare_words("consistency.tables", "async", RowsOnArrival(config), RowsOnArrival(saved));
   }
   if (difference.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
@@ -103,6 +126,37 @@ bool IsEndOf(const v1::JobConfig& config, const v1::CheckpointManifest& checkpoi
   const uint64_t dropped = DroppedOf(config, std::max(1u, job.parts()), examples);
   return job.total_batches() == BatchesOf(config, examples - dropped) ||
          !WhyStopped(config.evaluation(), {job.evaluations().begin(), job.evaluations().end()}).empty();
+}
+
+bool IsBetter(v1::EvaluationConfig::Metric metric, const v1::EpochEvaluation& one,
+              const v1::EpochEvaluation& other, double min_delta) {
+  const std::optional<double> cost = MetricOf(metric, one).cost, than = MetricOf(metric, other).cost;
+  if (!cost.has_value()) return false;
+  return !than.has_value() || *cost < *than - min_delta;
+}
+
+std::string WhyStopped(const v1::EvaluationConfig& config, const std::vector<v1::EpochEvaluation>& epochs) {
+  if (config.patience() == 0) return "";
+  const v1::EpochEvaluation* best = nullptr;
+  uint32_t no_better = 0;
+  for (const v1::EpochEvaluation& epoch : epochs) {
+    if (!epoch.has_step()) continue;  // no member could evaluate this epoch
+    if (best == nullptr || IsBetter(config.metric(), epoch, *best, config.min_delta())) {
+      best = &epoch;
+      no_better = 0;
+    } else {
+      ++no_better;
+    }
+  }
+  if (no_better < config.patience() || !epochs.back().has_step()) return "";
+  const Metric metric = MetricOf(config.metric(), *best);
+  return absl::StrCat(
+      "after epoch ", epochs.back().epoch(), ", since ", no_better,
+      no_better == 1 ? " evaluation was" : " evaluations were", " no better than that of epoch ",
+      best->epoch(),
+      metric.value.has_value() ? absl::StrCat(", whose ", metric.name, " was ", *metric.value) : "",
+      " (evaluation.patience = ", config.patience(),
+      config.min_delta() > 0 ? absl::StrCat(", min_delta = ", config.min_delta()) : "", ")");
 }
 
 }  // namespace weir
