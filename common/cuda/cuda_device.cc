@@ -1,15 +1,21 @@
 #include "common/cuda/cuda_device.h"
 
-#include <cuda_runtime.h>
-
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/cuda/cuda_blas_library.h"
-#include "common/cuda/cuda_status.h"
+#ifdef WEIR_CUDA
+#include <cuda_runtime.h>
+
+#include "common/cuda/cuda_libraries.h"
+#endif
 
 namespace weir::cuda {
+
+std::string VersionString(int version) { return absl::StrCat(version / 1000, ".", version % 1000 / 10); }
+
+#ifdef WEIR_CUDA
+
 namespace {
 
 // The oldest device that the build has code for (//bazel:cuda.bzl); newer ones run it or compile its PTX.
@@ -24,8 +30,6 @@ absl::Status NoDevices(int driver_version) {
 }
 
 }  // namespace
-
-std::string VersionString(int version) { return absl::StrCat(version / 1000, ".", version % 1000 / 10); }
 
 int DriverVersion() {
   int version = 0;
@@ -86,6 +90,25 @@ absl::StatusOr<std::string> FindBlas() {
   WEIR_ASSIGN_OR_RETURN(const BlasLibrary* library, LoadBlasLibrary());
   return library->version;
 }
+
+#else  // a build without the toolkit
+
+namespace {
+
+absl::Status Unavailable() {
+  return absl::FailedPreconditionError(
+      "this build has no CUDA: the toolkit (nvcc) was not found when it was made; install it, set CUDA_HOME "
+      "and build again");
+}
+
+}  // namespace
+
+int DriverVersion() { return 0; }
+int RuntimeVersion() { return 0; }
+absl::StatusOr<Installation> Probe() { return Unavailable(); }
+absl::StatusOr<std::string> FindBlas() { return Unavailable(); }
+
+#endif
 
 absl::StatusOr<std::vector<int>> UsableDevices() {
   WEIR_ASSIGN_OR_RETURN(const Installation found, Probe());

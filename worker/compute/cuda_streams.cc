@@ -1,7 +1,7 @@
 #include "worker/compute/cuda_streams.h"
 
 #include "common/base/status_macros.h"
-#include "common/cuda/cuda_status.h"
+#include "common/cuda/cuda_libraries.h"
 
 namespace weir::cuda {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "catch2/catch.hpp"
 #include "tests/worker/compute/cuda_emulation/emulation.h"
-#include "worker/compute/cuda_backend.h"
+#include "worker/compute/compute_backend.h"
 
 namespace weir {
 namespace {

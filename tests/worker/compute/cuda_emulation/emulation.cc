@@ -1,6 +1,6 @@
 #include "tests/worker/compute/cuda_emulation/emulation.h"
 
-#include "worker/compute/cuda_backend.h"
+#include "worker/compute/compute_backend.h"
 
 namespace weir::cuda_emulation {
 

@@ -1,6 +1,6 @@
 // Compiled like the emulated code: weir::cuda is the emulation's.
 
-#include "worker/compute/cuda_arena.h"
+#include "worker/compute/cuda_memory.h"
 
 #include <cstddef>
 #include <cstring>

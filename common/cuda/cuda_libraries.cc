@@ -1,4 +1,4 @@
-#include "common/cuda/cuda_blas_library.h"
+#include "common/cuda/cuda_libraries.h"
 
 #include <dlfcn.h>
 

@@ -1,4 +1,4 @@
-#include "worker/compute/cuda_arena.h"
+#include "worker/compute/cuda_memory.h"
 
 #include <cuda_runtime.h>
 
@@ -8,14 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/cuda/cuda_status.h"
+#include "common/cuda/cuda_libraries.h"
 
 namespace weir::cuda {
-namespace {
-
-constexpr size_t kAlignment = 256;
-
-}  // namespace
 
 Arena::~Arena() {
   for (const auto& [address, piece] : pieces_) {
@@ -27,6 +22,7 @@ absl::StatusOr<void*> Arena::Allocate(size_t bytes) {
   if (bytes > std::numeric_limits<size_t>::max() / 2) {
     return absl::ResourceExhaustedError(absl::StrCat("no device has ", bytes, " bytes for a tensor"));
   }
+  constexpr size_t kAlignment = 256;
   const size_t whole = std::max(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
   auto best = pieces_.end();
   for (auto it = pieces_.begin(); it != pieces_.end(); ++it) {
