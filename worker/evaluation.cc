@@ -10,7 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/telemetry/logging.h"
 #include "common/threads/thread.h"
-#include "worker/work_rows.h"
+#include "worker/gradient_computer.h"
 
 namespace weir {
 namespace {

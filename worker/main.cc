@@ -1,7 +1,11 @@
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,13 +34,10 @@
 #include "local/in_process_cluster.h"
 #include "worker/check_job.h"
 #include "worker/choose_devices.h"
-#include "worker/compute_time.h"
 #include "worker/data/load_data.h"
 #include "worker/dataset_gradients.h"
 #include "worker/evaluation.h"
 #include "worker/memberships.h"
-#include "worker/openblas_threads.h"
-#include "worker/preemption.h"
 #include "worker/replicas.h"
 #include "worker/trainer.h"
 
@@ -62,8 +63,7 @@ absl::Status EvaluateAtEnd(const Dataset* test, Model* model, Client* client) {
 
 // Does everything between joining and leaving.
 MembershipEnd Work(const v1::JobConfig& config, bool evaluator, const DatasetPair& data,
-                   const std::vector<std::string>& devices, Replicas* replicas, ComputeTime* compute_time,
-                   Client* client) {
+                   const std::vector<std::string>& devices, Replicas* replicas, Client* client) {
   const Dataset* test = data.test.has_value() ? &*data.test : nullptr;
   Model* const model = &replicas->model();
   MembershipEnd end;
@@ -82,8 +82,7 @@ MembershipEnd Work(const v1::JobConfig& config, bool evaluator, const DatasetPai
     end.status = RunEvaluator(config, test, model, client, &end.progressed);
   } else {
     DatasetGradients gradients(config, data.train, replicas);
-    TimedGradients timed(&gradients, compute_time);
-    Trainer trainer(config, &timed, client);
+    Trainer trainer(config, &gradients, client);
     end.status = trainer.Run();
     end.progressed = trainer.progressed();
     if (end.status.ok()) end.status = EvaluateAtEnd(test, model, client);
@@ -161,14 +160,13 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
     options.servers = local->addresses();
   }
   const bool reader = options.reader;
-  ComputeTime compute_time;
-  if (!reader) options.compute_seconds = [&compute_time] { return compute_time.Seconds(); };
+  if (!reader) options.compute_seconds = [&replicas] { return replicas->compute_time().Seconds(); };
   WEIR_RETURN_IF_ERROR(WorkUntilDone(
       std::move(options), absl::Seconds(config.cluster().start_seconds()),
       [&replicas](const ClientOptions& with) { return Client::Join(with, replicas->model().spec()); },
       [&](Client* client) {
         const Preemption::Member member(preemption, client);
-        return Work(config, reader, data, devices.names, replicas.get(), &compute_time, client);
+        return Work(config, reader, data, devices.names, replicas.get(), client);
       }));
   return local == nullptr ? absl::OkStatus() : local->Wait();
 }
@@ -265,6 +263,51 @@ int Main(const Flags& flags) {
   if (!status.ok()) LogError(status.message());
   return ExitCodeOf(status);
 }
+
+// OpenBLAS makes its threads while it is loaded, before main. Where the system gives it none, it sends SIGINT
+// to its own process, which then looks as if Ctrl-C had ended it. Only a program has functions that run
+// before its libraries are loaded.
+#if defined(WEIR_ASAN) || defined(WEIR_TSAN)
+
+[[noreturn]] void ExitWithoutOpenBlas(int code) { std::exit(code); }
+
+#else
+
+void OnInterrupt(int signal, siginfo_t* info, void*) {
+  // Ctrl-C comes from elsewhere.
+  if (info->si_code != SI_TKILL || info->si_pid != getpid()) {
+    ::signal(signal, SIG_DFL);
+    raise(signal);
+    return;
+  }
+  constexpr char kText[] =
+      "error: the system gives no thread to OpenBLAS: a limit of threads (pids.max of the control group, "
+      "RLIMIT_NPROC) or of memory is reached; raise it, or set OPENBLAS_NUM_THREADS=1\n";
+  if (write(STDERR_FILENO, kText, strlen(kText)) < 0) _exit(kExitInternal);
+  _exit(kExitInternal);
+}
+
+void BeforeLibraries(int, char**, char**) {
+  struct sigaction now;
+  if (sigaction(SIGINT, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) return;
+  struct sigaction action = {};
+  action.sa_sigaction = OnInterrupt;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(SIGINT, &action, nullptr);
+}
+
+__attribute__((section(".preinit_array"), used)) void (*const before_libraries)(int, char**,
+                                                                                char**) = BeforeLibraries;
+
+// exit() without the end of OpenBLAS, which would wait for ever for a thread of its own that has found no
+// memory and tries on and on.
+[[noreturn]] void ExitWithoutOpenBlas(int code) {
+  std::cout.flush();
+  std::fflush(nullptr);
+  _exit(code);
+}
+
+#endif
 
 }  // namespace
 }  // namespace weir

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "client/tensors/wire_options.h"
 #include "common/base/status_macros.h"
-#include "common/threads/mutex.h"
 
 namespace weir {
 namespace {
@@ -23,6 +22,45 @@ absl::StatusOr<std::shared_ptr<float>> HostMemory(ComputeBackend* backend, size_
 }
 
 }  // namespace
+
+void ComputeTime::Start(Clock::time_point now) {
+  MutexLock lock(mutex_);
+  if (std::exchange(running_, true)) return;
+  since_ = now;
+}
+
+void ComputeTime::Stop(Clock::time_point now) {
+  MutexLock lock(mutex_);
+  if (std::exchange(running_, false)) total_ += now - since_;
+}
+
+double ComputeTime::Seconds(Clock::time_point now) const {
+  MutexLock lock(mutex_);
+  return std::chrono::duration<double>(running_ ? total_ + (now - since_) : total_).count();
+}
+
+absl::StatusOr<double> ComputeTime::Count(const Traffic& traffic,
+                                          absl::FunctionRef<absl::StatusOr<double>(const Traffic&)> compute) {
+  Mutex mutex;
+  int waiting = 0;  // replicas
+  Traffic timed = traffic;
+  if (traffic.await_weights) {
+    timed.await_weights = [&](size_t first, size_t end) {
+      {
+        MutexLock lock(mutex);
+        if (waiting++ == 0) Stop();
+      }
+      absl::Status status = traffic.await_weights(first, end);
+      MutexLock lock(mutex);
+      if (--waiting == 0) Start();
+      return status;
+    };
+  }
+  Start();
+  absl::StatusOr<double> loss = compute(timed);
+  Stop();
+  return loss;
+}
 
 Precision Replicas::PrecisionOf(const v1::ComputeConfig& config) {
   switch (config.precision()) {

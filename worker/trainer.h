@@ -12,7 +12,6 @@
 #include "common/threads/mutex.h"
 #include "proto/job_config.pb.h"
 #include "worker/gradient_computer.h"
-#include "worker/work_rows.h"
 
 namespace weir {
 

@@ -88,7 +88,7 @@ using Backends = std::function<std::vector<std::unique_ptr<ComputeBackend>>()>;
 inline Backends OnCpu(size_t replicas) {
   return [replicas] {
     std::vector<std::unique_ptr<ComputeBackend>> backends;
-    while (backends.size() < replicas) backends.push_back(*MakeComputeBackend("cpu", 1));
+    while (backends.size() < replicas) backends.push_back(*MakeComputeBackend({"cpu"}));
     return backends;
   };
 }

@@ -197,14 +197,6 @@ struct ComputeOptions {
 // memory that the backend needs is not there.
 absl::StatusOr<std::unique_ptr<ComputeBackend>> MakeComputeBackend(const ComputeOptions& options);
 
-inline absl::StatusOr<std::unique_ptr<ComputeBackend>> MakeComputeBackend(absl::string_view device,
-                                                                          int threads) {
-  ComputeOptions options;
-  options.device = std::string(device);
-  options.threads = threads;
-  return MakeComputeBackend(options);
-}
-
 // Matrix products by OpenBLAS with `threads` threads (a setting of the whole process), the rest by loops on
 // the calling thread. Every call is done when it returns. ResourceExhausted: OpenBLAS would not find the
 // memory that it needs.

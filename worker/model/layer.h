@@ -15,7 +15,7 @@
 #include "proto/job_config.pb.h"
 #include "worker/compute/compute_backend.h"
 #include "worker/data/dataset.h"
-#include "worker/model/table_rows.h"
+#include "worker/model/traffic.h"
 
 namespace weir {
 

@@ -17,7 +17,6 @@
 #include "worker/compute/compute_backend.h"
 #include "worker/data/dataset.h"
 #include "worker/model/layer.h"
-#include "worker/model/table_rows.h"
 #include "worker/model/traffic.h"
 
 namespace weir {
@@ -129,10 +128,7 @@ class Model {
   // Returns the sum of the losses. An error is the device's, or one of the traffic's; then weights() and
   // gradients() are not in use any more, but the gradient is useless. batch.n <= max_batch().
   absl::StatusOr<double> ForwardBackward(const Batch& batch, int64_t divisor, const RandomContext& random,
-                                         const Traffic& traffic);
-  absl::StatusOr<double> ForwardBackward(const Batch& batch, int64_t divisor, const RandomContext& random) {
-    return ForwardBackward(batch, divisor, random, Traffic());
-  }
+                                         const Traffic& traffic = Traffic());
 
   // Begins to copy the batch of the next pass to the device; called from within Traffic::queued of this pass.
   // The batch stays as it is until the next pass. If that pass has another batch, the copy was in vain.
@@ -140,10 +136,8 @@ class Model {
 
   // The mean loss, the accuracy and the AUC over a whole dataset, without dropout. goes_on: called before
   // each batch; an error ends the evaluation with that error.
-  absl::StatusOr<Evaluation> Evaluate(const Dataset& dataset, absl::FunctionRef<absl::Status()> goes_on);
-  absl::StatusOr<Evaluation> Evaluate(const Dataset& dataset) {
-    return Evaluate(dataset, [] { return absl::OkStatus(); });
-  }
+  absl::StatusOr<Evaluation> Evaluate(const Dataset& dataset,
+                                      absl::FunctionRef<absl::Status()> goes_on = absl::OkStatus);
 
  private:
   // In place of a stage's position: the numbers of the batch.
@@ -261,5 +255,11 @@ class Model {
   std::vector<Buffer<float>> between_;
   std::vector<int64_t> between_elements_;
 };
+
+// Scales the values of all pieces down to the L2 norm max_norm if the norm of all together is larger. A norm
+// that is not finite leaves them as they are, so that the check of gradients finds it. max_norm 0 is off.
+// Returns the norm before scaling, summed in float64 in a fixed order, so that it is the same wherever it is
+// computed.
+double ClipToNorm(double max_norm, absl::Span<const absl::Span<float>> pieces);
 
 }  // namespace weir

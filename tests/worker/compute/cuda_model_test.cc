@@ -70,7 +70,7 @@ std::vector<Step> Train(ComputeBackend* backend) {
 
 // error: a gradient's error, as a share of its largest value.
 void CheckTraining(Precision precision, double error) {
-  const auto cpu = *MakeComputeBackend("cpu", 1);
+  const auto cpu = *MakeComputeBackend({"cpu"});
   const std::vector<Step> want = Train(cpu.get());
   std::vector<Step> first;
   for (const uint64_t seed : {1, 2, 3}) {

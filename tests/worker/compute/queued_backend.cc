@@ -182,7 +182,7 @@ class QueuedBackend final : public ComputeBackend {
   }
   void RunAll() { static_cast<void>(Wait(queued_)); }
 
-  const std::unique_ptr<ComputeBackend> cpu_ = *MakeComputeBackend("cpu", 1);
+  const std::unique_ptr<ComputeBackend> cpu_ = *MakeComputeBackend({"cpu"});
   // Every operation waits for the ones queued before it, except copies to the host and copies ahead, which
   // have queues of their own.
   std::deque<Operation> compute_, downloads_, aheads_;

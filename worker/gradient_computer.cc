@@ -1,4 +1,4 @@
-#include "worker/work_rows.h"
+#include "worker/gradient_computer.h"
 
 #include <cstddef>
 
