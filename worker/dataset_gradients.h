@@ -7,7 +7,6 @@
 
 #include "proto/job_config.pb.h"
 #include "worker/data/dataset.h"
-#include "worker/data/example_order.h"
 #include "worker/gradient_computer.h"
 #include "worker/replicas.h"
 

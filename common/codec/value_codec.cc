@@ -2,8 +2,7 @@
 
 #include <cstring>
 
-#include "common/codec/bfloat16.h"
-#include "common/codec/finite.h"
+#include "common/codec/floats.h"
 
 namespace weir {
 

@@ -9,7 +9,7 @@
 #include "common/base/status_macros.h"
 #include "ps_server/optimizer/kernels.h"
 #include "worker/compute/compute_backend.h"
-#include "worker/data/example_order.h"
+#include "worker/data/dataset.h"
 #include "worker/model/model.h"
 
 namespace weir {

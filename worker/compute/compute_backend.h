@@ -103,7 +103,7 @@ class ComputeBackend {
   // y += alpha * x
   virtual void Axpy(int64_t n, float alpha, const float* x, float* y) = 0;
 
-  // y = x rounded to bfloat16, the bits of ToBfloat16 in common/codec/bfloat16.h.
+  // y = x rounded to bfloat16, the bits of ToBfloat16 in common/codec/floats.h.
   virtual void RoundToBfloat16(int64_t n, const float* x, uint16_t* y) = 0;
 
   // ---- dense layers ----

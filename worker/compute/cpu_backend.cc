@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
-#include "common/codec/bfloat16.h"
+#include "common/codec/floats.h"
 #include "worker/compute/compute_backend.h"
 
 // Of OpenBLAS, which has no header for them: takes a buffer, and gives it back.

@@ -83,7 +83,7 @@ cudaError_t LaunchRows(cudaStream_t stream, int64_t rows, int64_t columns, void 
 __device__ inline int64_t RowIndex() { return int64_t{blockIdx.x} * blockDim.y + threadIdx.y; }
 
 // The bits of `value` as a T: float itself, or uint16_t for bfloat16, rounded to nearest even, NaN kept and
-// made quiet, as in common/codec/bfloat16.h.
+// made quiet, as in common/codec/floats.h.
 template <typename T>
 __device__ T RoundTo(float value);
 

@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "common/codec/bfloat16.h"
+#include "common/codec/floats.h"
 #include "tests/worker/compute/conformance_tensor.h"
 
 namespace weir::conformance {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/codec/bfloat16.h"
+#include "common/codec/floats.h"
 #include "tests/worker/compute/compute_conformance.h"
 #include "tests/worker/compute/cuda_emulation/emulation.h"
 #include "worker/compute/compute_backend.h"

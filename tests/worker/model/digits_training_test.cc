@@ -2,7 +2,7 @@
 
 #include "catch2/catch.hpp"
 #include "tests/worker/digits.h"
-#include "worker/data/example_order.h"
+#include "worker/data/dataset.h"
 #include "worker/model/model.h"
 
 namespace weir {
