@@ -21,12 +21,12 @@ using cuda_emulation::SetMachine;
 
 constexpr auto kDevice = ComputeBackend::Memory::kDevice;
 
-// chunk 0: each tensor has its own guards, and convolutions take one image at a time.
-void CheckEmulated(Precision precision, uint64_t seed, size_t chunk_bytes) {
+// convolution_bytes 0: convolutions take one image at a time.
+void CheckEmulated(Precision precision, uint64_t seed, size_t convolution_bytes) {
   Machine machine;
   machine.seed = seed;
   SetMachine(machine);
-  CheckComputeBackend([&] { return *MakeBackend(0, precision, chunk_bytes); }, precision);
+  CheckComputeBackend([&] { return *MakeBackend(0, precision, convolution_bytes); }, precision);
 }
 
 TEST_CASE("The CUDA code conforms in float32, tensor by tensor") { CheckEmulated(Precision::kFloat32, 1, 0); }
