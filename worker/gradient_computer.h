@@ -1,11 +1,13 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "client/types.h"
 #include "common/model/model_spec.h"
 #include "worker/model/traffic.h"
@@ -25,9 +27,23 @@ struct WorkRows {
 };
 
 // The rows, to be read into their own memory. A table of which no example names a row is left out.
-std::vector<RowsToRead> ToRead(std::vector<TableRows>* tables);
+inline std::vector<RowsToRead> ToRead(std::vector<TableRows>* tables) {
+  std::vector<RowsToRead> rows;
+  for (TableRows& table : *tables) {
+    if (!table.keys.empty()) rows.push_back({table.table, table.keys, absl::MakeSpan(table.values)});
+  }
+  return rows;
+}
+
 // The gradients of rows.tables.
-std::vector<RowGradients> GradientsOf(const WorkRows& rows);
+inline std::vector<RowGradients> GradientsOf(const WorkRows& rows) {
+  std::vector<RowGradients> gradients;
+  for (size_t i = 0; i < rows.tables.size(); ++i) {
+    const TableRows& table = rows.tables[i];
+    if (!table.keys.empty()) gradients.push_back({table.table, table.keys, rows.gradients[i]});
+  }
+  return gradients;
+}
 
 // Computes the gradients of a job's work, one at a time. A training loop knows models, devices and data only
 // through this class. Not thread-safe.

@@ -33,7 +33,6 @@
 #include "common/telemetry/logging.h"
 #include "local/in_process_cluster.h"
 #include "worker/check_job.h"
-#include "worker/choose_devices.h"
 #include "worker/data/load_data.h"
 #include "worker/dataset_gradients.h"
 #include "worker/evaluation.h"

@@ -61,14 +61,14 @@ void Model::Bind(float* weights, float* gradients) {
 void Model::ZeroGradients() { backend_->Fill(spec_.elements(), 0, device_gradients()); }
 
 void Model::CopyToDevice(const Batch& batch, const DeviceBatch& to, uint64_t after) {
-  const auto copy = [&](const auto& from, auto* staged, auto* device) {
+  const auto copy = [&](const auto& from, const auto& to) {
     if (from.empty()) return;
-    std::copy(from.begin(), from.end(), staged);
-    backend_->CopyToDevice(device, staged, from.size() * sizeof(from[0]), after);
+    std::copy(from.begin(), from.end(), to.host());
+    backend_->CopyToDevice(to.get(), to.host(), from.size() * sizeof(from[0]), after);
   };
-  copy(batch.features, to.staged_features.get(), to.features.get());
-  copy(batch.targets, to.staged_targets.get(), to.targets.get());
-  copy(batch.labels, to.staged_labels.get(), to.labels.get());
+  copy(batch.features, to.features);
+  copy(batch.targets, to.targets);
+  copy(batch.labels, to.labels);
 }
 
 void Model::Prepare(const Batch& batch) {
@@ -98,7 +98,7 @@ absl::Status Model::Forward(const Batch& batch, const Pass& pass, float gradient
   bool ahead = false;
   if (traffic.new_weights) {
     ahead = ahead_ != nullptr && ahead_.get() == host_weights_;
-    if (ahead) std::swap(weights_, weights_ahead_);
+    if (ahead) std::swap(weights_.device, weights_ahead_);
     ahead_ = nullptr;
   }
   for (size_t first = 0, end; first < stages_.size(); first = end) {
@@ -139,7 +139,7 @@ absl::Status Model::Forward(const Batch& batch, const Pass& pass, float gradient
     });
   }
   if (!backend_->unified()) {
-    backend_->CopyToHost(staged_losses_.get(), losses_.get(), static_cast<size_t>(pass.n) * sizeof(float));
+    backend_->CopyToHost(losses_.host(), losses_.get(), static_cast<size_t>(pass.n) * sizeof(float));
   }
   return absl::OkStatus();
 }
@@ -263,7 +263,7 @@ absl::Status Model::Wait(uint64_t mark, const Traffic& traffic) {
 
 absl::StatusOr<double> Model::SumLosses(int64_t n) {
   WEIR_RETURN_IF_ERROR(backend_->Wait(pass_queued_));
-  const float* losses = OnHost(losses_, staged_losses_);
+  const float* const losses = losses_.host();
   return std::accumulate(losses, losses + n, 0.0);
 }
 
@@ -305,13 +305,13 @@ absl::StatusOr<Evaluation> Model::Evaluate(const Dataset& dataset,
     if (dataset.classes() > 0) {
       backend_->Argmax(batch.n, outputs_, stages_.back().y, predictions_.get());
       if (!backend_->unified()) {
-        backend_->CopyToHost(staged_predictions_.get(), predictions_.get(), indexes.size() * sizeof(int32_t));
+        backend_->CopyToHost(predictions_.host(), predictions_.get(), indexes.size() * sizeof(int32_t));
       }
     }
     pass_queued_ = backend_->Record();
     WEIR_ASSIGN_OR_RETURN(const double losses, SumLosses(batch.n));
     result.loss += losses;
-    const int32_t* predictions = OnHost(predictions_, staged_predictions_);
+    const int32_t* predictions = predictions_.host();
     for (size_t i = 0; i < batch.labels.size(); ++i) right += predictions[i] == batch.labels[i];
     if (binary) {
       const float* const logits = backend_->unified() ? stages_.back().y : staged_logits_.get();

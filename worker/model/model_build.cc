@@ -268,12 +268,20 @@ void Model::PlanGradients() {
   }
 }
 
+template <typename T>
+absl::Status Model::Mirrored<T>::Take(ComputeBackend* backend, int64_t n) {
+  WEIR_ASSIGN_OR_RETURN(device, Buffer<T>::Make(backend, kDevice, n));
+  if (backend->unified()) return absl::OkStatus();
+  WEIR_ASSIGN_OR_RETURN(staged, Buffer<T>::Make(backend, kHost, n));
+  return absl::OkStatus();
+}
+
 absl::Status Model::TakeMemory() {
   const int64_t parameters = spec_.elements();
-  WEIR_ASSIGN_OR_RETURN(weights_, Buffer<float>::Make(backend_, kDevice, parameters));
-  WEIR_ASSIGN_OR_RETURN(gradients_, Buffer<float>::Make(backend_, kDevice, parameters));
-  WEIR_ASSIGN_OR_RETURN(losses_, Buffer<float>::Make(backend_, kDevice, max_batch_));
-  WEIR_ASSIGN_OR_RETURN(predictions_, Buffer<int32_t>::Make(backend_, kDevice, max_batch_));
+  WEIR_RETURN_IF_ERROR(weights_.Take(backend_, parameters));
+  WEIR_RETURN_IF_ERROR(gradients_.Take(backend_, parameters));
+  WEIR_RETURN_IF_ERROR(losses_.Take(backend_, max_batch_));
+  WEIR_RETURN_IF_ERROR(predictions_.Take(backend_, max_batch_));
   for (Stage& stage : stages_) {
     WEIR_RETURN_IF_ERROR(stage.layer->Reserve(backend_, max_batch_));
     if (stage.layer->is_view()) continue;
@@ -291,22 +299,14 @@ absl::Status Model::TakeMemory() {
     WEIR_ASSIGN_OR_RETURN(weights_ahead_, Buffer<float>::Make(backend_, kDevice, parameters));
   }
   if (!backend_->unified()) {
-    WEIR_ASSIGN_OR_RETURN(staged_weights_, Buffer<float>::Make(backend_, kHost, parameters));
-    WEIR_ASSIGN_OR_RETURN(staged_gradients_, Buffer<float>::Make(backend_, kHost, parameters));
-    WEIR_ASSIGN_OR_RETURN(staged_losses_, Buffer<float>::Make(backend_, kHost, max_batch_));
-    WEIR_ASSIGN_OR_RETURN(staged_predictions_, Buffer<int32_t>::Make(backend_, kHost, max_batch_));
     WEIR_ASSIGN_OR_RETURN(staged_logits_, Buffer<float>::Make(backend_, kHost, max_batch_ * outputs_));
-    const int64_t features = max_batch_ * input_elements_;
     for (DeviceBatch& batch : batches_) {
-      WEIR_ASSIGN_OR_RETURN(batch.features, Buffer<float>::Make(backend_, kDevice, features));
-      WEIR_ASSIGN_OR_RETURN(batch.targets, Buffer<float>::Make(backend_, kDevice, max_batch_));
-      WEIR_ASSIGN_OR_RETURN(batch.labels, Buffer<int32_t>::Make(backend_, kDevice, max_batch_));
-      WEIR_ASSIGN_OR_RETURN(batch.staged_features, Buffer<float>::Make(backend_, kHost, features));
-      WEIR_ASSIGN_OR_RETURN(batch.staged_targets, Buffer<float>::Make(backend_, kHost, max_batch_));
-      WEIR_ASSIGN_OR_RETURN(batch.staged_labels, Buffer<int32_t>::Make(backend_, kHost, max_batch_));
+      WEIR_RETURN_IF_ERROR(batch.features.Take(backend_, max_batch_ * input_elements_));
+      WEIR_RETURN_IF_ERROR(batch.targets.Take(backend_, max_batch_));
+      WEIR_RETURN_IF_ERROR(batch.labels.Take(backend_, max_batch_));
     }
   }
-  Bind(OnHost(weights_, staged_weights_), OnHost(gradients_, staged_gradients_));
+  Bind(weights_.host(), gradients_.host());
   ZeroGradients();
   return absl::OkStatus();
 }
