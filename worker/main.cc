@@ -201,9 +201,9 @@ int PrintSizes(const v1::JobConfig& config, const std::string& file) {
   const std::string unknown =
       check.ok() ? absl::StrJoin(check->unchecked, "; ") : std::string(check.status().message());
   const JobCheck& known = check.ok() ? *check : JobCheck();
-  std::printf("{\"parameters\": %s, \"worker_bytes\": %s, \"unknown\": %s}\n",
-              number(known.parameters).c_str(), number(known.worker_bytes).c_str(),
-              JsonQuote(unknown).c_str());
+  const auto parameters = known.spec.has_value() ? std::optional(known.spec->elements()) : std::nullopt;
+  std::printf("{\"parameters\": %s, \"worker_bytes\": %s, \"unknown\": %s}\n", number(parameters).c_str(),
+              number(known.worker_bytes).c_str(), JsonQuote(unknown).c_str());
   return kExitOk;
 }
 

@@ -113,7 +113,6 @@ class Trainer {
   void HoldBack(const Work& work) const;
   // Takes the pushes that have ended off pushes_. Returns the error of one of them, if any.
   absl::Status CollectPushes();
-  std::vector<MutableTensor> TensorsIn(const Parameters& memory) const;
 
   const v1::JobConfig& config_;
   GradientComputer* const computer_;

@@ -36,11 +36,9 @@ Dataset::Dataset(std::vector<int64_t> shape, Values values, float scale, std::ve
       classes_(classes) {}
 
 Dataset::Dataset(std::vector<int64_t> shape, Values values, float scale, std::vector<float> targets)
-    : shape_(std::move(shape)),
-      elements_(std::accumulate(shape_.begin(), shape_.end(), int64_t{1}, std::multiplies<>())),
-      values_(std::move(values)),
-      scale_(scale),
-      targets_(std::move(targets)) {}
+    : Dataset(std::move(shape), std::move(values), scale, std::vector<int32_t>(), 0) {
+  targets_ = std::move(targets);
+}
 
 std::string Dataset::Fingerprint() const {
   uint32_t features = Extend(ExtendCrc32c(0, &scale_, sizeof(scale_)), shape_);
