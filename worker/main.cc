@@ -170,6 +170,18 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
   return local == nullptr ? absl::OkStatus() : local->Wait();
 }
 
+int Refuse(int exit_code, absl::string_view what) {
+  LogError(what);
+  return exit_code;
+}
+
+// A config that cannot be taken. With --check and --sizes the text is an answer, and not a line of a log.
+int RefuseConfig(const Flags& flags, absl::string_view what) {
+  if (!flags.check && !flags.sizes) return Refuse(kExitConfig, what);
+  std::fprintf(stderr, "%s\n", std::string(what).c_str());
+  return kExitConfig;
+}
+
 // For `weir config check`: reports what would be found wrong when the job starts.
 int Check(const v1::JobConfig& config, const Flags& flags) {
   const std::string& file = flags.config;
@@ -177,10 +189,7 @@ int Check(const v1::JobConfig& config, const Flags& flags) {
   absl::Status status = check.status();
   if (status.ok() && check->spec.has_value()) status = CheckInitFrom(config, *check->spec);
   if (status.ok() && config.has_model()) status = DevicesFor(config, flags.device, 0).status();
-  if (!status.ok()) {
-    std::fprintf(stderr, "%s: %s\n", file.c_str(), std::string(status.message()).c_str());
-    return kExitConfig;
-  }
+  if (!status.ok()) return RefuseConfig(flags, absl::StrCat(file, ": ", status.message()));
   std::printf("%s: ok (job \"%s\")\n  data: %s\n  model: %s\n", file.c_str(), config.name().c_str(),
               check->data.c_str(), check->model.c_str());
   for (const std::string& what : check->unchecked) std::printf("  not checked: %s\n", what.c_str());
@@ -189,11 +198,10 @@ int Check(const v1::JobConfig& config, const Flags& flags) {
 
 // For `weir manifest` and `weir config show`: what the job's sizes are, as JSON; null: what cannot be known
 // here, and `unknown` says why. Fails as Check() does where the data are there and do not fit.
-int PrintSizes(const v1::JobConfig& config, const std::string& file) {
+int PrintSizes(const v1::JobConfig& config, const Flags& flags) {
   const absl::StatusOr<JobCheck> check = CheckJob(config);
   if (!check.ok() && !absl::IsNotFound(check.status())) {
-    std::fprintf(stderr, "%s: %s\n", file.c_str(), std::string(check.status().message()).c_str());
-    return kExitConfig;
+    return RefuseConfig(flags, absl::StrCat(flags.config, ": ", check.status().message()));
   }
   const auto number = [](const std::optional<int64_t>& n) {
     return n.has_value() ? absl::StrCat(*n) : "null";
@@ -207,16 +215,6 @@ int PrintSizes(const v1::JobConfig& config, const std::string& file) {
   return kExitOk;
 }
 
-// A config that cannot be taken. With --check and --sizes the text is an answer, and not a line of a log.
-int RefuseConfig(const Flags& flags, absl::string_view what) {
-  if (flags.check || flags.sizes) {
-    std::fprintf(stderr, "%s\n", std::string(what).c_str());
-  } else {
-    LogError(what);
-  }
-  return kExitConfig;
-}
-
 int Main(const Flags& flags) {
   const auto config = LoadJobConfig(flags.config, flags.set);
   if (!config.ok()) return RefuseConfig(flags, config.status().message());
@@ -228,25 +226,22 @@ int Main(const Flags& flags) {
                      ": model and data are missing: the job is for a program that brings its own. Start "
                      "that program (`weir up JOB -- PROGRAM`), or give both to have `worker` train"));
   }
-  if (flags.sizes) return PrintSizes(*config, flags.config);
+  if (flags.sizes) return PrintSizes(*config, flags);
   const auto environment =
       FromEnvironment(std::getenv("TF_CONFIG"), flags.cluster, flags.task, Pod::Current());
-  if (!environment.ok()) {
-    LogError(environment.status().message());
-    return kExitConfig;
-  }
+  if (!environment.ok()) return Refuse(kExitConfig, environment.status().message());
   const std::string task = environment->has_value() ? (*environment)->task.ToString() : "";
   InitLogging({*ParseLogFormat(flags.log_format), LogLevel::kInfo, task});
   PrepareGrpc();
   if (environment->has_value()) {
     if ((*environment)->task.type == "ps") {
-      LogError("this is worker, but the task is ", task, "; start `ps_server` for it");
-      return kExitConfig;
+      return Refuse(kExitConfig,
+                    absl::StrCat("this is worker, but the task is ", task, "; start `ps_server` for it"));
     }
     if (!flags.summary.empty()) {
-      LogError(
+      return Refuse(
+          kExitUsage,
           "--summary is for a job in one process; in a cluster ps:0 writes it (`ps_server --summary=FILE`)");
-      return kExitUsage;
     }
   }
   BlockSignals({SIGINT, SIGTERM});
@@ -254,10 +249,7 @@ int Main(const Flags& flags) {
   const auto signals = SignalWaiter::Start({SIGINT, SIGTERM}, [&preemption](int signal) {
     preemption.LeaveAndExit(absl::StrCat("got signal ", signal), kExitDrained);
   });
-  if (!signals.ok()) {
-    LogError(signals.status().message());
-    return kExitInternal;
-  }
+  if (!signals.ok()) return Refuse(kExitInternal, signals.status().message());
   const absl::Status status = Run(*config, flags, *environment, &preemption);
   if (!status.ok()) LogError(status.message());
   return ExitCodeOf(status);

@@ -11,7 +11,7 @@
 #include "absl/types/span.h"
 #include "worker/data/dataset.h"
 
-// What a model gets and gives while it computes: weights, gradients, and rows of tables.
+// The weights, gradients and rows of tables that a model gets and gives while it computes.
 namespace weir {
 
 // How weights and gradients come and go while a gradient is computed (Model::ForwardBackward). By default all
