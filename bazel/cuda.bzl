@@ -20,7 +20,7 @@ cc_library(
 )
 """.format(linkopts = [
         # Static, so that programs start where neither toolkit nor driver is; it loads the driver when it is called.
-        # cuBLAS is loaded by who needs it (common/cuda/cuda_blas_library.h).
+        # cuBLAS is loaded by who needs it (common/cuda/cuda_libraries.h).
         home + "/lib64/libcudart_static.a",
         "-ldl",
         "-lrt",

@@ -21,23 +21,27 @@ BatchAhead::~BatchAhead() {
   if (thread_.joinable()) thread_.join();
 }
 
-void BatchAhead::Gather(Order* order) {
-  order->batches.resize(order->sizes.size());
-  absl::Span<const int32_t> left = order->examples;
-  for (size_t i = 0; i < order->sizes.size(); ++i) {
-    order->train->Gather(left.first(order->sizes[i]), &order->batches[i]);
-    left.remove_prefix(order->sizes[i]);
+void BatchAhead::Order::Set(const Dataset& data, absl::Span<const int32_t> of, const Sizes& cut) {
+  train = &data;
+  examples.assign(of.begin(), of.end());
+  sizes = cut;
+}
+
+void BatchAhead::Order::Gather() {
+  batches.resize(sizes.size());
+  absl::Span<const int32_t> left = examples;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    train->Gather(left.first(sizes[i]), &batches[i]);
+    left.remove_prefix(sizes[i]);
   }
 }
 
 void BatchAhead::Begin(const Dataset& train, absl::Span<const int32_t> examples, const Sizes& sizes) {
   MutexLock lock(mutex_);
   while (state_ == State::kUnderWay) news_.Wait(mutex_);
-  begun_.train = &train;
-  begun_.examples.assign(examples.begin(), examples.end());
-  begun_.sizes = sizes;
+  begun_.Set(train, examples, sizes);
   if (!thread_.joinable() || SmallEnough(train, examples.size())) {
-    Gather(&begun_);
+    begun_.Gather();
     state_ = State::kDone;
   } else {
     state_ = State::kUnderWay;
@@ -55,10 +59,8 @@ const std::vector<Batch>& BatchAhead::Take(const Dataset& train, absl::Span<cons
     state_ = State::kIdle;
     return taken_.batches;
   }
-  taken_.train = &train;
-  taken_.examples.assign(examples.begin(), examples.end());
-  taken_.sizes = sizes;
-  Gather(&taken_);
+  taken_.Set(train, examples, sizes);
+  taken_.Gather();
   return taken_.batches;
 }
 
@@ -76,7 +78,7 @@ void BatchAhead::Run() {
     }
     // begun_ belongs to this thread while the state is kUnderWay.
     mutex_.Unlock();
-    Gather(&begun_);
+    begun_.Gather();
     mutex_.Lock();
     state_ = State::kDone;
     news_.NotifyAll();

@@ -48,8 +48,10 @@ class BatchAhead {
     std::vector<int32_t> examples;
     Sizes sizes;
     std::vector<Batch> batches;
+
+    void Set(const Dataset& data, absl::Span<const int32_t> of, const Sizes& cut);
+    void Gather();
   };
-  static void Gather(Order* order);
   void Run();
 
   // The order that was taken last, and the one that was begun, which the thread owns while it is under way.

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
@@ -52,10 +51,6 @@ struct SetShape {
   std::optional<int64_t> bytes;  // at most, in memory while the set is read
 };
 
-std::string ShapeText(const std::vector<int64_t>& shape) {
-  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
-}
-
 absl::StatusOr<std::string> ReadBeginning(const std::string& field, const std::string& path) {
   std::string bytes(kBeginning, '\0');
   errno = 0;
@@ -86,7 +81,7 @@ absl::StatusOr<SetShape> CheckIdx(const std::string& prefix, const v1::DataFiles
   const int64_t examples = images.shape[0];
   SetShape set;
   set.shape = IdxExampleShape(images.shape);
-  set.text = absl::StrCat(examples, " examples of shape ", ShapeText(set.shape));
+  set.text = absl::StrCat(examples, " examples of shape ", ShapeString(set.shape));
   set.bytes = DatasetBytes(examples, set.shape, images.value_bytes);
   return set;
 }
@@ -159,8 +154,9 @@ absl::StatusOr<JobCheck> CheckJob(const v1::JobConfig& config) {
     train.shape = digits.train.shape();
     outputs = digits.train.outputs();
     dataset_bytes = DatasetBytes(digits.train.size() + digits.test->size(), train.shape, /*value_bytes=*/2);
-    check.data = absl::StrCat("digits, ", digits.train.size(), " training and ", digits.test->size(),
-                              " test examples of shape ", ShapeText(train.shape), ", ", *outputs, " classes");
+    check.data =
+        absl::StrCat("digits, ", digits.train.size(), " training and ", digits.test->size(),
+                     " test examples of shape ", ShapeString(train.shape), ", ", *outputs, " classes");
   } else {
     CsvHeader header;
     WEIR_ASSIGN_OR_RETURN(train, CheckSet("data.train", data.train(), data, &header));
@@ -194,15 +190,15 @@ absl::StatusOr<JobCheck> CheckJob(const v1::JobConfig& config) {
   WEIR_ASSIGN_OR_RETURN(const ModelNeeds needs,
                         Model::Check(config.model(), ModelInputsOf(config, train.shape), outputs));
   check.spec = needs.spec;
-  check.parameters = needs.spec.elements();
-  check.model = absl::StrCat(config.model().layers_size(), " layers, ", *check.parameters, " parameters");
+  const int64_t parameters = needs.spec.elements();
+  check.model = absl::StrCat(config.model().layers_size(), " layers, ", parameters, " parameters");
   if (dataset_bytes.has_value()) {
     // The model's own weights and gradients, two views of weights and two gradients of the client.
     constexpr int64_t kCopies = 6;
     // The batch that is computed, and the next.
     const int64_t batch =
         config.data().batch_size() * (needs.floats_per_example + 2 * ShapeElements(train.shape));
-    check.worker_bytes = *dataset_bytes + 4 * (kCopies * *check.parameters + batch + needs.scratch_floats);
+    check.worker_bytes = *dataset_bytes + 4 * (kCopies * parameters + batch + needs.scratch_floats);
   }
   return check;
 }

@@ -17,9 +17,8 @@ namespace weir {
 struct JobCheck {
   // For people: the data, the model.
   std::string data, model;
-  // nullopt: the beginnings of the data's files do not say them.
+  // nullopt: the beginnings of the data's files do not say it.
   std::optional<ModelSpec> spec;
-  std::optional<int64_t> parameters;
   // At most what a worker on a CPU takes, in bytes, without the program itself and messages on their way:
   // both data sets, weights and gradients, and what a batch needs in each layer.
   std::optional<int64_t> worker_bytes;

@@ -4,7 +4,6 @@
 
 #include "client/flat_tensors.h"
 #include "common/base/status_macros.h"
-#include "worker/model/gradient_norm.h"
 
 namespace weir {
 
@@ -48,6 +47,12 @@ std::optional<Work> DatasetGradients::LikelyNext(const Work& work) {
 
 absl::StatusOr<double> DatasetGradients::Compute(const Work& work, float* weights, float* gradient,
                                                  WorkRows* rows, const Traffic& traffic) {
+  return replicas_->compute_time().Count(
+      traffic, [&](const Traffic& timed) { return ComputeTimed(work, weights, gradient, rows, timed); });
+}
+
+absl::StatusOr<double> DatasetGradients::ComputeTimed(const Work& work, float* weights, float* gradient,
+                                                      WorkRows* rows, const Traffic& traffic) {
   indexes_.resize(work.examples);
   order_.Fill(static_cast<int64_t>(work.first_example), absl::MakeSpan(indexes_));
   next_indexes_.resize(work.examples);

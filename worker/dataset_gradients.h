@@ -7,7 +7,6 @@
 
 #include "proto/job_config.pb.h"
 #include "worker/data/dataset.h"
-#include "worker/data/example_order.h"
 #include "worker/gradient_computer.h"
 #include "worker/replicas.h"
 
@@ -34,6 +33,9 @@ class DatasetGradients final : public GradientComputer {
   std::vector<ConstTensor> Gradient() override;
 
  private:
+  // Compute(), within its time.
+  absl::StatusOr<double> ComputeTimed(const Work& work, float* weights, float* gradient, WorkRows* rows,
+                                      const Traffic& traffic);
   // The position of the first example of the work that is likely to follow this one.
   uint64_t LikelyFirst(const Work& work);
 

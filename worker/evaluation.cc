@@ -10,7 +10,7 @@
 #include "common/base/status_macros.h"
 #include "common/telemetry/logging.h"
 #include "common/threads/thread.h"
-#include "worker/work_rows.h"
+#include "worker/gradient_computer.h"
 
 namespace weir {
 namespace {
@@ -24,11 +24,13 @@ constexpr int kReads = 5;
 // OK, or how the client's membership has ended.
 absl::Status Alive(Client* client) { return client->WaitDraining(std::chrono::steady_clock::now()).status(); }
 
-void Fill(const Evaluation& evaluation, EvaluationResult* result) {
-  result->test_loss = evaluation.loss;
-  result->test_accuracy = evaluation.accuracy.value_or(-1);
-  result->test_auc = evaluation.auc.value_or(-1);
-  result->examples = static_cast<uint64_t>(evaluation.examples);
+EvaluationResult ResultOf(const Evaluation& evaluation) {
+  EvaluationResult result;
+  result.test_loss = evaluation.loss;
+  result.test_accuracy = evaluation.accuracy.value_or(-1);
+  result.test_auc = evaluation.auc.value_or(-1);
+  result.examples = static_cast<uint64_t>(evaluation.examples);
+  return result;
 }
 
 }  // namespace
@@ -40,15 +42,15 @@ absl::Status EvaluateAndReport(bool final, const Dataset* test, Model* model, Cl
   if (!pull.Get().ok()) return pull.Get().status();
   model->BindRows(&rows, nullptr);
   EvaluationResult result;
-  result.final = final;
   if (test != nullptr) {
     WEIR_ASSIGN_OR_RETURN(const Evaluation evaluation,
                           model->Evaluate(*test, [client] { return Alive(client); }));
-    Fill(evaluation, &result);
+    result = ResultOf(evaluation);
     LogInfo(final ? "final evaluation" : "evaluation", " at version ", pull.Get()->versions[0],
             ": test loss ", result.test_loss, ", accuracy ", result.test_accuracy,
             evaluation.auc.has_value() ? absl::StrCat(", AUC ", *evaluation.auc) : "");
   }
+  result.final = final;
   if (final) {
     Sha256 hash;
     hash.Update(model->weights().data(), model->weights().size() * sizeof(float));
@@ -130,9 +132,7 @@ absl::StatusOr<EvaluationResult> EpochEvaluator::Evaluate(const EvaluationOrder&
   }
   WEIR_ASSIGN_OR_RETURN(*of, std::move(pulled));
   WEIR_ASSIGN_OR_RETURN(const Evaluation evaluation, model.Evaluate(*test_, [this] { return GoesOn(); }));
-  EvaluationResult result;
-  Fill(evaluation, &result);
-  return result;
+  return ResultOf(evaluation);
 }
 
 }  // namespace weir

@@ -1,17 +1,49 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "client/types.h"
 #include "common/model/model_spec.h"
 #include "worker/model/traffic.h"
-#include "worker/work_rows.h"
 
 namespace weir {
+
+// The rows that the gradient of one piece of work is computed from, and the gradient's part for these rows.
+// Not thread-safe.
+struct WorkRows {
+  uint64_t first_example = 0, examples = 0;  // of the work
+  std::vector<TableRows> tables;
+  RowGradientValues gradients;  // empty until they are computed
+
+  bool IsFor(const Work& work) const {
+    return first_example == work.first_example && examples == work.examples;
+  }
+};
+
+// The rows, to be read into their own memory. A table of which no example names a row is left out.
+inline std::vector<RowsToRead> ToRead(std::vector<TableRows>* tables) {
+  std::vector<RowsToRead> rows;
+  for (TableRows& table : *tables) {
+    if (!table.keys.empty()) rows.push_back({table.table, table.keys, absl::MakeSpan(table.values)});
+  }
+  return rows;
+}
+
+// The gradients of rows.tables.
+inline std::vector<RowGradients> GradientsOf(const WorkRows& rows) {
+  std::vector<RowGradients> gradients;
+  for (size_t i = 0; i < rows.tables.size(); ++i) {
+    const TableRows& table = rows.tables[i];
+    if (!table.keys.empty()) gradients.push_back({table.table, table.keys, rows.gradients[i]});
+  }
+  return gradients;
+}
 
 // Computes the gradients of a job's work, one at a time. A training loop knows models, devices and data only
 // through this class. Not thread-safe.

@@ -1,7 +1,11 @@
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,14 +33,10 @@
 #include "common/telemetry/logging.h"
 #include "local/in_process_cluster.h"
 #include "worker/check_job.h"
-#include "worker/choose_devices.h"
-#include "worker/compute_time.h"
 #include "worker/data/load_data.h"
 #include "worker/dataset_gradients.h"
 #include "worker/evaluation.h"
 #include "worker/memberships.h"
-#include "worker/openblas_threads.h"
-#include "worker/preemption.h"
 #include "worker/replicas.h"
 #include "worker/trainer.h"
 
@@ -62,8 +62,7 @@ absl::Status EvaluateAtEnd(const Dataset* test, Model* model, Client* client) {
 
 // Does everything between joining and leaving.
 MembershipEnd Work(const v1::JobConfig& config, bool evaluator, const DatasetPair& data,
-                   const std::vector<std::string>& devices, Replicas* replicas, ComputeTime* compute_time,
-                   Client* client) {
+                   const std::vector<std::string>& devices, Replicas* replicas, Client* client) {
   const Dataset* test = data.test.has_value() ? &*data.test : nullptr;
   Model* const model = &replicas->model();
   MembershipEnd end;
@@ -82,8 +81,7 @@ MembershipEnd Work(const v1::JobConfig& config, bool evaluator, const DatasetPai
     end.status = RunEvaluator(config, test, model, client, &end.progressed);
   } else {
     DatasetGradients gradients(config, data.train, replicas);
-    TimedGradients timed(&gradients, compute_time);
-    Trainer trainer(config, &timed, client);
+    Trainer trainer(config, &gradients, client);
     end.status = trainer.Run();
     end.progressed = trainer.progressed();
     if (end.status.ok()) end.status = EvaluateAtEnd(test, model, client);
@@ -161,16 +159,27 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
     options.servers = local->addresses();
   }
   const bool reader = options.reader;
-  ComputeTime compute_time;
-  if (!reader) options.compute_seconds = [&compute_time] { return compute_time.Seconds(); };
+  if (!reader) options.compute_seconds = [&replicas] { return replicas->compute_time().Seconds(); };
   WEIR_RETURN_IF_ERROR(WorkUntilDone(
       std::move(options), absl::Seconds(config.cluster().start_seconds()),
       [&replicas](const ClientOptions& with) { return Client::Join(with, replicas->model().spec()); },
       [&](Client* client) {
         const Preemption::Member member(preemption, client);
-        return Work(config, reader, data, devices.names, replicas.get(), &compute_time, client);
+        return Work(config, reader, data, devices.names, replicas.get(), client);
       }));
   return local == nullptr ? absl::OkStatus() : local->Wait();
+}
+
+int Refuse(int exit_code, absl::string_view what) {
+  LogError(what);
+  return exit_code;
+}
+
+// A config that cannot be taken. With --check and --sizes the text is an answer, and not a line of a log.
+int RefuseConfig(const Flags& flags, absl::string_view what) {
+  if (!flags.check && !flags.sizes) return Refuse(kExitConfig, what);
+  std::fprintf(stderr, "%s\n", std::string(what).c_str());
+  return kExitConfig;
 }
 
 // For `weir config check`: reports what would be found wrong when the job starts.
@@ -180,10 +189,7 @@ int Check(const v1::JobConfig& config, const Flags& flags) {
   absl::Status status = check.status();
   if (status.ok() && check->spec.has_value()) status = CheckInitFrom(config, *check->spec);
   if (status.ok() && config.has_model()) status = DevicesFor(config, flags.device, 0).status();
-  if (!status.ok()) {
-    std::fprintf(stderr, "%s: %s\n", file.c_str(), std::string(status.message()).c_str());
-    return kExitConfig;
-  }
+  if (!status.ok()) return RefuseConfig(flags, absl::StrCat(file, ": ", status.message()));
   std::printf("%s: ok (job \"%s\")\n  data: %s\n  model: %s\n", file.c_str(), config.name().c_str(),
               check->data.c_str(), check->model.c_str());
   for (const std::string& what : check->unchecked) std::printf("  not checked: %s\n", what.c_str());
@@ -192,11 +198,10 @@ int Check(const v1::JobConfig& config, const Flags& flags) {
 
 // For `weir manifest` and `weir config show`: what the job's sizes are, as JSON; null: what cannot be known
 // here, and `unknown` says why. Fails as Check() does where the data are there and do not fit.
-int PrintSizes(const v1::JobConfig& config, const std::string& file) {
+int PrintSizes(const v1::JobConfig& config, const Flags& flags) {
   const absl::StatusOr<JobCheck> check = CheckJob(config);
   if (!check.ok() && !absl::IsNotFound(check.status())) {
-    std::fprintf(stderr, "%s: %s\n", file.c_str(), std::string(check.status().message()).c_str());
-    return kExitConfig;
+    return RefuseConfig(flags, absl::StrCat(flags.config, ": ", check.status().message()));
   }
   const auto number = [](const std::optional<int64_t>& n) {
     return n.has_value() ? absl::StrCat(*n) : "null";
@@ -204,20 +209,10 @@ int PrintSizes(const v1::JobConfig& config, const std::string& file) {
   const std::string unknown =
       check.ok() ? absl::StrJoin(check->unchecked, "; ") : std::string(check.status().message());
   const JobCheck& known = check.ok() ? *check : JobCheck();
-  std::printf("{\"parameters\": %s, \"worker_bytes\": %s, \"unknown\": %s}\n",
-              number(known.parameters).c_str(), number(known.worker_bytes).c_str(),
-              JsonQuote(unknown).c_str());
+  const auto parameters = known.spec.has_value() ? std::optional(known.spec->elements()) : std::nullopt;
+  std::printf("{\"parameters\": %s, \"worker_bytes\": %s, \"unknown\": %s}\n", number(parameters).c_str(),
+              number(known.worker_bytes).c_str(), JsonQuote(unknown).c_str());
   return kExitOk;
-}
-
-// A config that cannot be taken. With --check and --sizes the text is an answer, and not a line of a log.
-int RefuseConfig(const Flags& flags, absl::string_view what) {
-  if (flags.check || flags.sizes) {
-    std::fprintf(stderr, "%s\n", std::string(what).c_str());
-  } else {
-    LogError(what);
-  }
-  return kExitConfig;
 }
 
 int Main(const Flags& flags) {
@@ -231,25 +226,22 @@ int Main(const Flags& flags) {
                      ": model and data are missing: the job is for a program that brings its own. Start "
                      "that program (`weir up JOB -- PROGRAM`), or give both to have `worker` train"));
   }
-  if (flags.sizes) return PrintSizes(*config, flags.config);
+  if (flags.sizes) return PrintSizes(*config, flags);
   const auto environment =
       FromEnvironment(std::getenv("TF_CONFIG"), flags.cluster, flags.task, Pod::Current());
-  if (!environment.ok()) {
-    LogError(environment.status().message());
-    return kExitConfig;
-  }
+  if (!environment.ok()) return Refuse(kExitConfig, environment.status().message());
   const std::string task = environment->has_value() ? (*environment)->task.ToString() : "";
   InitLogging({*ParseLogFormat(flags.log_format), LogLevel::kInfo, task});
   PrepareGrpc();
   if (environment->has_value()) {
     if ((*environment)->task.type == "ps") {
-      LogError("this is worker, but the task is ", task, "; start `ps_server` for it");
-      return kExitConfig;
+      return Refuse(kExitConfig,
+                    absl::StrCat("this is worker, but the task is ", task, "; start `ps_server` for it"));
     }
     if (!flags.summary.empty()) {
-      LogError(
+      return Refuse(
+          kExitUsage,
           "--summary is for a job in one process; in a cluster ps:0 writes it (`ps_server --summary=FILE`)");
-      return kExitUsage;
     }
   }
   BlockSignals({SIGINT, SIGTERM});
@@ -257,14 +249,56 @@ int Main(const Flags& flags) {
   const auto signals = SignalWaiter::Start({SIGINT, SIGTERM}, [&preemption](int signal) {
     preemption.LeaveAndExit(absl::StrCat("got signal ", signal), kExitDrained);
   });
-  if (!signals.ok()) {
-    LogError(signals.status().message());
-    return kExitInternal;
-  }
+  if (!signals.ok()) return Refuse(kExitInternal, signals.status().message());
   const absl::Status status = Run(*config, flags, *environment, &preemption);
   if (!status.ok()) LogError(status.message());
   return ExitCodeOf(status);
 }
+
+// OpenBLAS makes its threads while it is loaded, before main. Where the system gives it none, it sends SIGINT
+// to its own process, which then looks as if Ctrl-C had ended it. Only a program has functions that run
+// before its libraries are loaded.
+#if defined(WEIR_ASAN) || defined(WEIR_TSAN)
+
+[[noreturn]] void ExitWithoutOpenBlas(int code) { std::exit(code); }
+
+#else
+
+void OnInterrupt(int signal, siginfo_t* info, void*) {
+  // Ctrl-C comes from elsewhere.
+  if (info->si_code != SI_TKILL || info->si_pid != getpid()) {
+    ::signal(signal, SIG_DFL);
+    raise(signal);
+    return;
+  }
+  constexpr char kText[] =
+      "error: the system gives no thread to OpenBLAS: a limit of threads (pids.max of the control group, "
+      "RLIMIT_NPROC) or of memory is reached; raise it, or set OPENBLAS_NUM_THREADS=1\n";
+  if (write(STDERR_FILENO, kText, strlen(kText)) < 0) _exit(kExitInternal);
+  _exit(kExitInternal);
+}
+
+void BeforeLibraries(int, char**, char**) {
+  struct sigaction now;
+  if (sigaction(SIGINT, nullptr, &now) != 0 || now.sa_handler != SIG_DFL) return;
+  struct sigaction action = {};
+  action.sa_sigaction = OnInterrupt;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(SIGINT, &action, nullptr);
+}
+
+__attribute__((section(".preinit_array"), used)) void (*const before_libraries)(int, char**,
+                                                                                char**) = BeforeLibraries;
+
+// exit() without the end of OpenBLAS, which would wait for ever for a thread of its own that has found no
+// memory and tries on and on.
+[[noreturn]] void ExitWithoutOpenBlas(int code) {
+  std::cout.flush();
+  std::fflush(nullptr);
+  _exit(code);
+}
+
+#endif
 
 }  // namespace
 }  // namespace weir

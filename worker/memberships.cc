@@ -1,15 +1,26 @@
 #include "worker/memberships.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstdlib>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/job_failure.h"
 #include "common/telemetry/logging.h"
+#include "common/threads/thread.h"
 
 namespace weir {
+namespace {
+
+// An orchestrator gives a task some seconds from SIGTERM to SIGKILL. Without the leave, ps:0 sees the
+// connection break.
+constexpr std::chrono::seconds kLongest(3);
+
+}  // namespace
 
 absl::Status WorkUntilDone(ClientOptions options, absl::Duration start_wait, const JoinJobFunction& join,
                            const std::function<MembershipEnd(Client*)>& work, const Clock& clock) {
@@ -63,6 +74,36 @@ absl::Status WorkUntilDone(ClientOptions options, absl::Duration start_wait, con
     options.again = true;
     options.job = client->job();
   }
+}
+
+Preemption::Member::Member(Preemption* preemption, Client* client) : preemption_(preemption) {
+  MutexLock lock(preemption_->mutex_);
+  preemption_->client_ = client;
+}
+
+Preemption::Member::~Member() {
+  MutexLock lock(preemption_->mutex_);
+  preemption_->client_ = nullptr;
+}
+
+void Preemption::LeaveAndExit(const std::string& why, int exit_code) {
+  LogWarning(why, "; leaving");
+  absl::StatusOr<std::thread> limit = MakeThread("end this process in time", [exit_code] {
+    std::this_thread::sleep_for(kLongest);
+    std::_Exit(exit_code);
+  });
+  if (!limit.ok()) {
+    LogWarning("ends without taking leave: ", limit.status().message());
+    std::_Exit(exit_code);
+  }
+  limit->detach();
+  MutexLock lock(mutex_);
+  if (client_ != nullptr) {
+    if (const absl::Status left = client_->Leave(JobFailure(v1::FAILURE_DRAINED, why)); !left.ok()) {
+      LogWarning("could not take leave: ", left.message());
+    }
+  }
+  std::_Exit(exit_code);
 }
 
 }  // namespace weir

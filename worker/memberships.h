@@ -2,12 +2,15 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/client.h"
 #include "common/system/clock.h"
+#include "common/threads/mutex.h"
 
 namespace weir {
 
@@ -36,5 +39,30 @@ inline constexpr int kFruitlessMemberships = 10;
 absl::Status WorkUntilDone(ClientOptions options, absl::Duration start_wait, const JoinJobFunction& join,
                            const std::function<MembershipEnd(Client*)>& work,
                            const Clock& clock = Clock::Awake());
+
+// The end of a worker that the system asks to end, in the middle of its work. The worker leaves the job, so
+// that others get its work at once and not only when its lease is over. Thread-safe.
+class Preemption {
+ public:
+  // This process's member of the job, for as long as this object lives. One at a time.
+  class Member {
+   public:
+    Member(Preemption* preemption, Client* client);
+    // While the process leaves and exits, this waits: another exit code would say that something went wrong.
+    ~Member();
+    Member(const Member&) = delete;
+    Member& operator=(const Member&) = delete;
+
+   private:
+    Preemption* const preemption_;
+  };
+
+  // Leaves the job with this reason, if the process is in a job, and exits. Takes a few seconds at most.
+  [[noreturn]] void LeaveAndExit(const std::string& why, int exit_code);
+
+ private:
+  Mutex mutex_;
+  Client* client_ ABSL_GUARDED_BY(mutex_) = nullptr;
+};
 
 }  // namespace weir

@@ -7,7 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "client/tensors/wire_options.h"
 #include "common/base/status_macros.h"
-#include "common/threads/mutex.h"
+#include "common/config/address.h"
+#include "common/config/compute_devices.h"
 
 namespace weir {
 namespace {
@@ -22,7 +23,52 @@ absl::StatusOr<std::shared_ptr<float>> HostMemory(ComputeBackend* backend, size_
   return std::shared_ptr<float>(std::move(memory), values);
 }
 
+// A Unix socket is on this host, whatever its path.
+std::string HostOf(const std::string& address) {
+  const auto parsed = ParseAddress(address);
+  return parsed.ok() ? parsed->host : "";
+}
+
 }  // namespace
+
+void ComputeTime::Start(Clock::time_point now) {
+  MutexLock lock(mutex_);
+  if (std::exchange(running_, true)) return;
+  since_ = now;
+}
+
+void ComputeTime::Stop(Clock::time_point now) {
+  MutexLock lock(mutex_);
+  if (std::exchange(running_, false)) total_ += now - since_;
+}
+
+double ComputeTime::Seconds(Clock::time_point now) const {
+  MutexLock lock(mutex_);
+  return std::chrono::duration<double>(running_ ? total_ + (now - since_) : total_).count();
+}
+
+absl::StatusOr<double> ComputeTime::Count(const Traffic& traffic,
+                                          absl::FunctionRef<absl::StatusOr<double>(const Traffic&)> compute) {
+  Mutex mutex;
+  int waiting = 0;  // replicas
+  Traffic timed = traffic;
+  if (traffic.await_weights) {
+    timed.await_weights = [&](size_t first, size_t end) {
+      {
+        MutexLock lock(mutex);
+        if (waiting++ == 0) Stop();
+      }
+      absl::Status status = traffic.await_weights(first, end);
+      MutexLock lock(mutex);
+      if (--waiting == 0) Start();
+      return status;
+    };
+  }
+  Start();
+  absl::StatusOr<double> loss = compute(timed);
+  Stop();
+  return loss;
+}
 
 Precision Replicas::PrecisionOf(const v1::ComputeConfig& config) {
   switch (config.precision()) {
@@ -195,6 +241,42 @@ absl::StatusOr<double> Replicas::ComputeGradient(const Dataset& train, absl::Spa
     }
   }
   return loss;
+}
+
+uint32_t LocalRank(const std::optional<TaskEnvironment>& environment) {
+  if (!environment.has_value()) return 0;
+  const ClusterSpec& cluster = environment->cluster;
+  const std::optional<uint32_t> rank = cluster.WorkerRank(environment->task);
+  if (cluster.IsDynamic()) return rank.value_or(0);
+  const std::string host = HostOf(environment->address);
+  uint32_t before = 0;
+  for (const auto& [type, addresses] : cluster.jobs()) {
+    for (const auto& [index, address] : addresses) {
+      const std::optional<uint32_t> other = cluster.WorkerRank({type, index});
+      if (other.has_value() && (!rank.has_value() || *other < *rank) && HostOf(address) == host) ++before;
+    }
+  }
+  return before;
+}
+
+absl::StatusOr<ChosenDevices> ChooseDevices(absl::string_view flag, Precision precision, uint32_t local_rank,
+                                            absl::FunctionRef<absl::StatusOr<std::vector<int>>()> usable) {
+  WEIR_ASSIGN_OR_RETURN(std::vector<std::string> names, ParseDevices(flag));
+  if (names != std::vector<std::string>{"auto"}) return ChosenDevices{std::move(names), ""};
+  const absl::StatusOr<std::vector<int>> devices = usable();
+  if (devices.ok()) {
+    const int device = (*devices)[local_rank % devices->size()];
+    return ChosenDevices{{absl::StrCat("cuda:", device)},
+                         absl::StrCat(devices->size(), devices->size() == 1 ? " device" : " devices",
+                                      " to use, this is worker ", local_rank, " of the host")};
+  }
+  if (precision != Precision::kFloat32) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("compute.precision is ", PrecisionName(precision),
+                     ", which needs a GPU, and --device=auto finds none: ", devices.status().message(),
+                     "; take compute.precision out to train on the CPU"));
+  }
+  return ChosenDevices{{"cpu"}, absl::StrCat("no GPU: ", devices.status().message())};
 }
 
 }  // namespace weir

@@ -1,13 +1,19 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/config/cluster_spec.h"
 #include "common/system/float_pool.h"
+#include "common/threads/mutex.h"
 #include "common/threads/thread_pool.h"
 #include "proto/job_config.pb.h"
 #include "worker/batch_ahead.h"
@@ -16,6 +22,29 @@
 #include "worker/model/model.h"
 
 namespace weir {
+
+// How long this process has computed gradients. Thread-safe.
+class ComputeTime {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Two calls in turn: the process computes from now on, or does not. A call that changes nothing is ignored.
+  void Start(Clock::time_point now = Clock::now());
+  void Stop(Clock::time_point now = Clock::now());
+  // Until now, the computation under way included.
+  double Seconds(Clock::time_point now = Clock::now()) const;
+
+  // Counts the time of `compute`, without the time in which it waits for the traffic's weights. With several
+  // replicas, that is the time in which any of them waits.
+  absl::StatusOr<double> Count(const Traffic& traffic,
+                               absl::FunctionRef<absl::StatusOr<double>(const Traffic&)> compute);
+
+ private:
+  mutable Mutex mutex_;
+  bool running_ ABSL_GUARDED_BY(mutex_) = false;
+  Clock::time_point since_ ABSL_GUARDED_BY(mutex_);
+  Clock::duration total_ ABSL_GUARDED_BY(mutex_) = Clock::duration::zero();
+};
 
 // The copies of a job's model that one worker computes with, each on a device. A batch is cut into equal
 // shares, one per replica, and the gradients are summed in the order of the replicas. So the result depends
@@ -52,6 +81,9 @@ class Replicas {
   using HostBuffers = FloatPool<absl::StatusOr<std::shared_ptr<float>>>;
   HostBuffers& buffers() { return buffers_; }
 
+  // The time of all gradients of these replicas (DatasetGradients).
+  ComputeTime& compute_time() { return compute_time_; }
+
   // Computes the gradient of the mean loss over `examples` of `train` into model().gradients(), each share in
   // micro_batches parts one after another. Returns the sum of the losses. `traffic` is as in
   // Model::ForwardBackward(), for the whole gradient (`last` does not matter): a tensor's gradient is ready
@@ -62,13 +94,10 @@ class Replicas {
   // `row_gradients`; null if the model has no embeddings.
   absl::StatusOr<double> ComputeGradient(const Dataset& train, absl::Span<const int32_t> examples,
                                          uint32_t micro_batches, uint64_t seed, uint64_t batch,
-                                         const Traffic& traffic, absl::Span<const int32_t> next = {},
+                                         const Traffic& traffic = Traffic(),
+                                         absl::Span<const int32_t> next = {},
                                          const std::vector<TableRows>* rows = nullptr,
                                          RowGradientValues* row_gradients = nullptr);
-  absl::StatusOr<double> ComputeGradient(const Dataset& train, absl::Span<const int32_t> examples,
-                                         uint32_t micro_batches, uint64_t seed, uint64_t batch) {
-    return ComputeGradient(train, examples, micro_batches, seed, batch, Traffic());
-  }
 
  private:
   struct Replica {
@@ -95,7 +124,24 @@ class Replicas {
   std::vector<Replica> replicas_;
   HostBuffers buffers_;
   BatchAhead ahead_;
+  ComputeTime compute_time_;
   ThreadPool threads_;
 };
+
+// The worker's number on its host, counted from 0: how many workers (chief first, evaluators last) with the
+// same host come before it in the cluster spec. If the spec is dynamic, and says nothing about other workers,
+// the rank among all workers; 0 without a cluster.
+uint32_t LocalRank(const std::optional<TaskEnvironment>& environment);
+
+struct ChosenDevices {
+  std::vector<std::string> names;  // "cpu" or "cuda:N", one per replica
+  std::string reason;              // why auto chose it, for the log
+};
+
+// `flag` is the value of --device. auto takes the (local_rank modulo their number)-th device that `usable`
+// lists, and the CPU if `usable` fails. Otherwise `usable` (cuda::UsableDevices) is not called.
+// InvalidArgument: the flag is wrong. FailedPrecondition: the precision needs a GPU and auto finds none.
+absl::StatusOr<ChosenDevices> ChooseDevices(absl::string_view flag, Precision precision, uint32_t local_rank,
+                                            absl::FunctionRef<absl::StatusOr<std::vector<int>>()> usable);
 
 }  // namespace weir

@@ -168,7 +168,8 @@ absl::StatusOr<std::shared_ptr<Trainer::Incoming>> Trainer::BeginPull(uint64_t c
   incoming->pushes = push.has_value();
   ExchangeOrder order{std::move(push), ExchangeOrder::Pull()};
   order.pull->clock = clock;
-  order.pull->tensors = TensorsIn(incoming->weights);
+  order.pull->tensors =
+      TensorsOf(spec_, absl::MakeSpan(incoming->weights.get(), static_cast<size_t>(spec_.elements())));
   incoming->rows = std::move(rows);
   if (incoming->rows != nullptr) order.pull->rows = ToRead(&incoming->rows->tables);
   if (!prefetch_ && !has_rows_) {
@@ -290,10 +291,6 @@ absl::Status Trainer::CollectPushes() {
   };
   pushes_.erase(std::remove_if(pushes_.begin(), pushes_.end(), ended), pushes_.end());
   return status;
-}
-
-std::vector<MutableTensor> Trainer::TensorsIn(const Parameters& memory) const {
-  return TensorsOf(spec_, absl::MakeSpan(memory.get(), static_cast<size_t>(spec_.elements())));
 }
 
 }  // namespace weir

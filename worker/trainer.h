@@ -12,7 +12,6 @@
 #include "common/threads/mutex.h"
 #include "proto/job_config.pb.h"
 #include "worker/gradient_computer.h"
-#include "worker/work_rows.h"
 
 namespace weir {
 
@@ -114,7 +113,6 @@ class Trainer {
   void HoldBack(const Work& work) const;
   // Takes the pushes that have ended off pushes_. Returns the error of one of them, if any.
   absl::Status CollectPushes();
-  std::vector<MutableTensor> TensorsIn(const Parameters& memory) const;
 
   const v1::JobConfig& config_;
   GradientComputer* const computer_;

@@ -64,7 +64,7 @@ void LookAtGpus(HostReport* report) {
     report->no_devices = std::string(found.status().message());
     return;
   }
-  for (const cuda::Device& device : found->devices) {
+  for (const cuda::Device& device : *found) {
     HostReport::Device out;
     out.name = absl::StrCat("cuda:", device.index);
     out.model = device.name;

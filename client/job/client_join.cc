@@ -18,7 +18,7 @@
 #include "client/job/coordinator_channel.h"
 #include "common/base/shortened.h"
 #include "common/base/status_macros.h"
-#include "common/codec/finite.h"
+#include "common/codec/floats.h"
 #include "common/model/partition.h"
 #include "common/model/wire_model.h"
 #include "common/protocol/job_failure.h"

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/tensors/tensor_map.h"
 #include "common/base/status_macros.h"
-#include "common/codec/finite.h"
+#include "common/codec/floats.h"
 #include "common/codec/value_codec.h"
 #include "common/protocol/job_failure.h"
 

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/codec/finite.h"
+#include "common/codec/floats.h"
 #include "common/codec/value_codec.h"
 #include "common/protocol/job_failure.h"
 

@@ -5,9 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/codec/floats.h"
 #include "proto/parameter_server.pb.h"
 
 // The types of values on the wire (v1.Dtype). Only this file knows the bytes of a type; `dtype` is a type
@@ -27,15 +29,23 @@ constexpr int64_t BytesPerValue(v1::Dtype dtype) {
 constexpr bool IsPlain(v1::Dtype dtype) { return dtype == v1::F32; }
 
 // Writes n values in this type, to any address. Rounds to nearest, ties to even.
-void Encode(v1::Dtype dtype, const float* values, void* out, size_t n);
+inline void Encode(v1::Dtype dtype, const float* values, void* out, size_t n) {
+  if (dtype == v1::BF16) return ToBfloat16(values, out, n);
+  std::memcpy(out, values, n * sizeof(float));
+}
 
 // Reads n values of this type from any address, each once: they may lie in memory that another process
 // writes.
-void Decode(v1::Dtype dtype, const void* in, float* values, size_t n);
+inline void Decode(v1::Dtype dtype, const void* in, float* values, size_t n) {
+  if (dtype == v1::BF16) return FromBfloat16(in, values, n);
+  std::memcpy(values, in, n * sizeof(float));
+}
 
 // The position of the first of n values that is NaN or infinite, or that Encode() would make infinite; n:
 // there is none.
-int64_t FirstNonFinite(v1::Dtype dtype, const float* values, int64_t n);
+inline int64_t FirstNonFinite(v1::Dtype dtype, const float* values, int64_t n) {
+  return dtype == v1::BF16 ? FirstNonFiniteBfloat16(values, n) : FirstNonFinite(values, n);
+}
 
 // Walks over values whose bytes lie in pieces of any length and alignment, which may cut through a value.
 // Each byte is read at most once. Not thread-safe.

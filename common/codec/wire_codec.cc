@@ -74,13 +74,6 @@ class Cursor {
   uint64_t left_ = 0;
 };
 
-// Reads the tag at the cursor.
-absl::StatusOr<uint64_t> Tag(Cursor& cursor) {
-  WEIR_ASSIGN_OR_RETURN(const uint64_t tag, cursor.Varint());
-  if (tag >> 3 == 0) return Malformed("a field without a number");
-  return tag;
-}
-
 // Copies one field whose tag was read to `head`, tag included.
 absl::Status CopyField(uint64_t tag, Cursor& cursor, std::string& head) {
   AppendVarint(tag, head);
@@ -110,11 +103,15 @@ absl::Status CopyField(uint64_t tag, Cursor& cursor, std::string& head) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<SplitMessage> Split(Cursor cursor) {
+}  // namespace
+
+absl::StatusOr<SplitMessage> SplitPayload(absl::Span<const absl::string_view> pieces) {
   constexpr uint64_t kPayloadTag = kPayloadField << 3 | kLengthDelimited;
   SplitMessage out;
+  Cursor cursor(pieces);
   while (cursor.left() > 0) {
-    WEIR_ASSIGN_OR_RETURN(const uint64_t tag, Tag(cursor));
+    WEIR_ASSIGN_OR_RETURN(const uint64_t tag, cursor.Varint());
+    if (tag >> 3 == 0) return Malformed("a field without a number");
     if (tag == kPayloadTag) {
       WEIR_ASSIGN_OR_RETURN(const uint64_t bytes, cursor.Varint());
       if (bytes > cursor.left()) return Malformed("it ends inside its payload");
@@ -132,12 +129,6 @@ absl::StatusOr<SplitMessage> Split(Cursor cursor) {
     WEIR_RETURN_IF_ERROR(CopyField(tag, cursor, out.head));
   }
   return out;
-}
-
-}  // namespace
-
-absl::StatusOr<SplitMessage> SplitPayload(absl::Span<const absl::string_view> pieces) {
-  return Split(Cursor(pieces));
 }
 
 std::string PayloadPrefix(uint64_t payload_bytes) {

@@ -1,15 +1,21 @@
 #include "common/cuda/cuda_device.h"
 
-#include <cuda_runtime.h>
-
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/cuda/cuda_blas_library.h"
-#include "common/cuda/cuda_status.h"
+#ifdef WEIR_CUDA
+#include <cuda_runtime.h>
+
+#include "common/cuda/cuda_libraries.h"
+#endif
 
 namespace weir::cuda {
+
+std::string VersionString(int version) { return absl::StrCat(version / 1000, ".", version % 1000 / 10); }
+
+#ifdef WEIR_CUDA
+
 namespace {
 
 // The oldest device that the build has code for (//bazel:cuda.bzl); newer ones run it or compile its PTX.
@@ -25,8 +31,6 @@ absl::Status NoDevices(int driver_version) {
 
 }  // namespace
 
-std::string VersionString(int version) { return absl::StrCat(version / 1000, ".", version % 1000 / 10); }
-
 int DriverVersion() {
   int version = 0;
   return cudaDriverGetVersion(&version) == cudaSuccess ? version : 0;
@@ -37,30 +41,29 @@ int RuntimeVersion() {
   return cudaRuntimeGetVersion(&version) == cudaSuccess ? version : 0;
 }
 
-absl::StatusOr<Installation> Probe() {
-  Installation found;
-  found.runtime_version = RuntimeVersion();
-  found.driver_version = DriverVersion();
-  if (found.driver_version == 0) {
+absl::StatusOr<std::vector<Device>> Probe() {
+  const int driver = DriverVersion(), runtime = RuntimeVersion();
+  if (driver == 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("no NVIDIA driver was found (libcuda.so.1 cannot be loaded); install one that supports "
                      "CUDA ",
-                     VersionString(found.runtime_version), " or newer"));
+                     VersionString(runtime), " or newer"));
   }
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) cudaGetLastError();  // reported here; later calls start afresh
   if (error == cudaErrorInsufficientDriver) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "the NVIDIA driver supports CUDA ", VersionString(found.driver_version),
-        " at most, but this build needs ", VersionString(found.runtime_version), "; update the driver"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the NVIDIA driver supports CUDA ", VersionString(driver),
+                     " at most, but this build needs ", VersionString(runtime), "; update the driver"));
   }
   if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
-    return NoDevices(found.driver_version);
+    return NoDevices(driver);
   }
   if (error != cudaSuccess) {
     return absl::FailedPreconditionError(ToStatus(error, "the NVIDIA driver does not start").message());
   }
+  std::vector<Device> devices;
   for (int i = 0; i < count; ++i) {
     cudaDeviceProp properties;
     WEIR_RETURN_IF_ERROR(
@@ -77,9 +80,9 @@ absl::StatusOr<Installation> Probe() {
           absl::StrCat("cuda:", i, " (", device.name, ") has compute capability ", device.major, ".",
                        device.minor, "; this build needs ", kOldestMajor, ".", kOldestMinor, " or newer"));
     }
-    found.devices.push_back(device);
+    devices.push_back(device);
   }
-  return found;
+  return devices;
 }
 
 absl::StatusOr<std::string> FindBlas() {
@@ -87,13 +90,32 @@ absl::StatusOr<std::string> FindBlas() {
   return library->version;
 }
 
+#else  // a build without the toolkit
+
+namespace {
+
+absl::Status Unavailable() {
+  return absl::FailedPreconditionError(
+      "this build has no CUDA: the toolkit (nvcc) was not found when it was made; install it, set CUDA_HOME "
+      "and build again");
+}
+
+}  // namespace
+
+int DriverVersion() { return 0; }
+int RuntimeVersion() { return 0; }
+absl::StatusOr<std::vector<Device>> Probe() { return Unavailable(); }
+absl::StatusOr<std::string> FindBlas() { return Unavailable(); }
+
+#endif
+
 absl::StatusOr<std::vector<int>> UsableDevices() {
-  WEIR_ASSIGN_OR_RETURN(const Installation found, Probe());
+  WEIR_ASSIGN_OR_RETURN(const std::vector<Device> devices, Probe());
   std::vector<int> usable;
-  for (const Device& device : found.devices) {
+  for (const Device& device : devices) {
     if (device.usable.ok()) usable.push_back(device.index);
   }
-  if (usable.empty()) return found.devices.front().usable;
+  if (usable.empty()) return devices.front().usable;
   WEIR_RETURN_IF_ERROR(FindBlas().status());
   return usable;
 }

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/codec/finite.h"
+#include "common/codec/floats.h"
 #include "ps_server/table/visit_records.h"
 
 namespace weir {

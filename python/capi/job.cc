@@ -12,7 +12,7 @@
 #include "common/program/version.h"
 #include "python/capi/error.h"
 #include "python/capi/handles.h"
-#include "worker/data/example_order.h"
+#include "worker/data/dataset.h"
 
 struct weir_order {
   weir::ExampleOrder order;

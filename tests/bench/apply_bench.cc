@@ -31,7 +31,7 @@
 
 #include "CLI/CLI.hpp"
 #include "common/base/random.h"
-#include "common/codec/bfloat16.h"
+#include "common/codec/floats.h"
 #include "common/threads/thread_pool.h"
 #include "nlohmann/json.hpp"
 #include "proto/job_config.pb.h"

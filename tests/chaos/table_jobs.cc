@@ -16,7 +16,7 @@
 #include "common/model/table_digest.h"
 #include "common/system/file_system.h"
 #include "tests/integration/applied_batches.h"
-#include "worker/data/example_order.h"
+#include "worker/data/dataset.h"
 
 namespace weir {
 namespace {

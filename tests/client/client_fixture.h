@@ -9,7 +9,7 @@
 
 #include "catch2/catch.hpp"
 #include "client/client.h"
-#include "common/codec/bfloat16.h"
+#include "common/codec/floats.h"
 #include "proto/job_config.pb.h"
 #include "tests/client/fake_cluster.h"
 #include "tests/client/gate.h"

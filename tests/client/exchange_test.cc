@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "client/client.h"
-#include "common/codec/bfloat16.h"
+#include "common/codec/floats.h"
 #include "tests/client/client_fixture.h"
 #include "tests/client/gate.h"
 

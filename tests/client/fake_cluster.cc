@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "common/codec/bfloat16.h"
+#include "common/codec/floats.h"
 #include "common/protocol/row_layout.h"
 
 namespace weir {

@@ -10,7 +10,7 @@
 #include "catch2/catch.hpp"
 #include "client/tables/key_cuts.h"
 #include "common/base/random.h"
-#include "common/codec/bfloat16.h"
+#include "common/codec/floats.h"
 #include "common/codec/value_codec.h"
 #include "common/model/key_bucket.h"
 

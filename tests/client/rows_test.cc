@@ -10,7 +10,7 @@
 
 #include "client/client.h"
 #include "common/base/random.h"
-#include "common/codec/bfloat16.h"
+#include "common/codec/floats.h"
 #include "common/model/key_bucket.h"
 #include "common/protocol/row_layout.h"
 #include "tests/client/client_fixture.h"

@@ -1,5 +1,3 @@
-#include "common/codec/bfloat16.h"
-
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -8,6 +6,7 @@
 
 #include "catch2/catch.hpp"
 #include "common/base/random.h"
+#include "common/codec/floats.h"
 
 namespace weir {
 namespace {

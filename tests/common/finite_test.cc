@@ -1,12 +1,10 @@
-#include "common/codec/finite.h"
-
 #include <cfloat>
 #include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/codec/bfloat16.h"
+#include "common/codec/floats.h"
 
 namespace weir {
 namespace {

@@ -1,5 +1,3 @@
-#include "common/codec/float16.h"
-
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "common/codec/floats.h"
 
 namespace weir {
 namespace {

@@ -27,7 +27,7 @@ using Catch::Contains;
 
 struct Program {
   Program(const TestJob& job, const BadInputFiles& files) : config(*LoadJobConfig(files.config, {})) {
-    const auto backend = MakeComputeBackend("cpu", 1);
+    const auto backend = MakeComputeBackend({"cpu"});
     model = (*Model::Create(config.model(), {3}, 2, 8, backend->get()))->spec();
     options.servers = job.ps_addresses();
     options.job_config = config.SerializeAsString();

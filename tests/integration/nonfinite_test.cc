@@ -158,7 +158,7 @@ void CheckSkip(const std::string& mode) {
   options.rank = 1;
   options.job_config = config.SerializeAsString();
   options.train_examples = kExamples;
-  const auto backend = MakeComputeBackend("cpu", 1);
+  const auto backend = MakeComputeBackend({"cpu"});
   const ModelSpec model = (*Model::Create(config.model(), {3}, 2, kBatch, backend->get()))->spec();
   const auto client = Client::Join(options, model);
   INFO(client.status());

@@ -9,8 +9,7 @@
 #include "common/base/status_macros.h"
 #include "ps_server/optimizer/kernels.h"
 #include "worker/compute/compute_backend.h"
-#include "worker/data/example_order.h"
-#include "worker/model/gradient_norm.h"
+#include "worker/data/dataset.h"
 #include "worker/model/model.h"
 
 namespace weir {
@@ -80,7 +79,7 @@ absl::StatusOr<SerialRun> TrainSerially(const v1::JobConfig& config, const Datas
           : static_cast<uint64_t>(std::round(config.train().epochs() * static_cast<double>(train.size())));
   const uint64_t step_size = batch_size * config.consistency().parts();
 
-  WEIR_ASSIGN_OR_RETURN(const auto backend, MakeComputeBackend("cpu", 1));
+  WEIR_ASSIGN_OR_RETURN(const auto backend, MakeComputeBackend({"cpu"}));
   WEIR_ASSIGN_OR_RETURN(const auto model, Model::Create(config.model(), train.shape(), train.outputs(),
                                                         batch_size, backend.get()));
   WEIR_ASSIGN_OR_RETURN(auto weights,

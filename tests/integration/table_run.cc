@@ -12,7 +12,7 @@
 #include "catch2/catch.hpp"
 #include "common/checkpoint/checkpoint_chain.h"
 #include "common/checkpoint/checkpoint_folder.h"
-#include "common/codec/bfloat16.h"
+#include "common/codec/floats.h"
 #include "common/config/job_config.h"
 #include "common/model/key_bucket.h"
 #include "common/model/table_digest.h"

@@ -26,7 +26,7 @@ ARROWS = {
 BENCH_OF_PS_SERVER = "ps_server/optimizer/"
 
 # A program of one's own brings its model, its data and its loop; the order of examples is the job's.
-PYTHON_OF_WORKER = "worker/data/example_order.h"
+PYTHON_OF_WORKER = "worker/data/dataset.h"
 
 # libweir.so has programs within it, as a whole.
 PYTHON_OF_PROGRAMS = {"cli": "cli/program.h", "ps_server": "ps_server/program.h"}
@@ -208,7 +208,7 @@ PLANTED = {
     "ps_server/process/server.cc": ("#include <grpcpp/server.h>\n", None),
     "worker/main.cc": ('#include "local/in_process_cluster.h"\n', None),
     "worker/loop.cc": ('#include "local/in_process_cluster.h"\n', "worker/loop.cc:1: only main.cc and python include local"),
-    "python/capi/a.cc": ('#include "local/in_process_cluster.h"\n#include "worker/data/example_order.h"\n', None),
+    "python/capi/a.cc": ('#include "local/in_process_cluster.h"\n#include "worker/data/dataset.h"\n', None),
     "python/capi/b.cc": ('#include "worker/trainer.h"\n', "python/capi/b.cc:1: python includes nothing of worker but"),
     "python/capi/c.cc": ('#include "cli/program.h"\n#include "ps_server/program.h"\n', None),
     "python/capi/d.cc": ('#include "ps_server/shard/shard.h"\n', "python/capi/d.cc:1: python includes nothing of ps_server but"),

@@ -1,8 +1,7 @@
-#include "worker/choose_devices.h"
-
 #include <cstdlib>
 
 #include "catch2/catch.hpp"
+#include "worker/replicas.h"
 
 namespace weir {
 namespace {

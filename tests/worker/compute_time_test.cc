@@ -1,12 +1,9 @@
-#include "worker/compute_time.h"
-
 #include <chrono>
 #include <functional>
-#include <memory>
 #include <utility>
-#include <vector>
 
 #include "catch2/catch.hpp"
+#include "worker/replicas.h"
 
 namespace weir {
 namespace {
@@ -28,25 +25,6 @@ TEST_CASE("The time of computations, with the one under way") {
   CHECK(time.Seconds(start + seconds(11)) == 4);
 }
 
-// Does what the test says.
-class FakeComputer final : public GradientComputer {
- public:
-  explicit FakeComputer(std::function<void(const Traffic&)> compute) : compute_(std::move(compute)) {}
-  const ModelSpec& spec() const override { return spec_; }
-  uint64_t train_examples() const override { return 7; }
-  absl::StatusOr<std::shared_ptr<float>> TakeMemory() override { return absl::UnimplementedError(""); }
-  bool on_host() const override { return false; }
-  absl::StatusOr<double> Compute(const Work&, float*, float*, WorkRows*, const Traffic& traffic) override {
-    compute_(traffic);
-    return 2.5;
-  }
-  std::vector<ConstTensor> Gradient() override { return {}; }
-
- private:
-  const ModelSpec spec_;
-  const std::function<void(const Traffic&)> compute_;
-};
-
 // Whether the time goes on.
 bool Runs(const ComputeTime& time) {
   const Clock::time_point now = Clock::now();
@@ -57,7 +35,7 @@ TEST_CASE("A gradient's time is that of its computation, without the waits for w
   ComputeTime time;
   int waits = 0;
   Traffic traffic;
-  FakeComputer inner([&](const Traffic& timed) {
+  const auto inner = [&](const Traffic& timed) {
     CHECK(Runs(time));
     REQUIRE(timed.await_weights);
     CHECK(timed.await_weights(0, 2).ok());
@@ -65,8 +43,8 @@ TEST_CASE("A gradient's time is that of its computation, without the waits for w
     CHECK(timed.await_weights(2, 3).message() == "lost");
     CHECK(Runs(time));
     CHECK(timed.forward_done().ok());
-  });
-  TimedGradients timed(&inner, &time);
+    return 2.5;
+  };
   traffic.await_weights = [&](size_t first, size_t end) {
     CHECK_FALSE(Runs(time));
     ++waits;
@@ -83,12 +61,10 @@ TEST_CASE("A gradient's time is that of its computation, without the waits for w
     return absl::OkStatus();
   };
   CHECK_FALSE(Runs(time));
-  CHECK(timed.Compute({}, nullptr, nullptr, nullptr, traffic).value() == 2.5);
+  CHECK(time.Count(traffic, inner).value() == 2.5);
   CHECK_FALSE(Runs(time));
   CHECK(waits == 2);
   CHECK(forward);
-  CHECK(timed.train_examples() == 7);
-  CHECK_FALSE(timed.on_host());
 }
 
 TEST_CASE("While any replica waits the process does not compute; without new weights none waits") {
@@ -100,18 +76,20 @@ TEST_CASE("While any replica waits the process does not compute; without new wei
     CHECK_FALSE(Runs(time));
     return absl::OkStatus();
   };
-  FakeComputer inner([&](const Traffic& timed) {
+  const auto inner = [&](const Traffic& timed) {
     // The second wait begins and ends during the first.
     within = [&] { CHECK(timed.await_weights(0, 1).ok()); };
     CHECK(timed.await_weights(0, 1).ok());
     CHECK(Runs(time));
-  });
-  TimedGradients timed(&inner, &time);
-  CHECK(timed.Compute({}, nullptr, nullptr, nullptr, traffic).ok());
+    return 2.5;
+  };
+  CHECK(time.Count(traffic, inner).ok());
 
-  FakeComputer old([&](const Traffic& same) { CHECK_FALSE(same.await_weights); });
-  TimedGradients again(&old, &time);
-  CHECK(again.Compute({}, nullptr, nullptr, nullptr, {}).ok());
+  const auto old = [&](const Traffic& same) {
+    CHECK_FALSE(same.await_weights);
+    return 2.5;
+  };
+  CHECK(time.Count({}, old).ok());
 }
 
 }  // namespace

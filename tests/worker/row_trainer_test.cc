@@ -5,8 +5,8 @@
 
 #include "common/base/random.h"
 #include "tests/worker/trainer_job.h"
-#include "worker/model/gradient_norm.h"
-#include "worker/work_rows.h"
+#include "worker/gradient_computer.h"
+#include "worker/model/model.h"
 
 namespace weir {
 namespace {

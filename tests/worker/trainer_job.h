@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/codec/bfloat16.h"
+#include "common/codec/floats.h"
 #include "common/config/job_config.h"
 #include "tests/worker/digits.h"
 #include "tests/worker/scripted_client.h"
 #include "worker/compute/compute_backend.h"
-#include "worker/data/example_order.h"
+#include "worker/data/dataset.h"
 #include "worker/dataset_gradients.h"
 #include "worker/replicas.h"
 #include "worker/trainer.h"
@@ -88,7 +88,7 @@ using Backends = std::function<std::vector<std::unique_ptr<ComputeBackend>>()>;
 inline Backends OnCpu(size_t replicas) {
   return [replicas] {
     std::vector<std::unique_ptr<ComputeBackend>> backends;
-    while (backends.size() < replicas) backends.push_back(*MakeComputeBackend("cpu", 1));
+    while (backends.size() < replicas) backends.push_back(*MakeComputeBackend({"cpu"}));
     return backends;
   };
 }

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <string>
 
@@ -101,18 +100,10 @@ class ComputeBackend {
 
   // x = value
   virtual void Fill(int64_t n, float value, float* x) = 0;
-  // x *= alpha
-  virtual void Scale(int64_t n, float alpha, float* x) = 0;
   // y += alpha * x
   virtual void Axpy(int64_t n, float alpha, const float* x, float* y) = 0;
 
-  static constexpr int64_t kAllFinite = std::numeric_limits<int64_t>::max();
-  // *found = kAllFinite
-  virtual void ResetNonFinite(int64_t* found) = 0;
-  // *found = min(*found, first + i), where i is the position of the first NaN or infinity of x, if there is
-  // one: over several calls the smallest stays. `found` is device memory.
-  virtual void FindNonFinite(int64_t n, const float* x, int64_t first, int64_t* found) = 0;
-  // y = x rounded to bfloat16, the bits of ToBfloat16 in common/codec/bfloat16.h.
+  // y = x rounded to bfloat16, the bits of ToBfloat16 in common/codec/floats.h.
   virtual void RoundToBfloat16(int64_t n, const float* x, uint16_t* y) = 0;
 
   // ---- dense layers ----
@@ -201,17 +192,28 @@ struct ComputeOptions {
   Precision precision = Precision::kFloat32;  // the CPU has no other
 };
 
-// InvalidArgument: an option that is not known or does not fit the device. FailedPrecondition: this host or
-// build cannot use the device; the message says why.
+// The backend of options.device. InvalidArgument: an option that is not known or does not fit the device.
+// FailedPrecondition: this host or build cannot use the device; the message says why. ResourceExhausted: the
+// memory that the backend needs is not there.
 absl::StatusOr<std::unique_ptr<ComputeBackend>> MakeComputeBackend(const ComputeOptions& options);
 
-inline absl::StatusOr<std::unique_ptr<ComputeBackend>> MakeComputeBackend(absl::string_view device,
-                                                                          int threads) {
-  ComputeOptions options;
-  options.device = std::string(device);
-  options.threads = threads;
-  return MakeComputeBackend(options);
-}
+// Matrix products by OpenBLAS with `threads` threads (a setting of the whole process), the rest by loops on
+// the calling thread. Every call is done when it returns. ResourceExhausted: OpenBLAS would not find the
+// memory that it needs.
+absl::StatusOr<std::unique_ptr<ComputeBackend>> MakeCpuBackend(int threads);
+
+namespace cuda {
+
+// The scratch memory of convolutions: they take as many images at a time as it holds, and one at least.
+constexpr size_t kConvolutionBytes = size_t{256} << 20;
+
+// The backend of CUDA device `device`: cuBLAS for matrix products, kernels of its own (cuda_*.cu) for the
+// rest, on one stream for compute and one for the copies in each direction. FailedPrecondition: the device
+// cannot be used. InvalidArgument: there is no such device. ResourceExhausted: the device has no memory left.
+absl::StatusOr<std::unique_ptr<ComputeBackend>> MakeBackend(int device, Precision precision,
+                                                            size_t convolution_bytes = kConvolutionBytes);
+
+}  // namespace cuda
 
 // "float32", "tf32", "bf16", as in compute.precision
 absl::string_view PrecisionName(Precision precision);

@@ -1,5 +1,3 @@
-#include "worker/compute/cpu_backend.h"
-
 #include <cblas.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -14,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
-#include "common/codec/bfloat16.h"
-#include "worker/compute/im2col.h"
+#include "common/codec/floats.h"
+#include "worker/compute/compute_backend.h"
 
 // Of OpenBLAS, which has no header for them: takes a buffer, and gives it back.
 extern "C" void* blas_memory_alloc(int unused);
@@ -45,17 +43,6 @@ inline float FastTanh(float value) {
   return x * p / q;
 }
 
-// The bits of |x|, ordered like the numbers, with NaN behind infinity.
-inline uint32_t Magnitude(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  return bits & 0x7fffffff;
-}
-constexpr uint32_t kInfinity = 0x7f800000;
-
-constexpr float kGeluScale = 0.79788456080286536f;  // sqrt(2 / pi)
-constexpr float kGeluCubic = 0.044715f;
-
 inline float GeluTanh(float x) { return FastTanh(kGeluScale * (x + kGeluCubic * x * x * x)); }
 
 // y[i] = max(y[i], x[first + i * stride]), with the position where it was found.
@@ -68,6 +55,83 @@ inline void TakeLarger(int32_t n, int32_t stride, const float* __restrict x, int
     const bool larger = (value > before) | (value != value);  // NaN stays
     y[i] = larger ? value : before;
     argmax[i] = larger ? first + i * stride : where;
+  }
+}
+
+// The output positions [first, end) of `outputs` that read inside the image, along one axis for one tap of
+// the kernel.
+struct Range {
+  int64_t first, end;
+};
+Range Inside(const Window& w, int64_t tap, int64_t inputs, int64_t outputs) {
+  // 0 <= output * stride + tap - padding < inputs
+  const int64_t shift = w.padding - tap;
+  const int64_t first = shift <= 0 ? 0 : (shift + w.stride - 1) / w.stride;
+  const int64_t end = inputs + shift <= 0 ? 0 : (inputs + shift - 1) / w.stride + 1;
+  return {std::min(first, outputs), std::min(end, outputs)};
+}
+
+// Calls act(position in the image, position in the column matrix, n) for each row of n > 0 outputs that reads
+// the image. The outputs lie side by side; the values that they read lie `stride` apart.
+template <typename Act>
+void ForEachRow(const Window w, const Act& act) {
+  const int64_t out_height = w.out_height(), out_width = w.out_width();
+  int64_t column = 0;
+  for (int64_t c = 0; c < w.channels; ++c) {
+    for (int64_t ky = 0; ky < w.kernel; ++ky) {
+      const Range rows = Inside(w, ky, w.height, out_height);
+      for (int64_t kx = 0; kx < w.kernel; ++kx, column += out_height * out_width) {
+        const Range columns = Inside(w, kx, w.width, out_width);
+        const int64_t n = columns.end - columns.first;
+        if (n <= 0) continue;
+        const int64_t left = columns.first * w.stride + kx - w.padding;
+        for (int64_t y = rows.first; y < rows.end; ++y) {
+          act((c * w.height + y * w.stride + ky - w.padding) * w.width + left,
+              column + y * out_width + columns.first, n);
+        }
+      }
+    }
+  }
+}
+
+// Rows of images are short: copies of a known size, which need no call, do better than one memcpy.
+inline void CopyRow(int64_t n, const float* from, float* to) {
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) std::memcpy(to + i, from + i, 8 * sizeof(float));
+  for (; i < n; ++i) to[i] = from[i];
+}
+
+inline void AddRow(int64_t n, const float* __restrict from, float* __restrict to) {
+  for (int64_t i = 0; i < n; ++i) to[i] += from[i];
+}
+
+// One image [channels, height, width] as a matrix, so that convolution becomes a product: column
+// [channels * kernel * kernel, out_height * out_width] holds what each tap of the kernel sees at each output
+// position.
+void Im2Col(const Window& w, const float* image, float* column) {
+  if (w.padding > 0) {
+    std::fill_n(column, w.channels * w.kernel * w.kernel * w.out_height() * w.out_width(), 0.0f);
+  }
+  if (w.stride == 1) {
+    ForEachRow(w, [=](int64_t x, int64_t y, int64_t n) { CopyRow(n, image + x, column + y); });
+  } else {
+    const int64_t stride = w.stride;
+    ForEachRow(w, [=](int64_t x, int64_t y, int64_t n) {
+      for (int64_t i = 0; i < n; ++i) column[y + i] = image[x + i * stride];
+    });
+  }
+}
+
+// The transpose: each position of `image` becomes the sum of the values that Im2Col() takes from there.
+void Col2Im(const Window& w, const float* column, float* image) {
+  std::fill_n(image, w.channels * w.height * w.width, 0.0f);
+  if (w.stride == 1) {
+    ForEachRow(w, [=](int64_t x, int64_t y, int64_t n) { AddRow(n, column + y, image + x); });
+  } else {
+    const int64_t stride = w.stride;
+    ForEachRow(w, [=](int64_t x, int64_t y, int64_t n) {
+      for (int64_t i = 0; i < n; ++i) image[x + i * stride] += column[y + i];
+    });
   }
 }
 
@@ -138,26 +202,10 @@ class CpuBackend final : public ComputeBackend {
   bool Passed(uint64_t) override { return true; }
 
   void Fill(int64_t n, float value, float* x) override { std::fill(x, x + n, value); }
-  void Scale(int64_t n, float alpha, float* x) override {
-    for (int64_t i = 0; i < n; ++i) x[i] *= alpha;
-  }
   void Axpy(int64_t n, float alpha, const float* __restrict x, float* __restrict y) override {
     for (int64_t i = 0; i < n; ++i) y[i] += alpha * x[i];
   }
 
-  void ResetNonFinite(int64_t* found) override { *found = kAllFinite; }
-  void FindNonFinite(int64_t n, const float* x, int64_t first, int64_t* found) override {
-    constexpr int64_t kBlock = 4096;  // searched only if the largest magnitude shows that there is one
-    for (int64_t i = 0; i < n && first + i < *found; i += kBlock) {
-      const int64_t end = std::min(n, i + kBlock);
-      uint32_t largest = 0;
-      for (int64_t j = i; j < end; ++j) largest = std::max(largest, Magnitude(x[j]));
-      if (largest < kInfinity) continue;
-      while (Magnitude(x[i]) < kInfinity) ++i;
-      *found = std::min(*found, first + i);
-      return;
-    }
-  }
   void RoundToBfloat16(int64_t n, const float* x, uint16_t* y) override {
     ToBfloat16(x, y, static_cast<size_t>(n));
   }

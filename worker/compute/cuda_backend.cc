@@ -1,5 +1,3 @@
-#include "worker/compute/cuda_backend.h"
-
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -11,35 +9,45 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/cuda/cuda_device.h"
-#include "common/cuda/cuda_status.h"
-#include "worker/compute/cuda_arena.h"
-#include "worker/compute/cuda_blas.h"
+#include "common/cuda/cuda_libraries.h"
+#include "worker/compute/compute_backend.h"
 #include "worker/compute/cuda_kernels.h"
-#include "worker/compute/cuda_operands.h"
+#include "worker/compute/cuda_memory.h"
 #include "worker/compute/cuda_streams.h"
 
 namespace weir::cuda {
 namespace {
 
+// The most that cuBLAS wants on current devices.
+constexpr size_t kBlasWorkspaceBytes = size_t{32} << 20;
+
 class CudaBackend final : public ComputeBackend {
  public:
-  CudaBackend(int device, Precision precision, size_t arena_chunk_bytes)
+  CudaBackend(int device, Precision precision, size_t convolution_bytes)
       : device_(device),
         precision_(precision),
         name_(absl::StrCat("cuda:", device)),
-        convolution_bytes_(static_cast<int64_t>(arena_chunk_bytes)),
-        arena_(arena_chunk_bytes) {}
+        convolution_bytes_(static_cast<int64_t>(convolution_bytes)) {}
   CudaBackend(const CudaBackend&) = delete;
   CudaBackend& operator=(const CudaBackend&) = delete;
-  ~CudaBackend() override { cudaSetDevice(device_); }
+  ~CudaBackend() override {
+    cudaSetDevice(device_);
+    if (blas_handle_ != nullptr) blas_->destroy(blas_handle_);
+  }
 
   // Sets up everything that a backend has. After a failure the backend is useless.
   absl::Status Start() {
     WEIR_RETURN_IF_ERROR(ToStatus(cudaSetDevice(device_), "cudaSetDevice"));
     WEIR_RETURN_IF_ERROR(streams_.Start());
-    WEIR_ASSIGN_OR_RETURN(void* const workspace, arena_.Allocate(Blas::kWorkspaceBytes));
-    WEIR_ASSIGN_OR_RETURN(blas_, Blas::Create(streams_.compute(), workspace, precision_));
-    return absl::OkStatus();
+    WEIR_ASSIGN_OR_RETURN(void* const workspace, memory_.Allocate(kBlasWorkspaceBytes));
+    WEIR_ASSIGN_OR_RETURN(blas_, LoadBlasLibrary());
+    WEIR_RETURN_IF_ERROR(BlasStatus(blas_->create(&blas_handle_), "cublasCreate"));
+    WEIR_RETURN_IF_ERROR(BlasStatus(blas_->set_stream(blas_handle_, streams_.compute()), "cublasSetStream"));
+    // Set after the stream, because setting the stream puts the library's own workspace back. The workspace
+    // is fixed, so that the same product gives the same bits every time and may be captured in a graph.
+    WEIR_RETURN_IF_ERROR(
+        BlasStatus(blas_->set_workspace(blas_handle_, workspace, kBlasWorkspaceBytes), "cublasSetWorkspace"));
+    return BlasStatus(blas_->set_math_mode(blas_handle_, CUBLAS_DEFAULT_MATH), "cublasSetMathMode");
   }
 
   absl::string_view name() const override { return name_; }
@@ -49,7 +57,7 @@ class CudaBackend final : public ComputeBackend {
 
   absl::StatusOr<void*> Allocate(Memory memory, size_t bytes) override {
     if (!ReadyOutsideCapture("Allocate")) return state();
-    if (memory == Memory::kDevice) return arena_.Allocate(bytes);
+    if (memory == Memory::kDevice) return memory_.Allocate(bytes);
     void* pointer = nullptr;
     const cudaError_t error = cudaHostAlloc(&pointer, std::max<size_t>(bytes, 1), cudaHostAllocDefault);
     ++host_allocations_;
@@ -66,12 +74,12 @@ class CudaBackend final : public ComputeBackend {
     if (memory == Memory::kHost) {
       cudaFreeHost(pointer);
     } else if (pointer != nullptr) {
-      operands_.Forget(pointer, arena_.Bytes(pointer), [&](void* rounded) { arena_.Free(rounded); });
-      arena_.Free(pointer);
+      operands_.Forget(pointer, memory_.Bytes(pointer), [&](void* rounded) { memory_.Free(rounded); });
+      memory_.Free(pointer);
     }
   }
 
-  int64_t allocations() const override { return arena_.allocations() + host_allocations_; }
+  int64_t allocations() const override { return memory_.allocations() + host_allocations_; }
 
   void CopyToHost(void* to_host, const void* from, size_t bytes) override {
     if (ReadyOutsideCapture("CopyToHost")) Note(streams_.CopyToHost(to_host, from, bytes));
@@ -125,9 +133,8 @@ class CudaBackend final : public ComputeBackend {
 
   void Replay(Captured* captured) override {
     operands_.WroteAnything();
-    Run("Replay", {}, [&](cudaStream_t stream) {
-      return cudaGraphLaunch(static_cast<Graph*>(captured)->executable, stream);
-    });
+    if (!Ready("Replay")) return;
+    Note(ToStatus(cudaGraphLaunch(static_cast<Graph*>(captured)->executable, streams_.compute()), "Replay"));
   }
 
   // With bfloat16 a graph must round its operands anew, while calls find them rounded by earlier calls.
@@ -136,22 +143,13 @@ class CudaBackend final : public ComputeBackend {
   // ---- vectors ----
 
   void Fill(int64_t n, float value, float* x) override {
-    Run("Fill", {Range(n, x)}, [&](cudaStream_t s) { return cuda::Fill(s, n, value, x); });
-  }
-  void Scale(int64_t n, float alpha, float* x) override {
-    Run("Scale", {Range(n, x)}, [&](cudaStream_t s) { return cuda::Scale(s, n, alpha, x); });
+    Run("Fill", {Range(n, x)}, cuda::Fill, n, value, x);
   }
   void Axpy(int64_t n, float alpha, const float* x, float* y) override {
-    Run("Axpy", {Range(n, y)}, [&](cudaStream_t s) { return cuda::Axpy(s, n, alpha, x, y); });
-  }
-  void ResetNonFinite(int64_t* found) override {
-    Run("ResetNonFinite", {}, [&](cudaStream_t s) { return cuda::ResetNonFinite(s, found); });
-  }
-  void FindNonFinite(int64_t n, const float* x, int64_t first, int64_t* found) override {
-    Run("FindNonFinite", {}, [&](cudaStream_t s) { return cuda::FindNonFinite(s, n, x, first, found); });
+    Run("Axpy", {Range(n, y)}, cuda::Axpy, n, alpha, x, y);
   }
   void RoundToBfloat16(int64_t n, const float* x, uint16_t* y) override {
-    Run("RoundToBfloat16", {Range(n, y)}, [&](cudaStream_t s) { return cuda::RoundToBfloat16(s, n, x, y); });
+    Run("RoundToBfloat16", {Range(n, y)}, cuda::RoundToBfloat16, n, x, y);
   }
 
   // ---- dense layers ----
@@ -167,8 +165,7 @@ class CudaBackend final : public ComputeBackend {
     }
   }
   void AddBias(int64_t rows, int64_t columns, const float* bias, float* x) override {
-    Run("AddBias", {Range(rows * columns, x)},
-        [&](cudaStream_t s) { return cuda::AddBias(s, rows, columns, bias, x); });
+    Run("AddBias", {Range(rows * columns, x)}, cuda::AddBias, rows, columns, bias, x);
   }
   void BiasGradient(int64_t rows, int64_t columns, const float* dy, float* dbias) override {
     ChannelGradient(rows, columns, 1, dy, dbias);
@@ -195,51 +192,44 @@ class CudaBackend final : public ComputeBackend {
   }
   void MaxPoolForward(const Window& w, int64_t n, const float* x, float* y, int32_t* argmax) override {
     const int64_t outputs = n * w.channels * w.out_height() * w.out_width();
-    Run("MaxPoolForward", {Range(outputs, y), Range(outputs, argmax)},
-        [&](cudaStream_t s) { return cuda::MaxPoolForward(s, w, n, x, y, argmax); });
+    Run("MaxPoolForward", {Range(outputs, y), Range(outputs, argmax)}, cuda::MaxPoolForward, w, n, x, y,
+        argmax);
   }
   void MaxPoolBackward(const Window& w, int64_t n, const float* dy, const int32_t* argmax,
                        float* dx) override {
-    Run("MaxPoolBackward", {Range(n * w.channels * w.height * w.width, dx)},
-        [&](cudaStream_t s) { return cuda::MaxPoolBackward(s, w, n, dy, argmax, dx); });
+    Run("MaxPoolBackward", {Range(n * w.channels * w.height * w.width, dx)}, cuda::MaxPoolBackward, w, n, dy,
+        argmax, dx);
   }
 
   // ---- element-wise layers and losses ----
 
   void ActivationForward(Activation kind, int64_t n, const float* x, float* y) override {
-    Run("ActivationForward", {Range(n, y)},
-        [&](cudaStream_t s) { return cuda::ActivationForward(s, kind, n, x, y); });
+    Run("ActivationForward", {Range(n, y)}, cuda::ActivationForward, kind, n, x, y);
   }
   void ActivationBackward(Activation kind, int64_t n, const float* x, const float* y, const float* dy,
                           float* dx) override {
-    Run("ActivationBackward", {Range(n, dx)},
-        [&](cudaStream_t s) { return cuda::ActivationBackward(s, kind, n, x, y, dy, dx); });
+    Run("ActivationBackward", {Range(n, dx)}, cuda::ActivationBackward, kind, n, x, y, dy, dx);
   }
   void Dropout(const DropoutMask& mask, int64_t n, const float* x, float* y) override {
-    Run("Dropout", {Range(n, y)}, [&](cudaStream_t s) { return cuda::Dropout(s, mask, n, x, y); });
+    Run("Dropout", {Range(n, y)}, cuda::Dropout, mask, n, x, y);
   }
   void SoftmaxCrossEntropy(int64_t n, int64_t classes, const float* logits, const int32_t* labels,
                            float gradient_scale, float* losses, float* dlogits) override {
-    Run("SoftmaxCrossEntropy", {Range(n, losses), Range(n * classes, dlogits)}, [&](cudaStream_t s) {
-      return cuda::SoftmaxCrossEntropy(s, n, classes, logits, labels, gradient_scale, losses, dlogits);
-    });
+    Run("SoftmaxCrossEntropy", {Range(n, losses), Range(n * classes, dlogits)}, cuda::SoftmaxCrossEntropy, n,
+        classes, logits, labels, gradient_scale, losses, dlogits);
   }
   void MeanSquaredError(int64_t n, int64_t outputs, const float* predictions, const float* targets,
                         float gradient_scale, float* losses, float* dpredictions) override {
-    Run("MeanSquaredError", {Range(n, losses), Range(n * outputs, dpredictions)}, [&](cudaStream_t s) {
-      return cuda::MeanSquaredError(s, n, outputs, predictions, targets, gradient_scale, losses,
-                                    dpredictions);
-    });
+    Run("MeanSquaredError", {Range(n, losses), Range(n * outputs, dpredictions)}, cuda::MeanSquaredError, n,
+        outputs, predictions, targets, gradient_scale, losses, dpredictions);
   }
   void SigmoidCrossEntropy(int64_t n, const float* logits, const float* targets, float gradient_scale,
                            float* losses, float* dlogits) override {
-    Run("SigmoidCrossEntropy", {Range(n, losses), Range(n, dlogits)}, [&](cudaStream_t s) {
-      return cuda::SigmoidCrossEntropy(s, n, logits, targets, gradient_scale, losses, dlogits);
-    });
+    Run("SigmoidCrossEntropy", {Range(n, losses), Range(n, dlogits)}, cuda::SigmoidCrossEntropy, n, logits,
+        targets, gradient_scale, losses, dlogits);
   }
   void Argmax(int64_t n, int64_t classes, const float* logits, int32_t* indexes) override {
-    Run("Argmax", {Range(n, indexes)},
-        [&](cudaStream_t s) { return cuda::Argmax(s, n, classes, logits, indexes); });
+    Run("Argmax", {Range(n, indexes)}, cuda::Argmax, n, classes, logits, indexes);
   }
 
  private:
@@ -263,6 +253,12 @@ class CudaBackend final : public ComputeBackend {
   // The first failure stays. A failure while calls are captured fails the capture alone.
   absl::Status& state() { return capturing_ ? capture_status_ : status_; }
   void Note(const absl::Status& status) { state().Update(status); }
+  absl::Status BlasStatus(cublasStatus_t status, const char* what) const {
+    if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
+    const auto message = absl::StrCat(what, ": ", blas_->status_string(status));
+    if (status == CUBLAS_STATUS_ALLOC_FAILED) return absl::ResourceExhaustedError(message);
+    return absl::InternalError(message);
+  }
   // Makes the device this thread's. False: an earlier call has failed, so nothing makes sense any more.
   bool Ready(const char* what) {
     if (state().ok()) Note(ToStatus(cudaSetDevice(device_), what));
@@ -272,11 +268,13 @@ class CudaBackend final : public ComputeBackend {
     if (capturing_) Note(absl::InternalError(absl::StrCat(what, " cannot be captured")));
     return Ready(what);
   }
-  template <typename Launcher>
-  void Run(const char* what, std::initializer_list<Range> writes, const Launcher& launcher) {
+  // Launches kernels (cuda_kernels.h) that write these ranges.
+  template <typename... Parameters, typename... Arguments>
+  void Run(const char* what, std::initializer_list<Range> writes,
+           cudaError_t (*launch)(cudaStream_t, Parameters...), const Arguments&... arguments) {
     if (!Ready(what)) return;
     for (const Range& range : writes) operands_.Wrote(range.begin, range.bytes);
-    Note(ToStatus(launcher(streams_.compute()), what));
+    Note(ToStatus(launch(streams_.compute(), arguments...), what));
   }
 
   // Memory that stays where it is, because queued work and captured graphs use it. Null after a failure.
@@ -287,7 +285,7 @@ class CudaBackend final : public ComputeBackend {
       Note(absl::InternalError("calls with these sizes must be made once before they are captured"));
       return nullptr;
     }
-    const auto memory = arena_.Allocate(static_cast<size_t>(n) * sizeof(T));
+    const auto memory = memory_.Allocate(static_cast<size_t>(n) * sizeof(T));
     Note(memory.status());
     return memory.ok() ? static_cast<T*>(*memory) : nullptr;
   }
@@ -329,18 +327,26 @@ class CudaBackend final : public ComputeBackend {
     }
   }
 
-  // a and b have the type that the precision asks for.
+  // Row-major, by cuBLAS. a and b have the type that the precision asks for.
   void Product(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha,
                const void* a, const void* b, float beta, float* c) {
     if (m == 0 || n == 0 || !Ready("Gemm")) return;
     operands_.Wrote(c, static_cast<size_t>(m * n) * sizeof(float));
-    Note(blas_->Gemm(transpose_a, transpose_b, m, n, k, alpha, a, b, beta, c));
+    const cudaDataType_t operands = precision_ == Precision::kBfloat16 ? CUDA_R_16BF : CUDA_R_32F;
+    const cublasComputeType_t compute =
+        precision_ == Precision::kTf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    // cuBLAS is column-major and sees our matrices as their transposes: c^T = op(b)^T op(a)^T.
+    Note(BlasStatus(blas_->gemm_ex(blas_handle_, transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N,
+                                   transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &alpha, b, operands,
+                                   transpose_b ? k : n, a, operands, transpose_a ? m : k, &beta, c,
+                                   CUDA_R_32F, n, compute, CUBLAS_GEMM_DEFAULT),
+                    "cublasGemmEx"));
   }
 
   void ChannelGradient(int64_t n, int64_t channels, int64_t positions, const float* dy, float* dbias) {
     float* const partials = Take(kPartials, BiasGradientPartials(n, channels, positions));
-    Run("BiasGradient", {Range(channels, dbias)},
-        [&](cudaStream_t s) { return cuda::BiasGradient(s, n, channels, positions, dy, partials, dbias); });
+    Run("BiasGradient", {Range(channels, dbias)}, cuda::BiasGradient, n, channels, positions, dy, partials,
+        dbias);
   }
 
   // A convolution as products over as many images at a time as the scratch memory holds. This number, and so
@@ -367,12 +373,10 @@ class CudaBackend final : public ComputeBackend {
     for (int64_t first = 0; first < n; first += images) {
       const int64_t some = std::min(images, n - first);
       float* const out = y + first * outputs;
-      Run("Conv2dForward", {},
-          [&, in = x + first * inputs](cudaStream_t s) { return Im2Col(s, w, some, in, column); });
+      Run("Conv2dForward", {}, Im2Col<T>, w, some, x + first * inputs, column);
       Product(false, false, filters, some * positions, patch, 1, left, column, 0, planes);
-      Run("Conv2dForward", {Range(some * outputs, out)}, [&, positions = positions](cudaStream_t s) {
-        return ToImages(s, some, filters, positions, planes, bias, out);
-      });
+      Run("Conv2dForward", {Range(some * outputs, out)}, ToImages, some, filters, positions, planes, bias,
+          out);
     }
   }
 
@@ -388,17 +392,13 @@ class CudaBackend final : public ComputeBackend {
     T* const planes = reinterpret_cast<T*>(Take(kPlanes, images * outputs));
     for (int64_t first = 0; first < n; first += images) {
       const int64_t some = std::min(images, n - first), columns = some * positions;
-      Run("Conv2dBackward", {},
-          [&, in = x + first * inputs](cudaStream_t s) { return Im2Col(s, w, some, in, column); });
-      Run("Conv2dBackward", {}, [&, in = dy + first * outputs, positions = positions](cudaStream_t s) {
-        return SideBySide(s, some, filters, positions, in, planes);
-      });
+      Run("Conv2dBackward", {}, Im2Col<T>, w, some, x + first * inputs, column);
+      Run("Conv2dBackward", {}, SideBySide<T>, some, filters, positions, dy + first * outputs, planes);
       Product(false, true, filters, patch, columns, 1, planes, column, 1, dweight);
       if (dx == nullptr) continue;
       float* const out = dx + first * inputs;
       Product(true, false, patch, columns, filters, 1, left, planes, 0, dcolumn);
-      Run("Conv2dBackward", {Range(some * inputs, out)},
-          [&](cudaStream_t s) { return Col2Im(s, w, some, dcolumn, out); });
+      Run("Conv2dBackward", {Range(some * inputs, out)}, Col2Im, w, some, dcolumn, out);
     }
   }
 
@@ -411,10 +411,11 @@ class CudaBackend final : public ComputeBackend {
   bool capturing_ = false;
   absl::Status capture_status_;
 
-  // In the order in which they may be destroyed: work on the streams uses the arena's memory.
-  Arena arena_;
+  // Work on the streams uses the memory, which is therefore destroyed last.
+  DeviceMemory memory_;
   Streams streams_;
-  std::unique_ptr<Blas> blas_;
+  const BlasLibrary* blas_ = nullptr;
+  cublasHandle_t blas_handle_ = nullptr;
   Scratch scratch_[kUses];
   RoundedOperands operands_;
   int64_t host_allocations_ = 0;
@@ -423,22 +424,22 @@ class CudaBackend final : public ComputeBackend {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ComputeBackend>> MakeBackend(int device, Precision precision,
-                                                            size_t arena_chunk_bytes) {
+                                                            size_t convolution_bytes) {
   const auto unusable = [&](const absl::Status& status) {
     return absl::Status(
         status.code(), absl::StrCat("compute device 'cuda:", device, "' cannot be used: ", status.message()));
   };
   const auto found = Probe();
   if (!found.ok()) return unusable(found.status());
-  const int devices = static_cast<int>(found->devices.size());
+  const int devices = static_cast<int>(found->size());
   if (device < 0 || device >= devices) {
     return absl::InvalidArgumentError(
         absl::StrCat("compute device 'cuda:", device, "' is not there; this host has 'cuda:0'",
                      devices > 1 ? absl::StrCat(" to 'cuda:", devices - 1, "'") : " alone"));
   }
-  const absl::Status& usable = found->devices[static_cast<size_t>(device)].usable;
+  const absl::Status& usable = (*found)[static_cast<size_t>(device)].usable;
   if (!usable.ok()) return unusable(usable);
-  auto backend = std::make_unique<CudaBackend>(device, precision, arena_chunk_bytes);
+  auto backend = std::make_unique<CudaBackend>(device, precision, convolution_bytes);
   const absl::Status status = backend->Start();
   if (!status.ok()) return unusable(status);
   return backend;

@@ -1,7 +1,5 @@
 #include "worker/compute/cuda_kernels.h"
 #include "worker/compute/cuda_launch.h"
-#include "worker/compute/cuda_reduce.h"
-#include "worker/compute/cuda_round.h"
 
 namespace weir::cuda {
 namespace {
@@ -10,32 +8,9 @@ __global__ void FillKernel(int64_t n, float value, float* x) {
   for (int64_t i = FirstElement(); i < n; i += ElementStep()) x[i] = value;
 }
 
-__global__ void ScaleKernel(int64_t n, float alpha, float* x) {
-  for (int64_t i = FirstElement(); i < n; i += ElementStep()) x[i] *= alpha;
-}
-
 __global__ void AxpyKernel(int64_t n, float alpha, const float* __restrict__ x, float* __restrict__ y) {
   for (int64_t i = FirstElement(); i < n; i += ElementStep()) y[i] += alpha * x[i];
 }
-
-}  // namespace
-
-cudaError_t Fill(cudaStream_t stream, int64_t n, float value, float* x) {
-  return Launch(stream, Blocks(n), kThreads, FillKernel, n, value, x);
-}
-
-cudaError_t Scale(cudaStream_t stream, int64_t n, float alpha, float* x) {
-  return Launch(stream, Blocks(n), kThreads, ScaleKernel, n, alpha, x);
-}
-
-cudaError_t Axpy(cudaStream_t stream, int64_t n, float alpha, const float* x, float* y) {
-  return Launch(stream, Blocks(n), kThreads, AxpyKernel, n, alpha, x, y);
-}
-
-namespace {
-
-constexpr float kGeluScale = 0.79788456080286536f;  // sqrt(2 / pi)
-constexpr float kGeluCubic = 0.044715f;
 
 struct Relu {
   // Written so that NaN passes on.
@@ -68,25 +43,6 @@ __global__ void ActivationBackwardKernel(int64_t n, const float* __restrict__ x,
                                          const float* dy, float* dx) {
   for (int64_t i = FirstElement(); i < n; i += ElementStep()) dx[i] = Kind::Gradient(x[i], y[i], dy[i]);
 }
-
-}  // namespace
-
-cudaError_t ActivationForward(cudaStream_t stream, Activation kind, int64_t n, const float* x, float* y) {
-  const auto kernel = kind == Activation::kRelu   ? ActivationForwardKernel<Relu>
-                      : kind == Activation::kGelu ? ActivationForwardKernel<Gelu>
-                                                  : ActivationForwardKernel<Tanh>;
-  return Launch(stream, Blocks(n), kThreads, kernel, n, x, y);
-}
-
-cudaError_t ActivationBackward(cudaStream_t stream, Activation kind, int64_t n, const float* x,
-                               const float* y, const float* dy, float* dx) {
-  const auto kernel = kind == Activation::kRelu   ? ActivationBackwardKernel<Relu>
-                      : kind == Activation::kGelu ? ActivationBackwardKernel<Gelu>
-                                                  : ActivationBackwardKernel<Tanh>;
-  return Launch(stream, Blocks(n), kThreads, kernel, n, x, y, dy, dx);
-}
-
-namespace {
 
 // Philox and UniformFloat of common/base/random.h, bit for bit.
 struct Words {
@@ -126,7 +82,45 @@ __global__ void DropoutKernel(DropoutMask mask, int64_t n, const float* x, float
   }
 }
 
+__global__ void RoundToBfloat16Kernel(int64_t n, const float* __restrict__ x, uint16_t* __restrict__ y) {
+  for (int64_t i = FirstElement(); i < n; i += ElementStep()) y[i] = RoundTo<uint16_t>(x[i]);
+}
+
+__global__ void AddBiasKernel(int64_t rows, int64_t columns, const float* __restrict__ bias,
+                              float* __restrict__ x) {
+  const int64_t column = FirstElement();
+  if (column >= columns) return;
+  const float value = bias[column];
+  const int64_t step = int64_t{gridDim.y} * blockDim.y;
+  for (int64_t row = int64_t{blockIdx.y} * blockDim.y + threadIdx.y; row < rows; row += step) {
+    x[row * columns + column] += value;
+  }
+}
+
 }  // namespace
+
+cudaError_t Fill(cudaStream_t stream, int64_t n, float value, float* x) {
+  return Launch(stream, Blocks(n), kThreads, FillKernel, n, value, x);
+}
+
+cudaError_t Axpy(cudaStream_t stream, int64_t n, float alpha, const float* x, float* y) {
+  return Launch(stream, Blocks(n), kThreads, AxpyKernel, n, alpha, x, y);
+}
+
+cudaError_t ActivationForward(cudaStream_t stream, Activation kind, int64_t n, const float* x, float* y) {
+  const auto kernel = kind == Activation::kRelu   ? ActivationForwardKernel<Relu>
+                      : kind == Activation::kGelu ? ActivationForwardKernel<Gelu>
+                                                  : ActivationForwardKernel<Tanh>;
+  return Launch(stream, Blocks(n), kThreads, kernel, n, x, y);
+}
+
+cudaError_t ActivationBackward(cudaStream_t stream, Activation kind, int64_t n, const float* x,
+                               const float* y, const float* dy, float* dx) {
+  const auto kernel = kind == Activation::kRelu   ? ActivationBackwardKernel<Relu>
+                      : kind == Activation::kGelu ? ActivationBackwardKernel<Gelu>
+                                                  : ActivationBackwardKernel<Tanh>;
+  return Launch(stream, Blocks(n), kThreads, kernel, n, x, y, dy, dx);
+}
 
 cudaError_t Dropout(cudaStream_t stream, const DropoutMask& mask, int64_t n, const float* x, float* y) {
   if (mask.rate == 0) {
@@ -136,50 +130,16 @@ cudaError_t Dropout(cudaStream_t stream, const DropoutMask& mask, int64_t n, con
   return Launch(stream, Blocks(n / 4 + 2), kThreads, DropoutKernel, mask, n, x, y);
 }
 
-namespace {
-
-__global__ void RoundToBfloat16Kernel(int64_t n, const float* __restrict__ x, uint16_t* __restrict__ y) {
-  for (int64_t i = FirstElement(); i < n; i += ElementStep()) y[i] = RoundTo<uint16_t>(x[i]);
-}
-
-}  // namespace
-
 cudaError_t RoundToBfloat16(cudaStream_t stream, int64_t n, const float* x, uint16_t* y) {
   return Launch(stream, Blocks(n), kThreads, RoundToBfloat16Kernel, n, x, y);
 }
 
-namespace {
-
-constexpr int64_t kNone = INT64_MAX;  // ComputeBackend::kAllFinite
-
-__global__ void ResetNonFiniteKernel(int64_t* found) { *found = kNone; }
-
-__global__ void FindNonFiniteKernel(int64_t n, const float* x, int64_t first, int64_t* found) {
-  __shared__ int64_t scratch[kThreads];
-  int64_t smallest = kNone;
-  for (int64_t i = FirstElement(); i < n; i += ElementStep()) {
-    // NaN and infinity have an exponent of all ones.
-    if ((__float_as_uint(x[i]) & 0x7f800000) == 0x7f800000) {
-      smallest = first + i;
-      break;
-    }
-  }
-  smallest = ReduceRow(smallest, scratch, Smaller());
-  // The smallest of integers does not depend on the order.
-  if (threadIdx.x == 0 && smallest != kNone) {
-    static_assert(sizeof(long long) == sizeof(int64_t));
-    atomicMin(reinterpret_cast<long long*>(found), static_cast<long long>(smallest));
-  }
-}
-
-}  // namespace
-
-cudaError_t ResetNonFinite(cudaStream_t stream, int64_t* found) {
-  return Launch(stream, 1, 1, ResetNonFiniteKernel, found);
-}
-
-cudaError_t FindNonFinite(cudaStream_t stream, int64_t n, const float* x, int64_t first, int64_t* found) {
-  return Launch(stream, Blocks(n), kThreads, FindNonFiniteKernel, n, x, first, found);
+cudaError_t AddBias(cudaStream_t stream, int64_t rows, int64_t columns, const float* bias, float* x) {
+  // Two rows per thread.
+  const dim3 block(64, kThreads / 64);
+  const dim3 grid(static_cast<unsigned>((columns + block.x - 1) / block.x),
+                  GridRows((rows + 2 * block.y - 1) / (2 * block.y)));
+  return Launch(stream, grid, block, AddBiasKernel, rows, columns, bias, x);
 }
 
 }  // namespace weir::cuda

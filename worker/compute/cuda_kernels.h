@@ -13,25 +13,29 @@ namespace weir::cuda {
 
 // ---- cuda_elementwise.cu ----
 cudaError_t Fill(cudaStream_t stream, int64_t n, float value, float* x);
-cudaError_t Scale(cudaStream_t stream, int64_t n, float alpha, float* x);
 cudaError_t Axpy(cudaStream_t stream, int64_t n, float alpha, const float* x, float* y);
 cudaError_t ActivationForward(cudaStream_t stream, Activation kind, int64_t n, const float* x, float* y);
 cudaError_t ActivationBackward(cudaStream_t stream, Activation kind, int64_t n, const float* x,
                                const float* y, const float* dy, float* dx);
 cudaError_t Dropout(cudaStream_t stream, const DropoutMask& mask, int64_t n, const float* x, float* y);
 cudaError_t RoundToBfloat16(cudaStream_t stream, int64_t n, const float* x, uint16_t* y);
-cudaError_t ResetNonFinite(cudaStream_t stream, int64_t* found);
-cudaError_t FindNonFinite(cudaStream_t stream, int64_t n, const float* x, int64_t first, int64_t* found);
-
-// ---- cuda_bias.cu ----
 cudaError_t AddBias(cudaStream_t stream, int64_t rows, int64_t columns, const float* bias, float* x);
+
+// ---- cuda_reductions.cu ----
 // In two passes, of which the first leaves BiasGradientPartials(n, channels, positions) sums in `partials`.
 // dbias[c] += the sum over i and p of dy[i, c, p], dy [n, channels, positions].
 int64_t BiasGradientPartials(int64_t n, int64_t channels, int64_t positions);
 cudaError_t BiasGradient(cudaStream_t stream, int64_t n, int64_t channels, int64_t positions, const float* dy,
                          float* partials, float* dbias);
+cudaError_t SoftmaxCrossEntropy(cudaStream_t stream, int64_t n, int64_t classes, const float* logits,
+                                const int32_t* labels, float gradient_scale, float* losses, float* dlogits);
+cudaError_t MeanSquaredError(cudaStream_t stream, int64_t n, int64_t outputs, const float* predictions,
+                             const float* targets, float gradient_scale, float* losses, float* dpredictions);
+cudaError_t SigmoidCrossEntropy(cudaStream_t stream, int64_t n, const float* logits, const float* targets,
+                                float gradient_scale, float* losses, float* dlogits);
+cudaError_t Argmax(cudaStream_t stream, int64_t n, int64_t classes, const float* logits, int32_t* indexes);
 
-// ---- cuda_convolution.cu: convolution as products ----
+// ---- cuda_images.cu: convolution as products, max-pooling ----
 // A product over all images at once takes its matrices with the images side by side: [rows, n * positions].
 // T is float, or uint16_t for the bits of bfloat16. The number of elements fits int32_t.
 
@@ -47,20 +51,9 @@ cudaError_t SideBySide(cudaStream_t stream, int64_t n, int64_t channels, int64_t
 // The inverse: y [n, channels, positions] = x [channels, n * positions] + bias [channels].
 cudaError_t ToImages(cudaStream_t stream, int64_t n, int64_t channels, int64_t positions, const float* x,
                      const float* bias, float* y);
-
-// ---- cuda_max_pool.cu ----
 cudaError_t MaxPoolForward(cudaStream_t stream, const Window& window, int64_t n, const float* x, float* y,
                            int32_t* argmax);
 cudaError_t MaxPoolBackward(cudaStream_t stream, const Window& window, int64_t n, const float* dy,
                             const int32_t* argmax, float* dx);
-
-// ---- cuda_losses.cu ----
-cudaError_t SoftmaxCrossEntropy(cudaStream_t stream, int64_t n, int64_t classes, const float* logits,
-                                const int32_t* labels, float gradient_scale, float* losses, float* dlogits);
-cudaError_t MeanSquaredError(cudaStream_t stream, int64_t n, int64_t outputs, const float* predictions,
-                             const float* targets, float gradient_scale, float* losses, float* dpredictions);
-cudaError_t SigmoidCrossEntropy(cudaStream_t stream, int64_t n, const float* logits, const float* targets,
-                                float gradient_scale, float* losses, float* dlogits);
-cudaError_t Argmax(cudaStream_t stream, int64_t n, int64_t classes, const float* logits, int32_t* indexes);
 
 }  // namespace weir::cuda

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -25,7 +26,7 @@ class Streams {
   // Called before anything else.
   absl::Status Start();
 
-  cudaStream_t compute() const { return compute_; }
+  cudaStream_t compute() const { return streams_[kCompute]; }
   absl::Status CopyToHost(void* to_host, const void* from, size_t bytes);
   // Begins once everything before the mark `after` is done.
   absl::Status CopyToDevice(void* to, const void* from_host, size_t bytes, uint64_t after);
@@ -45,19 +46,18 @@ class Streams {
 
  private:
   static constexpr uint64_t kMarks = 256;
-  struct Mark {
-    cudaEvent_t computed = nullptr, uploaded = nullptr, downloaded = nullptr;
-  };
+  enum Stream { kCompute, kUpload, kDownload, kStreams };
+  using Mark = std::array<cudaEvent_t, kStreams>;  // an event on each stream
 
   // The events of a mark; nullptr if the mark has long passed.
   const Mark* Pending(uint64_t mark) const {
     return mark == 0 || mark + kMarks < next_mark_ ? nullptr : &marks_[mark % kMarks];
   }
 
-  cudaStream_t compute_ = nullptr, upload_ = nullptr, download_ = nullptr;
+  std::array<cudaStream_t, kStreams> streams_ = {};
   // The latest events by which one stream waits for another.
   cudaEvent_t computed_ = nullptr, uploaded_ = nullptr;
-  Mark marks_[kMarks];
+  std::array<Mark, kMarks> marks_ = {};
   uint64_t next_mark_ = 1;
 };
 

@@ -21,6 +21,8 @@ enum class Activation {
   kGelu,
   kTanh,
 };
+inline constexpr float kGeluScale = 0.79788456080286536f;  // sqrt(2 / pi)
+inline constexpr float kGeluCubic = 0.044715f;
 
 // Which elements a dropout drops: element e if UniformFloat(Philox(key, counter, e / 4)[e % 4]) < rate. The
 // tensor's first element has the number first_element, so that a tensor may be cut in any way.

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/crc32c.h"
+#include "common/base/random.h"
 
 namespace weir {
 namespace {
@@ -35,11 +36,9 @@ Dataset::Dataset(std::vector<int64_t> shape, Values values, float scale, std::ve
       classes_(classes) {}
 
 Dataset::Dataset(std::vector<int64_t> shape, Values values, float scale, std::vector<float> targets)
-    : shape_(std::move(shape)),
-      elements_(std::accumulate(shape_.begin(), shape_.end(), int64_t{1}, std::multiplies<>())),
-      values_(std::move(values)),
-      scale_(scale),
-      targets_(std::move(targets)) {}
+    : Dataset(std::move(shape), std::move(values), scale, std::vector<int32_t>(), 0) {
+  targets_ = std::move(targets);
+}
 
 std::string Dataset::Fingerprint() const {
   uint32_t features = Extend(ExtendCrc32c(0, &scale_, sizeof(scale_)), shape_);
@@ -94,6 +93,36 @@ void Dataset::Gather(absl::Span<const int32_t> indexes, Batch* batch) const {
                      from.keys.data() + from.end(example));
       if (!from.offsets.empty()) to.offsets.push_back(static_cast<int64_t>(to.keys.size()));
     }
+  }
+}
+
+std::vector<int32_t> RandomPermutation(int32_t n, uint64_t key, uint64_t stream) {
+  std::vector<int32_t> permutation(static_cast<size_t>(n));
+  std::iota(permutation.begin(), permutation.end(), 0);
+  RandomStream random(key, stream);
+  for (uint32_t i = static_cast<uint32_t>(n); i > 1; --i) {
+    std::swap(permutation[i - 1], permutation[random.NextBelow(i)]);
+  }
+  return permutation;
+}
+
+ExampleOrder::ExampleOrder(int32_t examples, uint64_t seed)
+    : examples_(examples), key_(RandomKey(seed, "shuffle")) {}
+
+const std::vector<int32_t>& ExampleOrder::Permutation(int64_t epoch) {
+  Slot& slot = slots_[static_cast<size_t>(epoch % 2)];
+  if (slot.epoch != epoch) slot = {epoch, RandomPermutation(examples_, key_, static_cast<uint64_t>(epoch))};
+  return slot.permutation;
+}
+
+void ExampleOrder::Fill(int64_t first, absl::Span<int32_t> indexes) {
+  while (!indexes.empty()) {
+    const std::vector<int32_t>& permutation = Permutation(first / examples_);
+    const int64_t at = first % examples_;
+    const size_t n = std::min(indexes.size(), static_cast<size_t>(examples_ - at));
+    std::copy_n(permutation.begin() + at, n, indexes.begin());
+    indexes.remove_prefix(n);
+    first += static_cast<int64_t>(n);
   }
 }
 

@@ -19,7 +19,7 @@
 #include "common/base/status_macros.h"
 #include "common/telemetry/logging.h"
 #include "worker/data/csv.h"
-#include "worker/data/example_order.h"
+#include "worker/data/dataset.h"
 #include "worker/data/idx.h"
 #include "worker/data/inflate.h"
 

@@ -1,9 +1,9 @@
-#include "worker/model/feature_layers.h"
-
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "common/base/status_macros.h"
+#include "worker/model/layer.h"
 
 namespace weir {
 namespace {
@@ -13,9 +13,8 @@ using Shape = std::vector<int64_t>;
 class EmbeddingLayer final : public Layer {
  public:
   EmbeddingLayer(const EmbeddingSource& source, bool mean)
-      : source_(source), mean_(mean), shape_{source.dim} {}
+      : Layer({source.dim}), source_(source), mean_(mean) {}
 
-  const Shape& output_shape() const override { return shape_; }
   std::optional<EmbeddingSource> embedding() const override { return source_; }
   void Forward(ComputeBackend*, const Pass& pass, const float*, Inputs, float* y) override {
     const KeyColumn& column = pass.batch->keys[source_.column];
@@ -60,20 +59,14 @@ class EmbeddingLayer final : public Layer {
 
   const EmbeddingSource source_;
   const bool mean_;
-  const Shape shape_;
   std::vector<size_t> positions_;  // of each key's row in the values, of the pass that Forward() made last
 };
 
 class Concat final : public Layer {
  public:
-  explicit Concat(const std::vector<Shape>& shapes) {
-    for (const Shape& shape : shapes) {
-      widths_.push_back(shape[0]);
-      shape_[0] += shape[0];
-    }
-  }
+  explicit Concat(std::vector<int64_t> widths)
+      : Layer({std::accumulate(widths.begin(), widths.end(), int64_t{0})}), widths_(std::move(widths)) {}
 
-  const Shape& output_shape() const override { return shape_; }
   void Forward(ComputeBackend*, const Pass& pass, const float*, Inputs x, float* y) override {
     for (size_t j = 0; j < widths_.size(); y += widths_[j++]) {
       for (int64_t i = 0; i < pass.n; ++i) {
@@ -92,16 +85,14 @@ class Concat final : public Layer {
   }
 
  private:
-  std::vector<int64_t> widths_;
-  Shape shape_{0};
+  const std::vector<int64_t> widths_;
 };
 
 class Cross final : public Layer {
  public:
   Cross(std::string name, int64_t elements, Initializer init)
-      : name_(std::move(name)), elements_(elements), shape_{elements}, init_(init) {}
+      : Layer({elements}), name_(std::move(name)), elements_(elements), init_(init) {}
 
-  const Shape& output_shape() const override { return shape_; }
   std::vector<TensorSpec> Tensors() const override {
     return {{name_ + "/weight", {elements_, elements_}, TensorKind::kParameter, init_},
             {name_ + "/bias", {elements_}, TensorKind::kParameter, Initializer::Zeros()}};
@@ -139,7 +130,6 @@ class Cross final : public Layer {
  private:
   const std::string name_;
   const int64_t elements_;
-  const Shape shape_;
   const Initializer init_;
   // W x + b of the current pass, and its gradient.
   Buffer<float> inner_, slope_;
@@ -148,9 +138,8 @@ class Cross final : public Layer {
 class FactorizationMachine final : public Layer {
  public:
   FactorizationMachine(std::string name, int64_t inputs, int64_t dim)
-      : name_(std::move(name)), inputs_(static_cast<size_t>(inputs)), dim_(dim) {}
+      : Layer({1}), name_(std::move(name)), inputs_(static_cast<size_t>(inputs)), dim_(dim) {}
 
-  const Shape& output_shape() const override { return shape_; }
   std::vector<TensorSpec> Tensors() const override {
     return {{name_ + "/bias", {1}, TensorKind::kParameter, Initializer::Zeros()}};
   }
@@ -197,7 +186,6 @@ class FactorizationMachine final : public Layer {
   const std::string name_;
   const size_t inputs_;
   const int64_t dim_;
-  const Shape shape_{1};
   Buffer<float> sums_;  // [n, dim], over the inputs, of the current pass
 };
 
@@ -207,7 +195,9 @@ std::unique_ptr<Layer> MakeEmbeddingLayer(const EmbeddingSource& source, bool me
   return std::make_unique<EmbeddingLayer>(source, mean);
 }
 std::unique_ptr<Layer> MakeConcat(const std::vector<Shape>& shapes) {
-  return std::make_unique<Concat>(shapes);
+  std::vector<int64_t> widths;
+  for (const Shape& shape : shapes) widths.push_back(shape[0]);
+  return std::make_unique<Concat>(std::move(widths));
 }
 std::unique_ptr<Layer> MakeCross(const std::string& name, int64_t elements, Initializer init) {
   return std::make_unique<Cross>(name, elements, init);

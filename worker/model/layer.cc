@@ -10,7 +10,6 @@
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "worker/data/csv.h"
-#include "worker/model/feature_layers.h"
 
 namespace weir {
 namespace {
@@ -23,9 +22,8 @@ constexpr int64_t kMostElements = int64_t{1} << 30;  // of one example between t
 class Dense final : public Layer {
  public:
   Dense(std::string name, int64_t inputs, int64_t units, Initializer init)
-      : name_(std::move(name)), inputs_(inputs), shape_{units}, init_(init) {}
+      : Layer({units}), name_(std::move(name)), inputs_(inputs), init_(init) {}
 
-  const Shape& output_shape() const override { return shape_; }
   std::vector<TensorSpec> Tensors() const override {
     return {{name_ + "/weight", {inputs_, shape_[0]}, TensorKind::kParameter, init_},
             {name_ + "/bias", {shape_[0]}, TensorKind::kParameter, Initializer::Zeros()}};
@@ -44,20 +42,18 @@ class Dense final : public Layer {
  private:
   const std::string name_;
   const int64_t inputs_;
-  const Shape shape_;
   const Initializer init_;
 };
 
 class Conv2d final : public Layer {
  public:
   Conv2d(std::string name, const Window& window, int64_t filters, Initializer init)
-      : name_(std::move(name)),
+      : Layer({filters, window.out_height(), window.out_width()}),
+        name_(std::move(name)),
         window_(window),
         filters_(filters),
-        shape_{filters, window.out_height(), window.out_width()},
         init_(init) {}
 
-  const Shape& output_shape() const override { return shape_; }
   std::vector<TensorSpec> Tensors() const override {
     return {{name_ + "/weight",
              {filters_, window_.channels, window_.kernel, window_.kernel},
@@ -84,16 +80,14 @@ class Conv2d final : public Layer {
   const std::string name_;
   const Window window_;
   const int64_t filters_;
-  const Shape shape_;
   const Initializer init_;
 };
 
 class MaxPool final : public Layer {
  public:
   explicit MaxPool(const Window& window)
-      : window_(window), shape_{window.channels, window.out_height(), window.out_width()} {}
+      : Layer({window.channels, window.out_height(), window.out_width()}), window_(window) {}
 
-  const Shape& output_shape() const override { return shape_; }
   absl::Status Reserve(ComputeBackend* backend, int64_t max_batch) override {
     WEIR_ASSIGN_OR_RETURN(argmax_, Buffer<int32_t>::Make(backend, ComputeBackend::Memory::kDevice,
                                                          max_batch * ShapeElements(shape_)));
@@ -109,29 +103,23 @@ class MaxPool final : public Layer {
 
  private:
   const Window window_;
-  const Shape shape_;
   Buffer<int32_t> argmax_;
 };
 
 class Flatten final : public Layer {
  public:
-  explicit Flatten(const Shape& input) : shape_{ShapeElements(input)} {}
+  explicit Flatten(const Shape& input) : Layer({ShapeElements(input)}) {}
 
-  const Shape& output_shape() const override { return shape_; }
   bool is_view() const override { return true; }
   void Forward(ComputeBackend*, const Pass&, const float*, Inputs, float*) override {}
   void Backward(ComputeBackend*, const Pass&, const float*, Inputs, const float*, const float*, Gradients,
                 float*) override {}
-
- private:
-  const Shape shape_;
 };
 
 class ActivationLayer final : public Layer {
  public:
-  ActivationLayer(Activation kind, Shape shape) : kind_(kind), shape_(std::move(shape)) {}
+  ActivationLayer(Activation kind, Shape shape) : Layer(std::move(shape)), kind_(kind) {}
 
-  const Shape& output_shape() const override { return shape_; }
   void Forward(ComputeBackend* backend, const Pass& pass, const float*, Inputs x, float* y) override {
     backend->ActivationForward(kind_, pass.n * ShapeElements(shape_), x[0], y);
   }
@@ -143,15 +131,13 @@ class ActivationLayer final : public Layer {
 
  private:
   const Activation kind_;
-  const Shape shape_;
 };
 
 class DropoutLayer final : public Layer {
  public:
   DropoutLayer(const std::string& name, float rate, Shape shape)
-      : purpose_("dropout/" + name), rate_(rate), shape_(std::move(shape)) {}
+      : Layer(std::move(shape)), purpose_("dropout/" + name), rate_(rate) {}
 
-  const Shape& output_shape() const override { return shape_; }
   bool is_random() const override { return true; }
   void Forward(ComputeBackend* backend, const Pass& pass, const float*, Inputs x, float* y) override {
     backend->Dropout(Mask(pass), pass.n * ShapeElements(shape_), x[0], y);
@@ -169,7 +155,6 @@ class DropoutLayer final : public Layer {
 
   const std::string purpose_;
   const float rate_;
-  const Shape shape_;
 };
 
 // ---- from the config ----
@@ -240,7 +225,7 @@ class Maker {
  private:
   absl::Status CheckFlat(const Shape& input) const {
     if (input.size() == 1) return absl::OkStatus();
-    return Misfit("takes a flat input [k]", "put a layer of type flatten before it", input);
+    return Misfit(input, "takes a flat input [k]", "put a layer of type flatten before it");
   }
 
   absl::StatusOr<std::unique_ptr<Layer>> MakeEmbedding() const {
@@ -271,7 +256,7 @@ class Maker {
 
   absl::StatusOr<Window> MakeWindow(int64_t default_stride) const {
     if (input_.size() != 3) {
-      return Misfit("takes images [channels, height, width]",
+      return Misfit(input_, "takes images [channels, height, width]",
                     "use it before any flatten or dense layer, on image data");
     }
     Window window;
@@ -282,7 +267,8 @@ class Maker {
     window.stride = config_.has_stride() ? config_.stride() : default_stride;
     window.padding = config_.padding();
     if (window.kernel > std::min(window.height, window.width) + 2 * window.padding) {
-      return Misfit(absl::StrCat("has a kernel of ", window.kernel, " x ", window.kernel, " and padding ",
+      return Misfit(input_,
+                    absl::StrCat("has a kernel of ", window.kernel, " x ", window.kernel, " and padding ",
                                  window.padding),
                     "the kernel must fit into the padded image");
     }
@@ -302,10 +288,7 @@ class Maker {
     return Initializer::HeNormal(fan_in);
   }
 
-  absl::Status Misfit(absl::string_view what, absl::string_view advice) const {
-    return Misfit(what, advice, input_);
-  }
-  absl::Status Misfit(absl::string_view what, absl::string_view advice, const Shape& input) const {
+  absl::Status Misfit(const Shape& input, absl::string_view what, absl::string_view advice) const {
     return absl::InvalidArgumentError(absl::StrCat(where_, " (", LayerWord(config_.type()), ") ", what,
                                                    ", but its input has the shape ", ShapeString(input), "; ",
                                                    advice));

@@ -15,7 +15,7 @@
 #include "proto/job_config.pb.h"
 #include "worker/compute/compute_backend.h"
 #include "worker/data/dataset.h"
-#include "worker/model/table_rows.h"
+#include "worker/model/traffic.h"
 
 namespace weir {
 
@@ -62,10 +62,11 @@ class Layer {
   using Inputs = absl::Span<const float* const>;
   using Gradients = absl::Span<float* const>;
 
+  explicit Layer(std::vector<int64_t> output_shape) : shape_(std::move(output_shape)) {}
   virtual ~Layer() = default;
 
   // The shape of one example.
-  virtual const std::vector<int64_t>& output_shape() const = 0;
+  const std::vector<int64_t>& output_shape() const { return shape_; }
   virtual std::vector<TensorSpec> Tensors() const { return {}; }
   // Returns whether y is x with another shape; then Forward and Backward are not called.
   virtual bool is_view() const { return false; }
@@ -83,7 +84,22 @@ class Layer {
   // Adds to `gradients`; overwrites each dx, which is null where it is not needed.
   virtual void Backward(ComputeBackend* backend, const Pass& pass, const float* weights, Inputs x,
                         const float* y, const float* dy, Gradients dx, float* gradients) = 0;
+
+ protected:
+  const std::vector<int64_t> shape_;
 };
+
+// The layers of models of sparse features (feature_layers.cc). They compute in the host's memory
+// (IsForCpuOnly). The config (proto/job_config.proto, LayerConfig::Type) says what each does.
+
+// mean: a mean instead of a sum of the rows. Adds the gradients of rows in the order of the examples.
+std::unique_ptr<Layer> MakeEmbeddingLayer(const EmbeddingSource& source, bool mean);
+// The shapes are flat.
+std::unique_ptr<Layer> MakeConcat(const std::vector<std::vector<int64_t>>& shapes);
+// The inputs are x and x_0, of `elements` values each.
+std::unique_ptr<Layer> MakeCross(const std::string& name, int64_t elements, Initializer init);
+// `inputs` embeddings of `dim` values each, the linear weight first.
+std::unique_ptr<Layer> MakeFactorizationMachine(const std::string& name, int64_t inputs, int64_t dim);
 
 // "[16, 4, 4]"
 std::string ShapeString(const std::vector<int64_t>& shape);

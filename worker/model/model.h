@@ -17,7 +17,6 @@
 #include "worker/compute/compute_backend.h"
 #include "worker/data/dataset.h"
 #include "worker/model/layer.h"
-#include "worker/model/table_rows.h"
 #include "worker/model/traffic.h"
 
 namespace weir {
@@ -129,10 +128,7 @@ class Model {
   // Returns the sum of the losses. An error is the device's, or one of the traffic's; then weights() and
   // gradients() are not in use any more, but the gradient is useless. batch.n <= max_batch().
   absl::StatusOr<double> ForwardBackward(const Batch& batch, int64_t divisor, const RandomContext& random,
-                                         const Traffic& traffic);
-  absl::StatusOr<double> ForwardBackward(const Batch& batch, int64_t divisor, const RandomContext& random) {
-    return ForwardBackward(batch, divisor, random, Traffic());
-  }
+                                         const Traffic& traffic = Traffic());
 
   // Begins to copy the batch of the next pass to the device; called from within Traffic::queued of this pass.
   // The batch stays as it is until the next pass. If that pass has another batch, the copy was in vain.
@@ -140,10 +136,8 @@ class Model {
 
   // The mean loss, the accuracy and the AUC over a whole dataset, without dropout. goes_on: called before
   // each batch; an error ends the evaluation with that error.
-  absl::StatusOr<Evaluation> Evaluate(const Dataset& dataset, absl::FunctionRef<absl::Status()> goes_on);
-  absl::StatusOr<Evaluation> Evaluate(const Dataset& dataset) {
-    return Evaluate(dataset, [] { return absl::OkStatus(); });
-  }
+  absl::StatusOr<Evaluation> Evaluate(const Dataset& dataset,
+                                      absl::FunctionRef<absl::Status()> goes_on = absl::OkStatus);
 
  private:
   // In place of a stage's position: the numbers of the batch.
@@ -191,17 +185,19 @@ class Model {
   void PlanGradients();
   absl::Status TakeMemory();
 
+  // Memory of the device, with as much memory of the host that the device copies to and from while this
+  // thread continues. If the device's memory is the host's, the two are one.
   template <typename T>
-  T* OnHost(const Buffer<T>& device, const Buffer<T>& staged) const {
-    return backend_->unified() ? device.get() : staged.get();
-  }
+  struct Mirrored {
+    absl::Status Take(ComputeBackend* backend, int64_t n);
+    T* get() const { return device.get(); }
+    T* host() const { return staged.get() == nullptr ? device.get() : staged.get(); }
+    Buffer<T> device, staged;
+  };
   // A batch on a device whose memory is not the host's.
   struct DeviceBatch {
-    Buffer<float> features, targets;
-    Buffer<int32_t> labels;
-    // Page-locked copies, from which copies to the device run while this thread continues.
-    Buffer<float> staged_features, staged_targets;
-    Buffer<int32_t> staged_labels;
+    Mirrored<float> features, targets;
+    Mirrored<int32_t> labels;
   };
   // Queues the copy of the batch behind the mark `after`.
   void CopyToDevice(const Batch& batch, const DeviceBatch& to, uint64_t after);
@@ -244,15 +240,14 @@ class Model {
   const std::vector<TableRows>* rows_ = nullptr;
   RowGradientValues* row_gradients_ = nullptr;
 
-  // The buffers from `rounded_gradients_` on are made only if the device's memory is not the host's. Until
-  // Bind() the host's weights and gradients are these.
-  Buffer<float> weights_, gradients_, losses_;
-  Buffer<int32_t> predictions_;
+  // Until Bind() the host's weights and gradients are these.
+  Mirrored<float> weights_, gradients_, losses_;
+  Mirrored<int32_t> predictions_;
+  // These buffers and the batches are made only if the device's memory is not the host's.
   Buffer<uint16_t> rounded_gradients_;  // if rounds_gradients_
   Buffer<float> weights_ahead_;         // if keeps_weights_ahead_
   std::shared_ptr<const float> ahead_;  // what is in weights_ahead_ or on its way there; null: nothing
-  Buffer<float> staged_weights_, staged_gradients_, staged_losses_, staged_logits_;
-  Buffer<int32_t> staged_predictions_;
+  Buffer<float> staged_logits_;
   DeviceBatch batches_[2];  // of the current pass and the next, in turns
   size_t turn_ = 0;
   const Batch* next_batch_ = nullptr;          // what is in the other batch, if anything is
@@ -261,5 +256,11 @@ class Model {
   std::vector<Buffer<float>> between_;
   std::vector<int64_t> between_elements_;
 };
+
+// Scales the values of all pieces down to the L2 norm max_norm if the norm of all together is larger. A norm
+// that is not finite leaves them as they are, so that the check of gradients finds it. max_norm 0 is off.
+// Returns the norm before scaling, summed in float64 in a fixed order, so that it is the same wherever it is
+// computed.
+double ClipToNorm(double max_norm, absl::Span<const absl::Span<float>> pieces);
 
 }  // namespace weir

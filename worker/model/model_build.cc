@@ -19,6 +19,14 @@
 namespace weir {
 namespace {
 
+using v1::LayerConfig;
+
+bool TakesSeveral(LayerConfig::Type type) {
+  return type == LayerConfig::LAYER_CONCAT || type == LayerConfig::LAYER_FACTORIZATION_MACHINE;
+}
+
+std::string Where(int layer) { return absl::StrCat("model.layers[", layer, "]"); }
+
 // Which layer of a config takes the outputs of which: `inputs`, and what holds where they are left out. Not
 // thread-safe. The arguments outlive it.
 class LayerGraph {
@@ -32,12 +40,89 @@ class LayerGraph {
   // The positions of the layers whose outputs the layer takes, or kFeatures; all are before it. Of a cross
   // layer x and x_0. Called for each layer, from the first to the last. InvalidArgument: names the field, the
   // value and the values allowed.
-  absl::StatusOr<std::vector<int>> InputsOf(int layer);
+  absl::StatusOr<std::vector<int>> InputsOf(int layer) {
+    WEIR_RETURN_IF_ERROR(CheckCount(layer));
+    const LayerConfig& config = config_.layers(layer);
+    const std::string name = LayerName(config, layer);
+    if (name == kFeaturesName) {
+      return absl::InvalidArgumentError(absl::StrCat(Where(layer), ".name is \"", kFeaturesName,
+                                                     "\", which stands for the numbers of an example; use "
+                                                     "another name"));
+    }
+    std::vector<int> inputs;
+    for (int i = 0; i < config.inputs_size(); ++i) {
+      const auto found = positions_.find(config.inputs(i));
+      if (found == positions_.end() && config.inputs(i) != kFeaturesName) {
+        std::vector<std::string> known = {kFeaturesName};
+        for (int before = 0; before < layer; ++before)
+          known.push_back(LayerName(config_.layers(before), before));
+        return absl::InvalidArgumentError(
+            absl::StrCat(Where(layer), ".inputs[", i, "] is \"", config.inputs(i),
+                         "\", which is no layer before this one; there are ", absl::StrJoin(known, ", ")));
+      }
+      inputs.push_back(found == positions_.end() ? kFeatures : found->second);
+    }
+    if (inputs.empty() && config.type() != LayerConfig::LAYER_EMBEDDING) {
+      inputs.push_back(layer == 0 ? kFeatures : layer - 1);
+    }
+    for (const int input : inputs) {
+      if (input != kFeatures) {
+        used_[static_cast<size_t>(input)] = true;
+      } else if (inputs_.features == std::vector<int64_t>{0}) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(Where(layer),
+                         " takes the features, but the data has none: no column of data.columns has "
+                         "the type number; name other inputs"));
+      }
+    }
+    positions_[name] = layer;
+    used_.push_back(false);
+    first_.push_back(kFeatures);
+    if (config.type() == LayerConfig::LAYER_CROSS) {
+      const int x = inputs[0];
+      const bool follows = x != kFeatures && config_.layers(x).type() == LayerConfig::LAYER_CROSS;
+      first_.back() = follows ? first_[static_cast<size_t>(x)] : x;
+      inputs.push_back(first_.back());
+    }
+    return inputs;
+  }
+
   // After the last layer: InvalidArgument, if a layer's output or a table is not used.
-  absl::Status CheckUse(absl::Span<const EmbeddingSource> embeddings) const;
+  absl::Status CheckUse(absl::Span<const EmbeddingSource> embeddings) const {
+    for (int i = 0; i + 1 < config_.layers_size(); ++i) {
+      if (used_[static_cast<size_t>(i)]) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          Where(i), " (\"", LayerName(config_.layers(i), i),
+          "\"): no layer takes its output; name it in the inputs of a later layer, or take it out"));
+    }
+    std::vector<bool> used(inputs_.tables.size());
+    for (const EmbeddingSource& source : embeddings) used[source.table] = true;
+    for (size_t i = 0; i < used.size(); ++i) {
+      if (used[i]) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("tables[", i, "] (\"", inputs_.tables[i].name(),
+                       "\"): no layer of type embedding takes its rows; take it out"));
+    }
+    return absl::OkStatus();
+  }
 
  private:
-  absl::Status CheckCount(int layer) const;
+  absl::Status CheckCount(int layer) const {
+    const LayerConfig& config = config_.layers(layer);
+    const int n = config.inputs_size();
+    const auto error = [&](absl::string_view expected) {
+      return absl::InvalidArgumentError(absl::StrCat(Where(layer), ".inputs: a layer of type ",
+                                                     LayerWord(config.type()), " takes ", expected, ", got ",
+                                                     n));
+    };
+    if (config.type() == LayerConfig::LAYER_EMBEDDING) {
+      return n == 0 ? absl::OkStatus() : error("no inputs, but the keys of its column");
+    }
+    if (TakesSeveral(config.type())) {
+      return n >= 2 ? absl::OkStatus() : error("two or more inputs, the names of layers or \"features\"");
+    }
+    return n <= 1 ? absl::OkStatus() : error("one input; put a layer of type concat between");
+  }
 
   const v1::ModelConfig& config_;
   const ModelInputs& inputs_;
@@ -45,96 +130,6 @@ class LayerGraph {
   std::vector<bool> used_;
   std::vector<int> first_;  // of a cross layer: its x_0
 };
-
-using v1::LayerConfig;
-
-bool TakesSeveral(LayerConfig::Type type) {
-  return type == LayerConfig::LAYER_CONCAT || type == LayerConfig::LAYER_FACTORIZATION_MACHINE;
-}
-
-std::string Where(int layer) { return absl::StrCat("model.layers[", layer, "]"); }
-
-absl::Status LayerGraph::CheckCount(int layer) const {
-  const LayerConfig& config = config_.layers(layer);
-  const int n = config.inputs_size();
-  const auto error = [&](absl::string_view expected) {
-    return absl::InvalidArgumentError(absl::StrCat(Where(layer), ".inputs: a layer of type ",
-                                                   LayerWord(config.type()), " takes ", expected, ", got ",
-                                                   n));
-  };
-  if (config.type() == LayerConfig::LAYER_EMBEDDING) {
-    return n == 0 ? absl::OkStatus() : error("no inputs, but the keys of its column");
-  }
-  if (TakesSeveral(config.type())) {
-    return n >= 2 ? absl::OkStatus() : error("two or more inputs, the names of layers or \"features\"");
-  }
-  return n <= 1 ? absl::OkStatus() : error("one input; put a layer of type concat between");
-}
-
-absl::StatusOr<std::vector<int>> LayerGraph::InputsOf(int layer) {
-  WEIR_RETURN_IF_ERROR(CheckCount(layer));
-  const LayerConfig& config = config_.layers(layer);
-  const std::string name = LayerName(config, layer);
-  if (name == kFeaturesName) {
-    return absl::InvalidArgumentError(absl::StrCat(Where(layer), ".name is \"", kFeaturesName,
-                                                   "\", which stands for the numbers of an example; use "
-                                                   "another name"));
-  }
-  std::vector<int> inputs;
-  for (int i = 0; i < config.inputs_size(); ++i) {
-    const auto found = positions_.find(config.inputs(i));
-    if (found == positions_.end() && config.inputs(i) != kFeaturesName) {
-      std::vector<std::string> known = {kFeaturesName};
-      for (int before = 0; before < layer; ++before)
-        known.push_back(LayerName(config_.layers(before), before));
-      return absl::InvalidArgumentError(absl::StrCat(Where(layer), ".inputs[", i, "] is \"", config.inputs(i),
-                                                     "\", which is no layer before this one; there are ",
-                                                     absl::StrJoin(known, ", ")));
-    }
-    inputs.push_back(found == positions_.end() ? kFeatures : found->second);
-  }
-  if (inputs.empty() && config.type() != LayerConfig::LAYER_EMBEDDING) {
-    inputs.push_back(layer == 0 ? kFeatures : layer - 1);
-  }
-  for (const int input : inputs) {
-    if (input != kFeatures) {
-      used_[static_cast<size_t>(input)] = true;
-    } else if (inputs_.features == std::vector<int64_t>{0}) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(Where(layer),
-                       " takes the features, but the data has none: no column of data.columns has "
-                       "the type number; name other inputs"));
-    }
-  }
-  positions_[name] = layer;
-  used_.push_back(false);
-  first_.push_back(kFeatures);
-  if (config.type() == LayerConfig::LAYER_CROSS) {
-    const int x = inputs[0];
-    const bool follows = x != kFeatures && config_.layers(x).type() == LayerConfig::LAYER_CROSS;
-    first_.back() = follows ? first_[static_cast<size_t>(x)] : x;
-    inputs.push_back(first_.back());
-  }
-  return inputs;
-}
-
-absl::Status LayerGraph::CheckUse(absl::Span<const EmbeddingSource> embeddings) const {
-  for (int i = 0; i + 1 < config_.layers_size(); ++i) {
-    if (used_[static_cast<size_t>(i)]) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        Where(i), " (\"", LayerName(config_.layers(i), i),
-        "\"): no layer takes its output; name it in the inputs of a later layer, or take it out"));
-  }
-  std::vector<bool> used(inputs_.tables.size());
-  for (const EmbeddingSource& source : embeddings) used[source.table] = true;
-  for (size_t i = 0; i < used.size(); ++i) {
-    if (used[i]) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("tables[", i, "] (\"", inputs_.tables[i].name(),
-                     "\"): no layer of type embedding takes its rows; take it out"));
-  }
-  return absl::OkStatus();
-}
 
 constexpr auto kDevice = ComputeBackend::Memory::kDevice;
 constexpr auto kHost = ComputeBackend::Memory::kHost;
@@ -268,12 +263,20 @@ void Model::PlanGradients() {
   }
 }
 
+template <typename T>
+absl::Status Model::Mirrored<T>::Take(ComputeBackend* backend, int64_t n) {
+  WEIR_ASSIGN_OR_RETURN(device, Buffer<T>::Make(backend, kDevice, n));
+  if (backend->unified()) return absl::OkStatus();
+  WEIR_ASSIGN_OR_RETURN(staged, Buffer<T>::Make(backend, kHost, n));
+  return absl::OkStatus();
+}
+
 absl::Status Model::TakeMemory() {
   const int64_t parameters = spec_.elements();
-  WEIR_ASSIGN_OR_RETURN(weights_, Buffer<float>::Make(backend_, kDevice, parameters));
-  WEIR_ASSIGN_OR_RETURN(gradients_, Buffer<float>::Make(backend_, kDevice, parameters));
-  WEIR_ASSIGN_OR_RETURN(losses_, Buffer<float>::Make(backend_, kDevice, max_batch_));
-  WEIR_ASSIGN_OR_RETURN(predictions_, Buffer<int32_t>::Make(backend_, kDevice, max_batch_));
+  WEIR_RETURN_IF_ERROR(weights_.Take(backend_, parameters));
+  WEIR_RETURN_IF_ERROR(gradients_.Take(backend_, parameters));
+  WEIR_RETURN_IF_ERROR(losses_.Take(backend_, max_batch_));
+  WEIR_RETURN_IF_ERROR(predictions_.Take(backend_, max_batch_));
   for (Stage& stage : stages_) {
     WEIR_RETURN_IF_ERROR(stage.layer->Reserve(backend_, max_batch_));
     if (stage.layer->is_view()) continue;
@@ -291,22 +294,14 @@ absl::Status Model::TakeMemory() {
     WEIR_ASSIGN_OR_RETURN(weights_ahead_, Buffer<float>::Make(backend_, kDevice, parameters));
   }
   if (!backend_->unified()) {
-    WEIR_ASSIGN_OR_RETURN(staged_weights_, Buffer<float>::Make(backend_, kHost, parameters));
-    WEIR_ASSIGN_OR_RETURN(staged_gradients_, Buffer<float>::Make(backend_, kHost, parameters));
-    WEIR_ASSIGN_OR_RETURN(staged_losses_, Buffer<float>::Make(backend_, kHost, max_batch_));
-    WEIR_ASSIGN_OR_RETURN(staged_predictions_, Buffer<int32_t>::Make(backend_, kHost, max_batch_));
     WEIR_ASSIGN_OR_RETURN(staged_logits_, Buffer<float>::Make(backend_, kHost, max_batch_ * outputs_));
-    const int64_t features = max_batch_ * input_elements_;
     for (DeviceBatch& batch : batches_) {
-      WEIR_ASSIGN_OR_RETURN(batch.features, Buffer<float>::Make(backend_, kDevice, features));
-      WEIR_ASSIGN_OR_RETURN(batch.targets, Buffer<float>::Make(backend_, kDevice, max_batch_));
-      WEIR_ASSIGN_OR_RETURN(batch.labels, Buffer<int32_t>::Make(backend_, kDevice, max_batch_));
-      WEIR_ASSIGN_OR_RETURN(batch.staged_features, Buffer<float>::Make(backend_, kHost, features));
-      WEIR_ASSIGN_OR_RETURN(batch.staged_targets, Buffer<float>::Make(backend_, kHost, max_batch_));
-      WEIR_ASSIGN_OR_RETURN(batch.staged_labels, Buffer<int32_t>::Make(backend_, kHost, max_batch_));
+      WEIR_RETURN_IF_ERROR(batch.features.Take(backend_, max_batch_ * input_elements_));
+      WEIR_RETURN_IF_ERROR(batch.targets.Take(backend_, max_batch_));
+      WEIR_RETURN_IF_ERROR(batch.labels.Take(backend_, max_batch_));
     }
   }
-  Bind(OnHost(weights_, staged_weights_), OnHost(gradients_, staged_gradients_));
+  Bind(weights_.host(), gradients_.host());
   ZeroGradients();
   return absl::OkStatus();
 }

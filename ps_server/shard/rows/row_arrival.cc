@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/codec/finite.h"
+#include "common/codec/floats.h"
 #include "common/codec/value_codec.h"
 
 namespace weir {

@@ -7,7 +7,7 @@
 
 #include "absl/memory/memory.h"
 #include "common/base/status_macros.h"
-#include "common/codec/finite.h"
+#include "common/codec/floats.h"
 #include "ps_server/shard/versions/version_builder.h"
 
 namespace weir {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "common/codec/finite.h"
+#include "common/codec/floats.h"
 #include "common/codec/value_codec.h"
 #include "common/codec/wire_codec.h"
 

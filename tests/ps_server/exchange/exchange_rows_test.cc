@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/codec/bfloat16.h"
+#include "common/codec/floats.h"
 #include "common/codec/value_codec.h"
 #include "common/model/key_bucket.h"
 #include "ps_server/exchange/exchange_session.h"

@@ -10,7 +10,7 @@
 
 #include "catch2/catch.hpp"
 #include "common/base/random.h"
-#include "common/codec/bfloat16.h"
+#include "common/codec/floats.h"
 #include "common/codec/wire_codec.h"
 #include "tests/ps_server/shard/push_whole.h"
 #include "tests/ps_server/shard/shard_fixture.h"

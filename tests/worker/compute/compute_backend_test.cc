@@ -12,7 +12,7 @@ namespace weir {
 namespace {
 
 TEST_CASE("The CPU backend conforms") {
-  CheckComputeBackend([] { return *MakeComputeBackend("cpu", 1); });
+  CheckComputeBackend([] { return *MakeComputeBackend({"cpu"}); });
 }
 
 TEST_CASE("A device with memory and time of its own fits the interface") {
@@ -49,11 +49,11 @@ TEST_CASE("cuBLAS has what is asked of it, device or not") {
 
 TEST_CASE("A backend that is not there is refused by name") {
   for (const char* device : {"tpu", "cuda", "cuda:", "cuda:-1", "cuda:x", "cuda:01", "CPU", ""}) {
-    CHECK(MakeComputeBackend(device, 1).status() ==
+    CHECK(MakeComputeBackend({device}).status() ==
           absl::InvalidArgumentError("compute device '" + std::string(device) +
                                      "' is not known; there are 'cpu' and 'cuda:N', N = 0, 1, ..."));
   }
-  CHECK(MakeComputeBackend("cpu", 0).status().message() == "compute.threads is 0; it must be at least 1");
+  CHECK(MakeComputeBackend({"cpu", 0}).status().message() == "compute.threads is 0; it must be at least 1");
   ComputeOptions options;
   options.precision = Precision::kTf32;
   CHECK(MakeComputeBackend(options).status() ==

@@ -12,7 +12,6 @@ void CheckComputeBackend(const std::function<std::unique_ptr<ComputeBackend>()>&
   SECTION("copies") { CheckCopies(b); }
   SECTION("capture") { CheckCapture(b); }
   SECTION("vectors") { CheckVectors(b); }
-  SECTION("finite check") { CheckNonFinite(b); }
   SECTION("bfloat16") { CheckBfloat16(b); }
   SECTION("gemm") { CheckGemm(b, precision); }
   SECTION("bias") { CheckBias(b); }

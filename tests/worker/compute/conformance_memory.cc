@@ -17,18 +17,25 @@ bool AllAre(float value, const Buffer<float>& buffer) {
   return std::all_of(buffer.get(), buffer.get() + kElements, [&](float x) { return x == value; });
 }
 
+// x *= 2
+void Double(ComputeBackend* b, Floats& x, Floats& spare) {
+  b->Fill(kElements, 0, spare.get());
+  b->Axpy(kElements, 1, x.get(), spare.get());
+  b->Axpy(kElements, 1, spare.get(), x.get());
+}
+
 }  // namespace
 
 void CheckMemoryAndOrder(ComputeBackend* b) {
   const auto huge = b->Allocate(ComputeBackend::Memory::kDevice, std::numeric_limits<size_t>::max() - 8);
   CHECK(huge.status().code() == absl::StatusCode::kResourceExhausted);
   // Work that depends on earlier work, without waits in between.
-  Floats x(b, kElements), y(b, kElements);
+  Floats x(b, kElements), y(b, kElements), spare(b, kElements);
   b->Fill(kElements, 1, x.get());
   b->Fill(kElements, 0, y.get());
   for (int i = 0; i < 10; ++i) {
     b->Axpy(kElements, 1, x.get(), y.get());
-    b->Scale(kElements, 2, x.get());
+    Double(b, x, spare);
   }
   CheckClose(y.Read(), Doubles(kElements, 1023));
 
@@ -67,7 +74,7 @@ void CheckCopies(ComputeBackend* b) {
     constexpr int kBatches = 20;
     Floats batches[2] = {Floats(b, kElements), Floats(b, kElements)};
     std::vector<Buffer<float>> staged;
-    Floats sum(b, kElements);
+    Floats sum(b, kElements), spare(b, kElements);
     uint64_t used[2] = {};
     b->Fill(kElements, 0, sum.get());
     const auto send = [&](int i) {
@@ -78,7 +85,7 @@ void CheckCopies(ComputeBackend* b) {
     send(0);
     for (int i = 0; i < kBatches; ++i) {
       if (i + 1 < kBatches) send(i + 1);
-      b->Scale(kElements, 2, batches[i % 2].get());
+      Double(b, batches[i % 2], spare);
       b->Axpy(kElements, 1, batches[i % 2].get(), sum.get());
       used[i % 2] = b->Record();
     }
@@ -108,7 +115,7 @@ void CheckCopies(ComputeBackend* b) {
     constexpr int kRounds = 20;
     Floats values[2] = {Floats(b, kElements), Floats(b, kElements)};
     std::vector<Buffer<float>> staged;
-    Floats sum(b, kElements);
+    Floats sum(b, kElements), spare(b, kElements);
     uint64_t used[2] = {}, copied[2] = {};
     b->Fill(kElements, 0, sum.get());
     const auto send = [&](int i) {
@@ -121,7 +128,7 @@ void CheckCopies(ComputeBackend* b) {
     for (int i = 0; i < kRounds; ++i) {
       if (i + 1 < kRounds) send(i + 1);
       b->Join(copied[i % 2]);
-      b->Scale(kElements, 2, values[i % 2].get());
+      Double(b, values[i % 2], spare);
       b->Axpy(kElements, 1, values[i % 2].get(), sum.get());
       used[i % 2] = b->Record();
     }
@@ -202,7 +209,7 @@ void CheckCapture(ComputeBackend* b) {
     CHECK(results() == want);
   }
   // Other data, same captured calls.
-  b->Scale(kN * kIn, 0.5f, x.get());
+  b->Fill(kN * kIn, 0.5f, x.get());
   b->Replay(captured->get());
   const std::vector<float> replayed = results();
   CHECK(replayed != want);

@@ -126,7 +126,6 @@ void CheckMemoryAndOrder(ComputeBackend* b);
 void CheckCopies(ComputeBackend* b);
 void CheckCapture(ComputeBackend* b);
 void CheckVectors(ComputeBackend* b);
-void CheckNonFinite(ComputeBackend* b);
 void CheckBfloat16(ComputeBackend* b);
 void CheckGemm(ComputeBackend* b, Precision precision);
 void CheckConv2d(ComputeBackend* b, Precision precision);

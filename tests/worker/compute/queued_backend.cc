@@ -84,17 +84,8 @@ class QueuedBackend final : public ComputeBackend {
   void Fill(int64_t n, float value, float* x) override {
     Queue([=] { cpu_->Fill(n, value, Real(x)); });
   }
-  void Scale(int64_t n, float alpha, float* x) override {
-    Queue([=] { cpu_->Scale(n, alpha, Real(x)); });
-  }
   void Axpy(int64_t n, float alpha, const float* x, float* y) override {
     Queue([=] { cpu_->Axpy(n, alpha, Real(x), Real(y)); });
-  }
-  void ResetNonFinite(int64_t* found) override {
-    Queue([=] { cpu_->ResetNonFinite(Real(found)); });
-  }
-  void FindNonFinite(int64_t n, const float* x, int64_t first, int64_t* found) override {
-    Queue([=] { cpu_->FindNonFinite(n, Real(x), first, Real(found)); });
   }
   void RoundToBfloat16(int64_t n, const float* x, uint16_t* y) override {
     Queue([=] { cpu_->RoundToBfloat16(n, Real(x), Real(y)); });
@@ -191,7 +182,7 @@ class QueuedBackend final : public ComputeBackend {
   }
   void RunAll() { static_cast<void>(Wait(queued_)); }
 
-  const std::unique_ptr<ComputeBackend> cpu_ = *MakeComputeBackend("cpu", 1);
+  const std::unique_ptr<ComputeBackend> cpu_ = *MakeComputeBackend({"cpu"});
   // Every operation waits for the ones queued before it, except copies to the host and copies ahead, which
   // have queues of their own.
   std::deque<Operation> compute_, downloads_, aheads_;

@@ -2,7 +2,7 @@
 
 #include "catch2/catch.hpp"
 #include "tests/worker/digits.h"
-#include "worker/data/example_order.h"
+#include "worker/data/dataset.h"
 #include "worker/model/model.h"
 
 namespace weir {
@@ -23,7 +23,7 @@ TEST_CASE("A small network learns the digits") {
   AddDense(&config, 64);
   config.add_layers()->set_type(LayerConfig::LAYER_RELU);
   AddDense(&config, 10);
-  const auto backend = *MakeComputeBackend("cpu", 1);
+  const auto backend = *MakeComputeBackend({"cpu"});
   constexpr int64_t kBatch = 32, kEpochs = 20;
   const auto model = *Model::Create(config, data.train.shape(), data.train.outputs(), kBatch, backend.get());
   const ModelSpec& spec = model->spec();

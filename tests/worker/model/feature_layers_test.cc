@@ -154,7 +154,7 @@ void CheckGradients(const std::string& text) {
   const v1::ModelConfig config = Parse(text);
   const Dataset data = Examples(config.loss() == v1::ModelConfig::LOSS_SIGMOID_CROSS_ENTROPY);
   const ModelInputs inputs = Inputs();
-  const auto backend = *MakeComputeBackend("cpu", 1);
+  const auto backend = *MakeComputeBackend({"cpu"});
   auto made = Model::Create(config, inputs, 1, kExamples, backend.get());
   REQUIRE(made.ok());
   Model& model = **made;
@@ -285,7 +285,7 @@ TEST_CASE("Layers that do not fit together are refused") {
        "[4] "
        "and [3]; use tables of the same dim"},
   };
-  const auto backend = *MakeComputeBackend("cpu", 1);
+  const auto backend = *MakeComputeBackend({"cpu"});
   for (const auto& c : cases) {
     CHECK(Model::Create(Parse(c.text + kSquared), Inputs(), 1, 4, backend.get()).status().message() ==
           c.message);
@@ -330,7 +330,7 @@ TEST_CASE("The AUC counts pairs, and equal values half") {
 
 TEST_CASE("An evaluation of a binary classifier has loss, accuracy and AUC") {
   const bool queued = GENERATE(false, true);
-  const auto backend = queued ? MakeQueuedBackend() : *MakeComputeBackend("cpu", 1);
+  const auto backend = queued ? MakeQueuedBackend() : *MakeComputeBackend({"cpu"});
   // logit = x.
   const auto model = *Model::Create(Parse(kOut + kSigmoid), {1}, 1, 2, backend.get());
   model->weights()[0] = 1;

@@ -56,7 +56,7 @@ Batch RandomBatch(int64_t n, int64_t elements, int32_t classes) {
   return batch;
 }
 
-std::unique_ptr<ComputeBackend> MakeCpu() { return *MakeComputeBackend("cpu", 1); }
+std::unique_ptr<ComputeBackend> MakeCpu() { return *MakeComputeBackend({"cpu"}); }
 
 // Every element of the gradient against central differences of the reference in float64.
 void CheckGradient(const std::string& text, const std::vector<int64_t>& shape, ComputeBackend* backend) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/codec/bfloat16.h"
+#include "common/codec/floats.h"
 
 namespace weir {
 namespace {

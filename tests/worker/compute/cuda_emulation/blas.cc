@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "common/cuda/cuda_blas_library.h"
+#include "common/cuda/cuda_libraries.h"
 #include "tests/worker/compute/cuda_emulation/runtime.h"
 
 namespace emulated_cuda {

@@ -36,8 +36,8 @@ void SetMachine(const Machine& machine);
 // The number of live cudaMallocs, cudaHostAllocs, streams, events and graphs.
 int64_t LiveObjects();
 
-// Like cuda::MakeBackend of worker/compute/cuda_backend.h, on the emulated machine.
+// Like cuda::MakeBackend of worker/compute/compute_backend.h, on the emulated machine.
 absl::StatusOr<std::unique_ptr<ComputeBackend>> MakeBackend(int device, Precision precision,
-                                                            size_t arena_chunk_bytes);
+                                                            size_t convolution_bytes);
 
 }  // namespace weir::cuda_emulation

@@ -121,12 +121,6 @@ inline uint32_t __float_as_uint(float x) {
   return bits;
 }
 inline int min(int a, int b) { return b < a ? b : a; }
-// Fibers switch at barriers only.
-inline long long atomicMin(long long* address, long long value) {
-  const long long before = *address;
-  if (value < before) *address = value;
-  return before;
-}
 
 }  // namespace emulated_cuda
 

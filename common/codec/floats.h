@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
+// Conversions and checks of floats by their bits. Thread-safe.
 namespace weir {
 
 // bfloat16 is the upper half of a float32: its sign, its exponent and 7 of its 23 bits of fraction. On the
-// wire it takes two bytes, little-endian. Both functions are thread-safe and give the same bits on every CPU.
+// wire it takes two bytes, little-endian. Both functions give the same bits on every CPU.
 
 // Rounds n values to nearest, ties to even, into 2 n bytes at any address. A value beyond the largest becomes
 // an infinity, as in any rounding; subnormals are kept; a NaN stays a NaN, made quiet, with the upper bits of
@@ -26,5 +28,20 @@ struct Bfloat16Level {
 
 // The levels that can run here, from narrow to wide. The functions above use the last.
 std::vector<Bfloat16Level> AvailableBfloat16Levels();
+
+// float16 (IEEE 754 binary16) has a sign, 5 bits of exponent and 10 of fraction. Expands 2 n bytes,
+// little-endian, at any address, exactly: every float16 is a float32, its subnormals too. A NaN keeps its
+// payload.
+void FromFloat16(const void* in, float* out, size_t n);
+
+// The position of the first NaN or infinity among n values; n if all are finite. As fast as memory can be
+// read. May read a value twice.
+int64_t FirstNonFinite(const float* values, int64_t n);
+// FirstNonFinite() of float32 values at any address.
+int64_t FirstNonFiniteAt(const void* float32, int64_t n);
+// FirstNonFinite() of bfloat16 values.
+int64_t FirstNonFinite(const uint16_t* bfloat16, int64_t n);
+// FirstNonFinite() of float32 values, where a value that bfloat16 rounds to infinity counts as infinite.
+int64_t FirstNonFiniteBfloat16(const float* values, int64_t n);
 
 }  // namespace weir

@@ -1,10 +1,9 @@
-#include "worker/data/example_order.h"
-
 #include <algorithm>
 #include <numeric>
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "worker/data/dataset.h"
 
 namespace weir {
 namespace {

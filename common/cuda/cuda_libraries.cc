@@ -1,9 +1,9 @@
-#include "common/cuda/cuda_blas_library.h"
+#include "common/cuda/cuda_libraries.h"
 
 #include <dlfcn.h>
 
 #include <string>
-#include <utility>
+#include <type_traits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -13,31 +13,11 @@
 namespace weir::cuda {
 namespace {
 
-// Where the loader looks (the program's own lib folder first), then where NVIDIA's packages put it.
-std::vector<std::string> Candidates() {
-  const std::string name = absl::StrCat("libcublas.so.", CUBLAS_VER_MAJOR);
-  return {name, absl::StrCat("/usr/local/cuda/lib64/", name)};
-}
-
-class Symbols {
- public:
-  explicit Symbols(void* library) : library_(library) {}
-
-  template <typename Function>
-  void Get(const char* name, Function** function) {
-    *function = reinterpret_cast<Function*>(dlsym(library_, name));
-    if (*function == nullptr) missing_.push_back(name);
-  }
-  const std::vector<std::string>& missing() const { return missing_; }
-
- private:
-  void* const library_;
-  std::vector<std::string> missing_;
-};
-
 absl::StatusOr<void*> Open() {
+  // Where the loader looks (the program's own lib folder first), then where NVIDIA's packages put it.
+  const std::string name = absl::StrCat("libcublas.so.", CUBLAS_VER_MAJOR);
   std::vector<std::string> errors;
-  for (const std::string& path : Candidates()) {
+  for (const std::string& path : {name, absl::StrCat("/usr/local/cuda/lib64/", name)}) {
     // RTLD_LOCAL: another cuBLAS in the process, say of a Python package, does not mix with this one.
     if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
     errors.push_back(dlerror());
@@ -52,18 +32,22 @@ absl::StatusOr<BlasLibrary> Load() {
   WEIR_ASSIGN_OR_RETURN(void* const opened, Open());
   BlasLibrary library;
   decltype(&cublasGetProperty) get_property = nullptr;
-  Symbols symbols(opened);
-  symbols.Get("cublasGetProperty", &get_property);
-  symbols.Get("cublasCreate_v2", &library.create);
-  symbols.Get("cublasDestroy_v2", &library.destroy);
-  symbols.Get("cublasSetStream_v2", &library.set_stream);
-  symbols.Get("cublasSetWorkspace_v2", &library.set_workspace);
-  symbols.Get("cublasSetMathMode", &library.set_math_mode);
-  symbols.Get("cublasGemmEx_64", &library.gemm_ex);
-  symbols.Get("cublasGetStatusString", &library.status_string);
-  if (!symbols.missing().empty()) {
+  std::vector<std::string> missing;
+  const auto get = [&](const char* symbol, auto* function) {
+    *function = reinterpret_cast<std::remove_reference_t<decltype(*function)>>(dlsym(opened, symbol));
+    if (*function == nullptr) missing.push_back(symbol);
+  };
+  get("cublasGetProperty", &get_property);
+  get("cublasCreate_v2", &library.create);
+  get("cublasDestroy_v2", &library.destroy);
+  get("cublasSetStream_v2", &library.set_stream);
+  get("cublasSetWorkspace_v2", &library.set_workspace);
+  get("cublasSetMathMode", &library.set_math_mode);
+  get("cublasGemmEx_64", &library.gemm_ex);
+  get("cublasGetStatusString", &library.status_string);
+  if (!missing.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("cuBLAS ", CUBLAS_VER_MAJOR, " lacks ",
-                                                      absl::StrJoin(symbols.missing(), ", "),
+                                                      absl::StrJoin(missing, ", "),
                                                       "; its installation is damaged or of another version"));
   }
   int version[3] = {};

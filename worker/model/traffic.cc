@@ -1,4 +1,4 @@
-#include "worker/model/table_rows.h"
+#include "worker/model/traffic.h"
 
 #include <algorithm>
 #include <numeric>
@@ -6,16 +6,12 @@
 
 namespace weir {
 
-std::vector<uint32_t> TablesOf(absl::Span<const EmbeddingSource> sources) {
-  std::set<uint32_t> tables;
-  for (const EmbeddingSource& source : sources) tables.insert(source.table);
-  return {tables.begin(), tables.end()};
-}
-
 std::vector<TableRows> RowsFor(absl::Span<const EmbeddingSource> sources, const Dataset& data,
                                absl::Span<const int32_t> indexes) {
   std::vector<TableRows> all;
-  for (const uint32_t table : TablesOf(sources)) {
+  std::set<uint32_t> tables;
+  for (const EmbeddingSource& source : sources) tables.insert(source.table);
+  for (const uint32_t table : tables) {
     TableRows rows;
     rows.table = table;
     std::set<size_t> columns;
