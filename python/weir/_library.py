@@ -1,9 +1,11 @@
-"""libweir.so through ctypes: python/capi/weir_c.h says what each function does."""
+"""libweir.so through ctypes: python/capi/weir_c.h says what each function does. And the programs that the wheel brings, as commands."""
 from __future__ import annotations
 
 import ctypes
 import os
 import pathlib
+import signal
+import sys
 from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_uint32, c_uint64
 from ctypes import c_void_p
 from typing import TYPE_CHECKING, Any, Callable
@@ -126,10 +128,12 @@ class Library:
         def __getattr__(self, name: str) -> Callable[..., Any]: ...
 
 
+_HERE = pathlib.Path(__file__).resolve().parent
+
+
 def _find() -> pathlib.Path:
-    here = pathlib.Path(__file__).resolve().parent
     # In a wheel, and in a checkout that was built.
-    places = [here / "lib" / "libweir.so", here.parent.parent / "bazel-bin" / "python" / "capi" / "libweir.so"]
+    places = [_HERE / "lib" / "libweir.so", _HERE.parent.parent / "bazel-bin" / "python" / "capi" / "libweir.so"]
     if os.environ.get("WEIR_LIBRARY"):
         places = [pathlib.Path(os.environ["WEIR_LIBRARY"])]
     for place in places:
@@ -140,3 +144,23 @@ def _find() -> pathlib.Path:
 
 
 library = Library(_find())
+
+
+def _become(name: str) -> None:
+    # Python ignores these for itself, and what is ignored stays so in the program and in its tasks.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    program = _HERE / "bin" / name
+    os.execv(program, [str(program), *sys.argv[1:]])
+
+
+def weir() -> None:
+    _become("weir")
+
+
+def ps_server() -> None:
+    _become("ps_server")
+
+
+def worker() -> None:
+    _become("worker")

@@ -7,15 +7,13 @@ import sys
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence, overload
 
 from . import _library
-from ._dlpack import Arrays, SupportsDLPack
 from ._ending import LAST_CALL, close_at_end
 from ._library import library
-from ._work_calls import WorkCall, WorkCalls
 from .errors import ConfigError, Drained, Error, JobDone, check
-from .exchange import Exchange, Gate, Gradient, Pushed, View, Weights, Work
+from .exchange import Exchange, Gate, Gradient, Pushed, View, Weights, Work, WorkCall, WorkCalls
 from .fingerprints import EXAMPLES, in_cluster, of_program, of_training_set
 from .future import Future
-from .job import ExampleOrder, Job, Model, Tensor
+from .job import Arrays, ExampleOrder, Job, Model, SupportsDLPack, Tensor
 from .progress import is_live, say
 from .tables import PlacedRows, Rows, Tables
 

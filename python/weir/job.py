@@ -1,24 +1,36 @@
-"""A job's config, the model's tensors, and the order of the training examples."""
+"""A job's config, the model's tensors, the order of the training examples, and the seeds of batches."""
 from __future__ import annotations
 
 import ctypes
 import functools
 import json
 import os
+import random
 import threading
 from dataclasses import dataclass, field
-from typing import Any, Collection, Iterator, Mapping, Sequence
+from typing import Any, Collection, Iterator, Mapping, Protocol, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from ._dlpack import Arrays, SupportsDLPack, as_numpy
 from ._library import Tensor as _Tensor
 from ._library import library
 from .errors import ConfigError, check
 
 #: An array of float32.
 Floats = npt.NDArray[np.float32]
+
+
+class SupportsDLPack(Protocol):
+    """An array of NumPy, or of another package that exports it (https://dmlc.github.io/dlpack)."""
+
+    def __dlpack__(self) -> Any: ...
+
+    def __dlpack_device__(self) -> tuple[Any, Any]: ...
+
+
+#: Tensors by name.
+Arrays = Mapping[str, SupportsDLPack]
 
 _INITIALIZERS = {"constant": 0, "normal": 1, "uniform": 2}
 _UPLOADED = 3
@@ -233,3 +245,55 @@ class ExampleOrder:
         with self._filling:
             library.fill_order(self._handle, first, n, indices.ctypes.data)
         return indices
+
+
+# ---- arrays of other packages
+
+
+def as_numpy(arrays: Mapping[str, Any], what: str, dtype: str = "float32") -> dict[str, Any]:
+    """The arrays without any copy; a NumPy scalar becomes a read-only array, and what is no array stays. ConfigError: NumPy cannot
+    use one where it lies; it says that arrays of this dtype are wanted."""
+    return {name: _as_numpy(array, f"{what}: {name}", dtype) for name, array in arrays.items()}
+
+
+def _as_numpy(array: Any, what: str, dtype: str) -> Any:
+    if isinstance(array, np.generic):
+        array = np.asarray(array)
+        array.flags.writeable = False  # it is a copy
+    if isinstance(array, np.ndarray) or not hasattr(array, "__dlpack__"):
+        return array
+    try:
+        found = np.from_dlpack(array)
+        if not found.flags.writeable:
+            # NumPy takes this memory as read-only if it is not told about it; the package's own conversion knows.
+            own = np.asarray(array)
+            if own.__array_interface__["data"][0] == found.__array_interface__["data"][0] and own.strides == found.strides:
+                return own
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise ConfigError(f"{what} must be {dtype} in the host's memory, which NumPy can use where it is; got a "
+                          f"{type(array).__module__}.{type(array).__qualname__}: {error}") from error
+    return found
+
+
+# ---- random numbers, which follow from the job's seed: each batch has a seed of its own, whichever worker computes the batch
+
+# Odd, so that a seed comes again only after 2^63 batches. The examples of a batch and what is computed from them have seeds of two
+# sequences.
+_OF_BATCHES, _OF_EXAMPLES = 0x9E3779B97F4A7C15, 0xD1B54A32D192ED03
+
+
+def batch_seed(job_seed: int, batch: int) -> int:
+    """The seed for computing a batch, in [0, 2^63)."""
+    return (job_seed + _OF_BATCHES * (batch + 1)) % 2**63
+
+
+def examples_seed(job_seed: int, batch: int) -> int:
+    """The seed for making the examples of a batch, in [0, 2^63)."""
+    return (job_seed + _OF_EXAMPLES * (batch + 1)) % 2**63
+
+
+def seed_globals(seed: int) -> None:
+    """Of NumPy's global generator and Python's `random`."""
+    # An int of 32 bits is NumPy's fast way. The high bits differ most from batch to batch.
+    np.random.seed(seed >> 31)
+    random.seed(seed)

@@ -12,14 +12,12 @@ from typing import Any, Callable, Iterator, Mapping, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ._dlpack import Arrays
 from .client import Client
 from .errors import ConfigError, Error, Fenced, JobDone
 from .exchange import Gate, Gradient, Pushed, Weights, Work
 from .future import Future
-from .job import FlatTensors, Floats
+from .job import Arrays, FlatTensors, Floats, batch_seed, seed_globals
 from .progress import ProgressLine, say
-from .randomness import batch_seed, seed_globals
 from .tables import Keys, Rows, RowSet
 
 T = TypeVar("T")

@@ -7,9 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _library
-from ._dlpack import SupportsDLPack, as_numpy
 from .errors import ConfigError
-from .job import Floats, Job
+from .job import Floats, Job, SupportsDLPack, as_numpy
 
 #: Keys of rows: int64 or uint64, of one dimension. An int64 key names the same row as the uint64 of its bits.
 Keys = Union[npt.NDArray[np.int64], npt.NDArray[np.uint64]]

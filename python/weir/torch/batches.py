@@ -9,8 +9,7 @@ import torch.utils.data
 from ..errors import ConfigError
 from ..exchange import Work
 from ..fingerprints import Generators, of_examples, of_subset, read_twice
-from ..job import ExampleOrder
-from ..randomness import examples_seed
+from ..job import ExampleOrder, examples_seed
 from .device import seed_on_host
 
 

@@ -13,25 +13,22 @@ import numpy as np
 import torch
 import torch.utils.data
 
-from .._interrupts import Interrupts
+from .._ending import Interrupts
 from ..client import Client
 from ..errors import ConfigError, Error
 from ..fingerprints import EXAMPLES, in_cluster
 from ..job import ExampleOrder, Job
 from ..steps import Step, loss_of, run
 from ..tables import Tables
-from .batch_norm import SmallBatchCheck
 from .batches import Batches, StreamBatches
 from .buffers import BufferRules
 from .changes import Changes
 from .config import JobFields
+from .embedding import KeptRows, KeysOfTables, TableRows, as_arrays
 from .gradients import Gradients
-from .loops import Begins, Epochs, Loader, refuse_keywords
-from .one_loop import SEVERAL_LOSSES, Loop
-from .plain_model import PlainModel
-from .table_rows import KeptRows, KeysOfTables, TableRows, as_arrays
-from .weights import ModelWeights
-from .whole_job import WholeJob, count_examples
+from .loops import SEVERAL_LOSSES, Begins, Epochs, Loader, Loop, refuse_keywords
+from .weights import ModelWeights, PlainModel
+from .whole_job import SmallBatchCheck, WholeJob, count_examples
 
 # Keywords of torch's optimizers, and the field of the job's config that says the same.
 _FIELDS = {

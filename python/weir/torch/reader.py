@@ -15,7 +15,7 @@ from ..exchange import Weights
 from ..job import Floats, Job
 from ..tables import Keys
 from .buffers import BufferRules
-from .table_rows import KeptRows, KeysOfTables, TableRows
+from .embedding import KeptRows, KeysOfTables, TableRows
 from .weights import ModelWeights
 
 T = TypeVar("T")
