@@ -146,6 +146,18 @@ def _find() -> pathlib.Path:
 library = Library(_find())
 
 
+class Owner:
+    """Has a handle of the library, which goes with it."""
+
+    _handle: Any = None
+    # A function of the library, which takes the handle.
+    _free: Any
+
+    def __del__(self) -> None:
+        if self._handle:
+            self._free(self._handle)
+
+
 def _become(name: str) -> None:
     # Python ignores these for itself, and what is ignored stays so in the program and in its tasks.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):

@@ -11,7 +11,7 @@ from typing import Any, Optional
 import numpy as np
 
 from . import _library
-from ._library import library
+from ._library import Owner, library
 from .errors import ConfigError, check
 from .future import Future, Memory
 from .job import FlatTensors, Floats, Model
@@ -55,23 +55,20 @@ class Pushed:
     reason: str
 
 
-class Weights:
+class Weights(Owner):
     """Which weights a pull has brought; the base of a push.
 
     past: the step is past and these are no usable weights (sync): ask for work again. version: updates since the
     start; in sync the step.
     """
 
+    _free = library.free_weights
+
     def __init__(self, handle: int, model: Model):
-        self._handle: int | None = handle
+        self._handle = handle
         self._model = model
         self.past = bool(library.weights_past(handle))
         self.version = int(library.weights_version(handle))
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            library.free_weights(self._handle)
-            self._handle = None
 
 
 class View(Weights):
@@ -93,17 +90,19 @@ class Gradient(FlatTensors):
     end to end. Uninitialised. If a push of it fails, do not write to it again."""
 
     def __init__(self, handle: int, address: int, model: Model):
-        super().__init__(model, np.asarray(Memory(address, model.elements, _Owner(handle), read_only=False)))
+        super().__init__(model, np.asarray(Memory(address, model.elements, _GradientMemory(handle), read_only=False)))
 
 
-class Gate:
+class Gate(Owner):
     """Lets a push begin before its gradient is complete (Client.new_gate()): each piece of the gradient travels once
     the tensors in it are ready. A gate is for one push; all tensors must be ready within cluster.wait_seconds after
     the push has begun. A gate that goes away before that fails its push, which leaves no trace."""
 
+    _free = library.free_gate
+
     def __init__(self, model: Model):
         self._indices = {name: i for i, name in enumerate(model.names)}
-        self._handle: int | None = library.new_gate()
+        self._handle = library.new_gate()
 
     def ready(self, name: str) -> None:
         """The tensor holds its gradient, and does not change until the push's future is done. Returns at once."""
@@ -115,47 +114,22 @@ class Gate:
         """Ends the push with this reason, and without a trace, unless all tensors are ready."""
         library.gate_fail(self._handle, reason.encode())
 
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            library.free_gate(self._handle)
-            self._handle = None
 
+class _GradientMemory(Owner):
+    """Goes when the last array of a gradient is gone."""
 
-class _Owner:
-    """Frees a gradient's memory when its last array is gone."""
+    _free = library.free_gradient
 
     def __init__(self, handle: int):
         self._handle = handle
 
-    def __del__(self) -> None:
-        library.free_gradient(self._handle)
 
-
-class Exchange(Future["tuple[Pushed, Weights]"]):
-    """An exchange with the servers, on its way. memory: what it reads and writes."""
-
-    def __init__(self, handle: int, model: Model, in_place: bool, memory: Any):
-        def take(future: int) -> "tuple[Pushed, Weights]":
-            pushed, weights = _library.Pushed(), ctypes.c_void_p()
-            check(library.take_exchange(future, ctypes.byref(pushed), ctypes.byref(weights)))
-            cls = View if in_place else Weights
-            brought = cls(weights.value, model) if weights.value else None
-            return (Pushed(bool(pushed.applied), pushed.staleness, pushed.reason.decode(errors="replace")),
-                    brought)  # type: ignore[return-value]
-
-        super().__init__(handle, take, memory)
-
-    def _then(self, index: int) -> "Future[Any]":
-        take = self._take
-        this: Future[Any] = self
-        this._take = lambda future: take(future)[index]
-        return this
-
-    def then_weights(self) -> "Future[Weights]":
-        return self._then(1)
-
-    def then_pushed(self) -> "Future[Pushed]":
-        return self._then(0)
+def take_exchange(future: int, model: Model, in_place: bool) -> tuple[Pushed, Weights]:
+    """The result of an exchange with the servers; no Weights, if it had no pull."""
+    pushed, weights = _library.Pushed(), ctypes.c_void_p()
+    check(library.take_exchange(future, ctypes.byref(pushed), ctypes.byref(weights)))
+    brought = (View if in_place else Weights)(weights.value, model) if weights.value else None
+    return (Pushed(bool(pushed.applied), pushed.staleness, pushed.reason.decode(errors="replace")), brought)  # type: ignore[return-value]
 
 
 class WorkCalls:

@@ -13,8 +13,8 @@ from typing import Any, Collection, Iterator, Mapping, Protocol, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ._library import Owner, library
 from ._library import Tensor as _Tensor
-from ._library import library
 from .errors import ConfigError, check
 
 #: An array of float32.
@@ -68,7 +68,7 @@ class Tensor:
         return Tensor(tuple(given))
 
 
-class Job:
+class Job(Owner):
     """A job's config.
 
     job: a path, or a mapping with the fields of the JSON.
@@ -77,6 +77,8 @@ class Job:
 
     ConfigError names each wrong field with its place.
     """
+
+    _free = library.free_job
 
     def __init__(self, job: str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = ()):
         if not isinstance(job, (str, os.PathLike, Mapping)):
@@ -90,14 +92,9 @@ class Job:
             raise ConfigError(f"job must be a mapping with the fields of a job's config, as JSON has them: {error}") from error
         handle = ctypes.c_void_p()
         check(library.load_job(path, text, array, len(sets), ctypes.byref(handle)))
-        self._handle: ctypes.c_void_p | None = handle
+        self._handle = handle
         #: The config with its defaults, as nested dicts.
         self.config: dict[str, Any] = json.loads(library.job_json(handle))
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            library.free_job(self._handle)
-            self._handle = None
 
     def get(self, path: str, default: Any = None) -> Any:
         """The field at a path: get("train.clip_norm")."""
@@ -157,20 +154,17 @@ class Model:
         self.shapes = [tuple(int(n) for n in t.shape) for t in self.tensors.values()]
         self.sizes = [int(np.prod(shape, dtype=np.int64)) for shape in self.shapes]
         self.elements = sum(self.sizes)
-        self._keep: list[Any] = []
         self.array = (_Tensor * len(self.names))()
         for entry, (name, tensor), shape in zip(self.array, self.tensors.items(), self.shapes):
             if tensor.initializer not in _INITIALIZERS:
                 raise ConfigError(f"{name}: the initializer must be one of {', '.join(_INITIALIZERS)}, "
                                   f"got {tensor.initializer!r}")
-            dimensions = (ctypes.c_int64 * len(shape))(*shape)
-            self._keep.append(dimensions)
-            entry.name, entry.shape, entry.rank = name.encode(), dimensions, len(shape)
+            # ctypes keeps what an entry points to.
+            entry.name, entry.shape, entry.rank = name.encode(), (ctypes.c_int64 * len(shape))(*shape), len(shape)
             entry.initializer = _UPLOADED if self.initial else _INITIALIZERS[tensor.initializer]
             entry.value, entry.buffer = tensor.value, tensor.buffer
-            aliases = (ctypes.c_char_p * len(tensor.aliases))(*(alias.encode() for alias in tensor.aliases))
-            self._keep.append(aliases)
-            entry.aliases, entry.n_aliases = aliases, len(aliases)
+            entry.n_aliases = len(tensor.aliases)
+            entry.aliases = (ctypes.c_char_p * entry.n_aliases)(*(alias.encode() for alias in tensor.aliases))
 
     def split(self, flat: Floats) -> FlatTensors:
         """The tensors in flat memory, which holds them end to end."""
@@ -193,16 +187,8 @@ class Model:
         pointers = (ctypes.c_void_p * len(self.names))()
         for i, (name, shape) in enumerate(zip(self.names, self.shapes)):
             array = arrays.get(name)
-            if not isinstance(array, np.ndarray):
-                raise ConfigError(f"{what}: {name} must be an array, got {type(array).__name__}")
-            flags = array.flags
-            if array.dtype != np.float32 or array.shape != shape or not flags.c_contiguous or (
-                    writeable and not flags.writeable):
-                raise ConfigError(
-                    f"{what}: {name} must be float32 of shape {shape}, C-contiguous{' and writeable' * writeable}; got "
-                    f"{array.dtype} of shape {array.shape}{'' if flags.c_contiguous else ', not C-contiguous'}"
-                    f"{'' if flags.writeable or not writeable else ', read-only'}")
-            pointers[i] = array.ctypes.data
+            check_floats(array, f"{what}: {name}", shape, writeable)
+            pointers[i] = array.ctypes.data  # type: ignore[union-attr]
         unknown = [name for name in arrays if name not in self.tensors]
         if unknown:
             raise ConfigError(f"{what}: the model has no tensor {unknown[0]!r}; it has {', '.join(self.names[:10])}")
@@ -225,19 +211,16 @@ def save_weights(directory: str | os.PathLike[str], weights: Mapping[str, Floats
                                model.pointers(arrays, "weights", writeable=False)))
 
 
-class ExampleOrder:
+class ExampleOrder(Owner):
     """The order in which a job of this seed sees its training examples, each once an epoch. Thread-safe."""
+
+    _free = library.free_order
 
     def __init__(self, examples: int, seed: int):
         handle = ctypes.c_void_p()
         check(library.new_order(examples, seed, ctypes.byref(handle)))
         self._filling = threading.Lock()
-        self._handle: ctypes.c_void_p | None = handle
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            library.free_order(self._handle)
-            self._handle = None
+        self._handle = handle
 
     def __call__(self, first: int, n: int) -> npt.NDArray[np.int32]:
         """The examples' indices (int32) at the positions [first, first + n) of the job's endless stream."""
@@ -254,6 +237,17 @@ def as_numpy(arrays: Mapping[str, Any], what: str, dtype: str = "float32") -> di
     """The arrays without any copy; a NumPy scalar becomes a read-only array, and what is no array stays. ConfigError: NumPy cannot
     use one where it lies; it says that arrays of this dtype are wanted."""
     return {name: _as_numpy(array, f"{what}: {name}", dtype) for name, array in arrays.items()}
+
+
+def check_floats(array: Any, what: str, shape: tuple[int, ...], writeable: bool, axes: str = "") -> None:
+    """ConfigError: this is no array of float32 with this shape that can be used where it lies. axes: what the shape counts."""
+    if not isinstance(array, np.ndarray):
+        raise ConfigError(f"{what} must be an array, got {type(array).__name__}")
+    flags = array.flags
+    if array.dtype != np.float32 or array.shape != shape or not flags.c_contiguous or (writeable and not flags.writeable):
+        raise ConfigError(f"{what} must be float32 of shape {shape}{axes}, C-contiguous{' and writeable' * writeable}; got "
+                          f"{array.dtype} of shape {array.shape}{'' if flags.c_contiguous else ', not C-contiguous'}"
+                          f"{'' if flags.writeable or not writeable else ', read-only'}")
 
 
 def _as_numpy(array: Any, what: str, dtype: str) -> Any:
