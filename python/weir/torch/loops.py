@@ -6,7 +6,7 @@ import gc
 import os
 import weakref
 from dataclasses import dataclass
-from typing import Any, Generator, Iterable, Iterator, Mapping
+from typing import Any, Generator, Iterable, Iterator
 
 from ..errors import ConfigError, Error
 from ..fingerprints import in_cluster
@@ -31,10 +31,10 @@ SEVERAL_LOSSES = ("a job has one model and one loop. To train several models or 
                   "batch; optimizer.groups gives their parameters rates of their own (docs/python.md)")
 
 
-def refuse_keywords(refused: Mapping[str, Any]) -> None:
-    """ConfigError: a loop was given keywords that it does not take."""
+def refuse_keywords(refused: Iterable[str], loop: str) -> None:
+    """ConfigError: a loop, "loader()", was given keywords that it does not take."""
     for name in refused:
-        raise ConfigError(f"{name} cannot be given to loader(): {_OF_LOADERS.get(name, 'it has no such argument')}")
+        raise ConfigError(f"{name} cannot be given to {loop}: {_OF_LOADERS.get(name, 'it has no such argument')}")
 
 
 @dataclass(frozen=True)
@@ -48,15 +48,13 @@ class Loader(Iterator[Any]):
     """The batches of Optimizer.loader()."""
 
     def __init__(self, batches: Generator[Any, None, None], whole: WholeJob):
-        self._batches, self._whole = batches, whole
+        #: With Begins before the first batch of each epoch.
+        self.batches = batches
+        self._whole = whole
 
     def __next__(self) -> Any:
-        batch = self.next_or_begins()
-        return self.next_or_begins() if isinstance(batch, Begins) else batch
-
-    def next_or_begins(self) -> Any:
-        """The next batch, or Begins before the first one of an epoch."""
-        return next(self._batches)
+        batch = next(self.batches)
+        return next(self.batches) if isinstance(batch, Begins) else batch
 
     def __len__(self) -> int:
         """The job's batches, where all of them come here: without a cluster, and without a checkpoint to go on from. TypeError: how many
@@ -73,67 +71,47 @@ class Loader(Iterator[Any]):
 
     def close(self) -> None:
         """Leaves the loop, as `break` does."""
-        self._batches.close()
-
-    def fail(self, error: Error) -> None:
-        """Leaves the loop with this error, which it raises."""
-        self._batches.throw(error)
-
-
-class Epochs(Iterator["Epoch"]):
-    """The epochs of Optimizer.epochs()."""
-
-    def __init__(self, loader: Loader):
-        self._loader = loader
-        self._begun = False
-        self._current: Epoch | None = None
-        self._next: int | None = None
-
-    def __next__(self) -> "Epoch":
-        if not self._begun:
-            self._begun = True
-            self._next = self._loader.next_or_begins().epoch
-        if self._current is not None and not self._current._ended:
-            self._loader.fail(Error(f"the loop over epoch {self._current.number} ended before the epoch, whose other batches nobody would compute "
-                                      "then; leave both loops to leave the job. For a shorter job set train.epochs or train.examples"))
-        if self._next is None:
-            raise StopIteration
-        self._current, self._next = Epoch(self, self._next), None
-        return self._current
-
-    def close(self) -> None:
-        """Leaves the loops, as `break` out of both does."""
-        self._loader.close()
-
-    def _batch(self) -> Any:
-        """The next one of the current epoch. StopIteration: there is none."""
-        batch = self._loader.next_or_begins()
-        if isinstance(batch, Begins):
-            self._next = batch.epoch
-            raise StopIteration
-        return batch
+        self.batches.close()
 
 
 class Epoch(Iterator[Any]):
     """One epoch's batches for this worker. number: of the epoch, from 0 on."""
 
-    def __init__(self, epochs: Epochs, number: int):
+    def __init__(self, loader: Loader, number: int):
         self.number = number
         self._ended = False
+        # Of the epoch that follows on this one.
+        self._next: Begins | None = None
         # The variable of the outer loop, which lives on after it, must not keep the job from ending.
-        self._epochs = weakref.ref(epochs)
+        self._loader = weakref.ref(loader)
 
     def __next__(self) -> Any:
         if self._ended:
             raise StopIteration
-        epochs = self._epochs()
-        if epochs is None:
+        loader = self._loader()
+        if loader is None:
             raise Error(f"the loop over epochs() has ended, and epoch {self.number} has no batches any more; go through it within that loop")
         try:
-            return epochs._batch()
+            batch = next(loader.batches)
+            if isinstance(batch, Begins):
+                self._next = batch
+                raise StopIteration
+            return batch
         except StopIteration:
             self._ended = True
             raise
+
+
+def epochs_of(loader: Loader) -> Generator[Epoch, None, None]:
+    """The epochs of Optimizer.epochs()."""
+    begins: Begins | None = next(loader.batches, None)
+    while begins is not None:
+        epoch = Epoch(loader, begins.epoch)
+        yield epoch
+        if not epoch._ended:
+            loader.batches.throw(Error(f"the loop over epoch {epoch.number} ended before the epoch, whose other batches nobody would compute "
+                                       "then; leave both loops to leave the job. For a shorter job set train.epochs or train.examples"))
+        begins = epoch._next
 
 
 class Loop:
