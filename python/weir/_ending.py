@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import weakref
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Callable
 
 from .errors import Error
@@ -100,7 +100,7 @@ class Interrupts:
                 signal.signal(signal.SIGINT, _ours)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         _noting.discard(self)
         # Another loop may continue: one that a program keeps without ending it.
         if not _noting and _is_main() and signal.getsignal(signal.SIGINT) is _ours:

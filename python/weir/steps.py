@@ -164,7 +164,7 @@ class Step:
             raise Error("a part of step.gradient is on its way, since ready() was called; put all of it there, and call "
                         "push() without a gradient")
         if not self._late:
-            self._loop.report(self.work, mean_loss)
+            self._loop.progress.add(self._loop.client, self.work, mean_loss)
         self.pushed = True
 
     def _check_open(self) -> None:
@@ -269,9 +269,6 @@ class _Membership:
                 if found.all() and not past:
                     return values
         return None
-
-    def report(self, work: Work, loss: float | None) -> None:
-        self.progress.add(self.client, work, loss)
 
     def _begin_pull(self, clock: int) -> None:
         self._next = clock, self.client.pull(clock, self._views[1]), None

@@ -122,7 +122,8 @@ def job(optimizer: torch.optim.Optimizer, *, batch_size: int, epochs: float | No
         fields["seed"] = seed
     _merge(fields, more, "")
     Job(fields)
-    return JobFields(fields, parameters_of(optimizer), frozen=model is not None)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return JobFields(fields, parameters, frozen=model is not None)
 
 
 def _merge(fields: dict[str, Any], more: Mapping[str, Any], path: str) -> None:
@@ -184,11 +185,6 @@ def rule_of(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> 
 def initial_rate(group: Mapping[str, Any]) -> float:
     """The rate of a group, before any scheduler."""
     return float(group.get("initial_lr", group["lr"]))
-
-
-def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Those of all groups."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _name(optimizer: torch.optim.Optimizer) -> str:

@@ -112,10 +112,6 @@ class ModelWeights:
         """The values as float32, each where the model has it if it has it so."""
         return {name: t.detach().float().cpu().numpy() for name, t in self.all.items()}
 
-    def save(self, directory: str | os.PathLike[str]) -> None:
-        """As weir.save_weights()."""
-        _job.save_weights(directory, self.arrays(), self.buffers)
-
     @torch.no_grad()
     def load(self, values: FlatTensors) -> None:
         """Copies the values into the model. On a GPU they have arrived when place.wait() has returned."""
@@ -156,7 +152,8 @@ def _not_as_it_was(name: str, why: str) -> ConfigError:
 def save_weights(model: torch.nn.Module, directory: str | os.PathLike[str], buffers: BufferRules | None = None) -> None:
     """Writes the tensors of a model that a job has, its parameters and buffers, into a folder for `checkpoint.init_from`: the values
     that a job then begins with. buffers: as of Optimizer, and the same. Fails if the folder holds weights already."""
-    ModelWeights(model, buffers).save(directory)
+    weights = ModelWeights(model, buffers)
+    _job.save_weights(directory, weights.arrays(), weights.buffers)
 
 
 # ---- names
