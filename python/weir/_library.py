@@ -6,9 +6,10 @@ import os
 import pathlib
 import signal
 import sys
+import types
 from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_uint32, c_uint64
 from ctypes import c_void_p
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any
 
 
 class Tensor(Structure):
@@ -112,22 +113,6 @@ _FUNCTIONS = {
 }
 
 
-class Library:
-    """The functions of weir_c.h, without their prefix."""
-
-    def __init__(self, path: pathlib.Path):
-        # It is called by nobody else, and calls its own libraries, even where others have put their gRPC or protobuf before all:
-        # TensorFlow does.
-        self._library = ctypes.CDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW | os.RTLD_DEEPBIND)
-        for name, (result, arguments) in _FUNCTIONS.items():
-            function = getattr(self._library, "weir_" + name)
-            function.restype, function.argtypes = result, arguments
-            setattr(self, name, function)
-
-    if TYPE_CHECKING:
-        def __getattr__(self, name: str) -> Callable[..., Any]: ...
-
-
 _HERE = pathlib.Path(__file__).resolve().parent
 
 
@@ -143,7 +128,15 @@ def _find() -> pathlib.Path:
                       "; build it with `./dev build //python/capi:libweir.so`, or name it with WEIR_LIBRARY")
 
 
-library = Library(_find())
+# It is called by nobody else, and calls its own libraries, even where others have put their gRPC or protobuf before all: TensorFlow
+# does.
+_loaded = ctypes.CDLL(str(_find()), mode=os.RTLD_LOCAL | os.RTLD_NOW | os.RTLD_DEEPBIND)
+#: The functions of weir_c.h, without their prefix.
+library = types.SimpleNamespace()
+for _name, (_result, _arguments) in _FUNCTIONS.items():
+    _function = getattr(_loaded, "weir_" + _name)
+    _function.restype, _function.argtypes = _result, _arguments
+    setattr(library, _name, _function)
 
 
 class Owner:

@@ -10,9 +10,11 @@ import torch.nn.functional as F
 
 from ..client import Client
 from ..errors import ConfigError, Error
+from ..exchange import Weights
 from ..job import Floats
 from ..steps import Step
 from ..tables import Keys, Rows, RowSet, Tables
+from .weights import ModelWeights
 
 #: Keys by table: int64, of any shape.
 KeysOfTables = Mapping[str, torch.Tensor]
@@ -143,23 +145,26 @@ class TableRows:
     # ---- other sources
 
     @contextlib.contextmanager
-    def reading(self, read: Callable[[str, Keys], Floats]) -> Iterator[None]:
-        """Within `with`, rows come from `read`, and their gradients go nowhere."""
-        before, self._elsewhere = self._elsewhere, read
-        try:
-            yield
-        finally:
-            self._elsewhere = before
+    def snapshot(self, client: Client, weights: ModelWeights, keys: KeysOfTables | None, as_member: Callable[[Callable[[], Any]], Any],
+                 memory: Floats | None = None) -> Iterator[Weights]:
+        """As ModelWeights.snapshot(). Within `with` rows come from there, too, and their gradients go nowhere: those of `keys`, of the
+        same version, or without `keys` the newest consistent ones. as_member: makes a call to the servers, and joins again where the
+        membership was lost."""
+        kept = None if keys is None else KeptRows(keys, self._tables)
 
-    def newest(self, client: Client) -> Callable[[str, Keys], Floats]:
-        """Reads the newest consistent rows."""
-        def read(table: str, keys: Keys) -> Floats:
+        def newest(table: str, keys: Keys) -> Floats:
             values = np.empty((len(keys), self._tables.dim(table)), dtype=np.float32)
             if len(keys) > 0:
-                client.snapshot(None, {table: (keys, values)}).result()
+                as_member(lambda: client.snapshot(None, {table: (keys, values)}).result())
             return values
 
-        return read
+        with contextlib.ExitStack() as stack:
+            new = as_member(lambda: stack.enter_context(weights.snapshot(client, memory, None if kept is None else kept.rows)))
+            before, self._elsewhere = self._elsewhere, newest if kept is None else kept.read
+            try:
+                yield new
+            finally:
+                self._elsewhere = before
 
     def keep(self, kept: "KeptRows") -> None:
         """From now on rows outside a batch are these."""
@@ -187,20 +192,16 @@ class TableRows:
                         "call backward() and step() before the next batch")
 
 
-class KeptRows:
+class KeptRows(RowSet):
     """Rows of certain keys, of one version of the weights."""
 
     def __init__(self, keys: KeysOfTables, tables: Tables):
         if not isinstance(keys, Mapping):
             raise ConfigError(f"keys of tables must be a mapping, table -> tensor of int64, got {type(keys).__name__}")
-        self._set = RowSet(as_arrays(keys), tables)
-
-    def into(self) -> Rows:
-        """For Client.snapshot()."""
-        return self._set.rows
+        super().__init__(as_arrays(keys), tables)
 
     def read(self, table: str, keys: Keys) -> Floats:
-        rows, found = self._set.find(table, keys)
+        rows, found = self.find(table, keys)
         if not found.all():
             raise Error(f"table {table}: key {keys[~found][0]} was not named when these weights were read; name all keys that "
                         "the model looks up: within snapshot(keys=...), and for those after the loop in loader(final_keys=...)")

@@ -190,7 +190,7 @@ class Optimizer(torch.optim.Optimizer):
         small: SmallBatchCheck | None = None
         self._rows.bind()
         try:
-            for step in run(client, final, kept.into(), recycles=True, seeds=False):
+            for step in run(client, final, kept.rows, recycles=True, seeds=False):
                 self._weights.load(step.memory)
                 changes.loaded(step.memory)
                 self._step, self._rank, epoch = step, client._rank, step.work.first_example // self._examples
@@ -308,13 +308,7 @@ class Optimizer(torch.optim.Optimizer):
         if self._client is None:
             yield -1
             return
-        kept = None if keys is None else KeptRows(keys, self._tables)
-        client, rows = self._client, None if kept is None else kept.into()
-        newest = self._rows.newest(client)
-        with contextlib.ExitStack() as stack:
-            weights = self._as_member(lambda: stack.enter_context(self._weights.snapshot(client, rows=rows)))
-            stack.enter_context(self._rows.reading(
-                (lambda table, keys: self._as_member(lambda: newest(table, keys))) if kept is None else kept.read))
+        with self._rows.snapshot(self._client, self._weights, keys, self._as_member) as weights:
             yield weights.version
 
     def _as_member(self, call: Callable[[], T]) -> T:

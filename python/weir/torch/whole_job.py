@@ -75,7 +75,7 @@ class WholeJob:
     @property
     def batches(self) -> int:
         """Of the job, from its beginning, for all workers together."""
-        return _parts_of(self._length(), self.batch)
+        return math.ceil(self._length() / self.batch)
 
     @property
     def steps(self) -> int:
@@ -83,7 +83,7 @@ class WholeJob:
         if not self._is_sync:
             raise ConfigError(f"consistency.mode is {self._job.get('consistency.mode')!r}, where each batch is an update and the job has no steps; "
                               "opt.batches_total is the number of its batches, for all workers together")
-        return _parts_of(self.batches, self._parts)
+        return math.ceil(self.batches / self._parts)
 
     @property
     def likely_parts(self) -> int:
@@ -124,10 +124,6 @@ class WholeJob:
         return left, (f"the job has {length} examples in batches of {batch} (data.batch_size), so that its last batch has {left}. Set "
                       "data.drop_last, which leaves out the job's end where a step (in bounded and async: a batch) is not full, "
                       "or another data.batch_size or train.examples")
-
-
-def _parts_of(n: int, size: int) -> int:
-    return -(-n // size)
 
 
 def _read_environment() -> tuple[int, int | None] | None:
