@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence, overload
 from . import _library
 from ._ending import LAST_CALL, close_at_end
 from ._library import library
-from .errors import ConfigError, Drained, Error, JobDone, check
+from .errors import ConfigError, Drained, Error, JobDone, check, made
 from .exchange import Gate, Gradient, Pushed, View, Weights, Work, WorkCall, WorkCalls, take_exchange
 from .fingerprints import EXAMPLES, in_cluster, of_program, of_training_set
 from .future import Future, end_of
@@ -92,7 +92,7 @@ class Client:
                                    encoded(log_level), train_examples, servers, reader,
                                    (_library.Fingerprint * len(pairs))(*pairs), len(pairs))
         opened = library.open(self.job._handle, ctypes.byref(options), self.model.array, len(self.model.names))
-        self._handle = Future(opened, _take_client).result()
+        self._handle = Future(opened, lambda future: made(library.take_client, future)).result()
         self._closed = False
         self._joined = self._was_in = False
         # Of the newest membership.
@@ -401,9 +401,3 @@ class Client:
         handle = library.exchange(self._live(), push and push[0], pull and pull[0])
         model, in_place = self.model, pull is not None and bool(pull[0].in_place)
         return Future(handle, lambda future: take_exchange(future, model, in_place)[part], (push and push[1], pull and pull[1]))
-
-
-def _take_client(future: int) -> int:
-    handle = ctypes.c_void_p()
-    check(library.take_client(future, ctypes.byref(handle)))
-    return handle.value or 0

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ._library import Owner, library
 from ._library import Tensor as _Tensor
-from .errors import ConfigError, check
+from .errors import ConfigError, check, made
 
 #: An array of float32.
 Floats = npt.NDArray[np.float32]
@@ -90,11 +90,9 @@ class Job(Owner):
             text = json.dumps(job).encode() if isinstance(job, Mapping) else None
         except (TypeError, ValueError) as error:
             raise ConfigError(f"job must be a mapping with the fields of a job's config, as JSON has them: {error}") from error
-        handle = ctypes.c_void_p()
-        check(library.load_job(path, text, array, len(sets), ctypes.byref(handle)))
-        self._handle = handle
+        self._handle = made(library.load_job, path, text, array, len(sets))
         #: The config with its defaults, as nested dicts.
-        self.config: dict[str, Any] = json.loads(library.job_json(handle))
+        self.config: dict[str, Any] = json.loads(library.job_json(self._handle))
 
     def get(self, path: str, default: Any = None) -> Any:
         """The field at a path: get("train.clip_norm")."""
@@ -217,10 +215,8 @@ class ExampleOrder(Owner):
     _free = library.free_order
 
     def __init__(self, examples: int, seed: int):
-        handle = ctypes.c_void_p()
-        check(library.new_order(examples, seed, ctypes.byref(handle)))
+        self._handle = made(library.new_order, examples, seed)
         self._filling = threading.Lock()
-        self._handle = handle
 
     def __call__(self, first: int, n: int) -> npt.NDArray[np.int32]:
         """The examples' indices (int32) at the positions [first, first + n) of the job's endless stream."""
@@ -233,10 +229,9 @@ class ExampleOrder(Owner):
 # ---- arrays of other packages
 
 
-def as_numpy(arrays: Mapping[str, Any], what: str, dtype: str = "float32") -> dict[str, Any]:
-    """The arrays without any copy; a NumPy scalar becomes a read-only array, and what is no array stays. ConfigError: NumPy cannot
-    use one where it lies; it says that arrays of this dtype are wanted."""
-    return {name: _as_numpy(array, f"{what}: {name}", dtype) for name, array in arrays.items()}
+def as_numpy(arrays: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """one_as_numpy() of each."""
+    return {name: one_as_numpy(array, f"{what}: {name}") for name, array in arrays.items()}
 
 
 def check_floats(array: Any, what: str, shape: tuple[int, ...], writeable: bool, axes: str = "") -> None:
@@ -250,7 +245,9 @@ def check_floats(array: Any, what: str, shape: tuple[int, ...], writeable: bool,
                           f"{'' if flags.writeable or not writeable else ', read-only'}")
 
 
-def _as_numpy(array: Any, what: str, dtype: str) -> Any:
+def one_as_numpy(array: Any, what: str, dtype: str = "float32") -> Any:
+    """The array without any copy; a NumPy scalar becomes a read-only array, and what is no array stays. ConfigError: NumPy cannot
+    use it where it lies; it says that an array of this dtype is wanted."""
     if isinstance(array, np.generic):
         array = np.asarray(array)
         array.flags.writeable = False  # it is a copy

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from . import _library
 from .errors import ConfigError
-from .job import Floats, Job, SupportsDLPack, as_numpy, check_floats
+from .job import Floats, Job, SupportsDLPack, check_floats, one_as_numpy
 
 #: Keys of rows: int64 or uint64, of one dimension. An int64 key names the same row as the uint64 of its bits.
 Keys = Union[npt.NDArray[np.int64], npt.NDArray[np.uint64]]
@@ -36,12 +36,13 @@ class Tables(Dict[str, int]):
         if not rows:
             return _NO_ROWS
         placed = PlacedRows(len(rows))
-        for name, (keys, values) in rows.items():
+        for entry, (name, given) in zip(placed.array, rows.items()):
             dim, place = self.dim(name), f"{what}: table {name}"
-            arrays = as_numpy({"keys": keys}, place, "int64 or uint64") | as_numpy({"values": values}, place)
-            of, read = _checked_keys(arrays["keys"], place), arrays["values"]
-            check_floats(read, f"{place}: values", (len(of), dim), writeable, " (keys, dim)")
-            placed.add(name, self._indices[name], of, read)
+            keys = _checked_keys(one_as_numpy(given[0], f"{place}: keys", "int64 or uint64"), place)
+            values = one_as_numpy(given[1], f"{place}: values")
+            check_floats(values, f"{place}: values", (len(keys), dim), writeable, " (keys, dim)")
+            entry.table, entry.keys, entry.n, entry.values = self._indices[name], keys.ctypes.data, len(keys), values.ctypes.data
+            placed.by_name[name] = keys, values
         return placed
 
 
@@ -49,21 +50,16 @@ class PlacedRows:
     """Rows as the library takes them; their memory lives as long as this."""
 
     def __init__(self, tables: int):
-        self._by_name: dict[str, tuple[npt.NDArray[np.uint64], Floats]] = {}
+        self.by_name: dict[str, tuple[npt.NDArray[np.uint64], Floats]] = {}
         self.array = (_library.Rows * tables)()
 
-    def add(self, name: str, index: int, keys: npt.NDArray[np.uint64], values: Floats) -> None:
-        entry = self.array[len(self)]
-        entry.table, entry.keys, entry.n, entry.values = index, keys.ctypes.data, len(keys), values.ctypes.data
-        self._by_name[name] = keys, values
-
     def __len__(self) -> int:
-        return len(self._by_name)
+        return len(self.by_name)
 
     def summed(self) -> dict[str, tuple[npt.NDArray[np.uint64], Floats]]:
         """Each key once, with the sum of its values in their order; copies."""
         sums: dict[str, tuple[npt.NDArray[np.uint64], Floats]] = {}
-        for name, (keys, values) in self._by_name.items():
+        for name, (keys, values) in self.by_name.items():
             unique, places = np.unique(keys, return_inverse=True)
             total = np.zeros((len(unique), values.shape[1]), dtype=np.float32)
             np.add.at(total, places, values)
