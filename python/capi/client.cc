@@ -12,12 +12,11 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/job_failure.h"
+#include "common/protocol/mode_traits.h"
 #include "common/threads/thread.h"
 #include "proto/failure.pb.h"
-#include "python/capi/error.h"
 #include "python/capi/handles.h"
 #include "python/capi/member.h"
-#include "python/capi/pending.h"
 
 struct weir_client {
   std::shared_ptr<weir::Member> member;
@@ -42,13 +41,17 @@ std::chrono::steady_clock::time_point DeadlineIn(double seconds) {
          std::chrono::nanoseconds(static_cast<int64_t>(std::clamp(seconds, 0.0, kMost) * 1e9));
 }
 
+// A future that is ready.
+weir_future* Ready(absl::StatusOr<Result> result) {
+  auto* const future = new weir_future;
+  future->pending->Set(std::move(result));
+  return future;
+}
+
 // The future of `call`, which takes its time.
 weir_future* InBackground(std::function<absl::StatusOr<Result>()> call) {
+  if (Forked()) return Ready(ForkedError());
   auto* const future = new weir_future;
-  if (Forked()) {
-    future->pending->Set(ForkedError());
-    return future;
-  }
   absl::StatusOr<std::thread> thread = MakeThread(
       "wait for a call", [pending = future->pending, call = std::move(call)] { pending->Set(call()); });
   if (thread.ok()) {
@@ -59,24 +62,23 @@ weir_future* InBackground(std::function<absl::StatusOr<Result>()> call) {
   return future;
 }
 
-weir_future* InBackground(const weir_client* client, std::function<absl::StatusOr<Result>(Member&)> call) {
-  return InBackground([member = client->member, call = std::move(call)] { return call(*member); });
+weir_future* InBackground(const weir_client* client, std::function<absl::Status(Member&)> call) {
+  return InBackground([member = client->member, call = std::move(call)]() -> absl::StatusOr<Result> {
+    WEIR_RETURN_IF_ERROR(call(*member));
+    return Result();
+  });
 }
 
 // The future of what `begin` begins.
 weir_future* Begun(const weir_client* client,
                    const std::function<absl::StatusOr<Future<ExchangeResult>>(Client&)>& begin) {
-  auto* const future = new weir_future;
   const auto begun = [&]() -> absl::StatusOr<Future<ExchangeResult>> {
-    if (Forked()) return ForkedError();
     WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<Client> in, client->member->client());
     return begin(*in);
   };
   absl::StatusOr<Future<ExchangeResult>> result = begun();
-  if (!result.ok()) {
-    future->pending->Set(result.status());
-    return future;
-  }
+  if (!result.ok()) return Ready(result.status());
+  auto* const future = new weir_future;
   // Taken, because a result that stays keeps its view.
   Future<bool> set = result->Then([pending = std::weak_ptr<Pending>(future->pending)](ExchangeResult got) {
     if (const std::shared_ptr<Pending> to = pending.lock()) to->Set(Result(std::move(got)));
@@ -90,32 +92,10 @@ weir_future* Begun(const weir_client* client,
   return future;
 }
 
-Work WorkOf(const weir_work& work) {
-  Work out;
-  out.clock = work.clock;
-  out.part = work.part;
-  out.batch = work.batch;
-  out.first_example = work.first_example;
-  out.examples = work.examples;
-  out.last_of_clock = work.last_of_clock != 0;
-  out.examples_left = work.examples_left;
-  return out;
-}
-
-weir_work WorkOf(const Work& work) {
-  weir_work out = {};
-  out.clock = work.clock;
-  out.part = work.part;
-  out.batch = work.batch;
-  out.first_example = work.first_example;
-  out.examples = work.examples;
-  out.last_of_clock = work.last_of_clock;
-  out.examples_left = work.examples_left;
-  return out;
-}
-
-std::vector<MutableTensor> Into(const ModelSpec& model, float* const* memory) {
-  std::vector<MutableTensor> tensors;
+// The caller's memory of each tensor, as MutableTensor or ConstTensor.
+template <typename Tensor, typename Value>
+std::vector<Tensor> TensorsAt(const ModelSpec& model, Value* const* memory) {
+  std::vector<Tensor> tensors;
   for (size_t i = 0; i < model.tensors.size(); ++i) {
     const TensorSpec& tensor = model.tensors[i];
     tensors.push_back({tensor.name, absl::MakeSpan(memory[i], static_cast<size_t>(tensor.elements()))});
@@ -123,57 +103,45 @@ std::vector<MutableTensor> Into(const ModelSpec& model, float* const* memory) {
   return tensors;
 }
 
-std::vector<ConstTensor> From(const ModelSpec& model, const float* const* memory) {
-  std::vector<ConstTensor> tensors;
-  for (size_t i = 0; i < model.tensors.size(); ++i) {
-    const TensorSpec& tensor = model.tensors[i];
-    tensors.push_back({tensor.name, absl::MakeConstSpan(memory[i], static_cast<size_t>(tensor.elements()))});
-  }
-  return tensors;
-}
-
-absl::Status CheckTable(const std::vector<TableSpec>& tables, uint32_t table) {
-  if (table < tables.size()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("table ", table, " is not in the job's config, which has ", tables.size(), " tables"));
-}
-
-absl::StatusOr<std::vector<RowsToRead>> RowsInto(const std::vector<TableSpec>& tables, const weir_rows* rows,
-                                                 size_t n) {
-  std::vector<RowsToRead> out;
+// The caller's rows, as RowsToRead or RowGradients.
+template <typename Rows>
+absl::StatusOr<std::vector<Rows>> RowsAt(const v1::JobConfig& config, const weir_rows* rows, size_t n) {
+  std::vector<Rows> out;
   for (const weir_rows& of : absl::MakeConstSpan(rows, n)) {
-    WEIR_RETURN_IF_ERROR(CheckTable(tables, of.table));
-    out.push_back({of.table, {of.keys, of.n}, absl::MakeSpan(of.values, of.n * tables[of.table].dim)});
+    if (of.table >= static_cast<uint32_t>(config.tables_size())) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "table ", of.table, " is not in the job's config, which has ", config.tables_size(), " tables"));
+    }
+    const size_t dim = config.tables(static_cast<int>(of.table)).dim();
+    out.push_back({of.table, {of.keys, of.n}, absl::MakeSpan(of.values, of.n * dim)});
   }
   return out;
 }
 
-absl::StatusOr<std::vector<RowGradients>> RowsFrom(const Client& client, const weir_rows* rows, size_t n) {
-  std::vector<RowGradients> out;
-  for (const weir_rows& of : absl::MakeConstSpan(rows, n)) {
-    WEIR_RETURN_IF_ERROR(CheckTable(client.tables(), of.table));
-    out.push_back({of.table, {of.keys, of.n}, {of.values, of.n * client.tables()[of.table].dim}});
-  }
-  return out;
-}
-
-absl::StatusOr<ExchangeOrder> OrderOf(const Client& client, const weir_push* push, const weir_pull* pull) {
+absl::StatusOr<ExchangeOrder> OrderOf(const Member& member, const weir_push* push, const weir_pull* pull) {
   ExchangeOrder order;
   if (push != nullptr) {
     if (push->base == nullptr) {
       return absl::InvalidArgumentError(
           "a push has no base; give the weights that its gradient was computed from");
     }
-    WEIR_ASSIGN_OR_RETURN(auto rows, RowsFrom(client, push->rows, push->n_rows));
-    order.push = {WorkOf(*push->work), push->base->pull(), From(client.model(), push->gradient),
-                  push->gate == nullptr ? nullptr : push->gate->gate, std::move(rows)};
+    WEIR_ASSIGN_OR_RETURN(auto rows, RowsAt<RowGradients>(member.config(), push->rows, push->n_rows));
+    const weir_work& of = *push->work;
+    order.push = {
+        {of.clock, of.part, of.batch, of.first_example, of.examples, of.last_of_clock != 0, of.examples_left},
+        push->base->pull(),
+        TensorsAt<ConstTensor>(member.model(), push->gradient),
+        push->gate == nullptr ? nullptr : push->gate->gate,
+        std::move(rows)};
   }
   if (pull != nullptr) {
     order.pull = ExchangeOrder::Pull();
     order.pull->clock = pull->clock;
     order.pull->in_place = pull->in_place != 0;
-    if (pull->in_place == 0 && pull->into != nullptr) order.pull->tensors = Into(client.model(), pull->into);
-    WEIR_ASSIGN_OR_RETURN(order.pull->rows, RowsInto(client.tables(), pull->rows, pull->n_rows));
+    if (pull->in_place == 0 && pull->into != nullptr) {
+      order.pull->tensors = TensorsAt<MutableTensor>(member.model(), pull->into);
+    }
+    WEIR_ASSIGN_OR_RETURN(order.pull->rows, RowsAt<RowsToRead>(member.config(), pull->rows, pull->n_rows));
   }
   return order;
 }
@@ -200,10 +168,14 @@ class KeptOptions {
   std::vector<weir_fingerprint> fingerprints_;
 };
 
+template <typename Handle>
+void Free(Handle* handle) {
+  if (!Forked()) delete handle;
+}
+
 // `of` the membership, unless there is none.
 template <typename Of>
 weir_error* WithClient(const weir_client* client, Of of) {
-  if (Forked()) return ErrorOf(ForkedError());
   const absl::StatusOr<std::shared_ptr<Client>> in = client->member->client();
   if (!in.ok()) return ErrorOf(in.status());
   of(**in);
@@ -224,7 +196,6 @@ weir_future* weir_open(const weir_job* job, const weir_options* options, const w
 }
 
 weir_error* weir_take_client(weir_future* future, weir_client** client) {
-  if (weir::Forked()) return weir::ErrorOf(weir::ForkedError());
   auto taken = future->pending->Take<std::shared_ptr<weir::Member>>();
   if (!taken.ok()) return weir::ErrorOf(taken.status());
   *client = new weir_client{*std::move(taken)};
@@ -235,30 +206,18 @@ const char* weir_resumed_from(const weir_client* client) { return client->member
 
 weir_future* weir_load_resumed(weir_client* client, float* const* into, const weir_rows* rows,
                                size_t n_rows) {
-  const std::vector<weir::MutableTensor> tensors = weir::Into(client->member->model(), into);
-  const auto reads = weir::RowsInto(client->member->tables(), rows, n_rows);
-  const auto load = [tensors, reads](weir::Member& member) -> absl::StatusOr<weir::Result> {
-    WEIR_RETURN_IF_ERROR(reads.status());
-    std::vector<float> weights(static_cast<size_t>(member.model().elements()));
-    WEIR_RETURN_IF_ERROR(member.LoadResumed(absl::MakeSpan(weights), *reads));
-    const float* from = weights.data();
-    for (const weir::MutableTensor& tensor : tensors) {
-      std::copy_n(from, tensor.values.size(), tensor.values.data());
-      from += tensor.values.size();
-    }
-    return weir::Result();
-  };
-  return weir::InBackground(client, load);
+  const auto tensors = weir::TensorsAt<weir::MutableTensor>(client->member->model(), into);
+  const auto reads = weir::RowsAt<weir::RowsToRead>(client->member->config(), rows, n_rows);
+  return weir::InBackground(client, [tensors, reads](weir::Member& member) {
+    return reads.ok() ? member.LoadResumed(tensors, *reads) : reads.status();
+  });
 }
 
 weir_future* weir_join(weir_client* client, const float* const* initial) {
   std::vector<weir::ConstTensor> values;
-  if (initial != nullptr) values = weir::From(client->member->model(), initial);
+  if (initial != nullptr) values = weir::TensorsAt<weir::ConstTensor>(client->member->model(), initial);
   return weir::InBackground(
-      client, [values = std::move(values)](weir::Member& member) -> absl::StatusOr<weir::Result> {
-        WEIR_RETURN_IF_ERROR(member.Join(values));
-        return weir::Result();
-      });
+      client, [values = std::move(values)](weir::Member& member) { return member.Join(values); });
 }
 
 weir_future* weir_leave(weir_client* client, int kind, const char* reason) {
@@ -268,22 +227,17 @@ weir_future* weir_leave(weir_client* client, int kind, const char* reason) {
                                                                    : weir::v1::FAILURE_INTERNAL,
                                *reason == '\0' ? "no reason was given" : reason);
   }
-  return weir::InBackground(client, [failure](weir::Member& member) -> absl::StatusOr<weir::Result> {
-    WEIR_RETURN_IF_ERROR(member.Leave(failure));
-    return weir::Result();
-  });
+  return weir::InBackground(client, [failure](weir::Member& member) { return member.Leave(failure); });
 }
 
 weir_future* weir_close_client(weir_client* client) {
-  return weir::InBackground(client, [](weir::Member& member) -> absl::StatusOr<weir::Result> {
+  return weir::InBackground(client, [](weir::Member& member) {
     member.Close();
-    return weir::Result();
+    return absl::OkStatus();
   });
 }
 
-void weir_free_client(weir_client* client) {
-  if (!weir::Forked()) delete client;
-}
+void weir_free_client(weir_client* client) { weir::Free(client); }
 
 weir_error* weir_get_membership(weir_client* client, weir_membership* membership) {
   return weir::WithClient(client, [&](weir::Client& in) {
@@ -291,7 +245,7 @@ weir_error* weir_get_membership(weir_client* client, weir_membership* membership
                    in.start_clock(),
                    in.draining(),
                    in.leading(),
-                   in.gradient_has_chunks() && !client->member->overtakes_slow_pushes(),
+                   in.gradient_has_chunks() && !weir::OvertakesSlowPushes(client->member->config()),
                    client->member->has_servers()};
   });
 }
@@ -311,20 +265,17 @@ weir_future* weir_report(weir_client* client, const weir_weights* of, const weir
   result.final = evaluation->final != 0;
   if (result.final) result.weights_sha256 = evaluation->weights_sha256;
   return weir::InBackground(
-      client,
-      [pull = of->pull(), result = std::move(result)](weir::Member& member) -> absl::StatusOr<weir::Result> {
+      client, [pull = of->pull(), result = std::move(result)](weir::Member& member) -> absl::Status {
         WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<weir::Client> in, member.client());
-        WEIR_RETURN_IF_ERROR(in->Report(pull, result));
-        return weir::Result();
+        return in->Report(pull, result);
       });
 }
 
 weir_future* weir_wait_draining(weir_client* client, double seconds) {
   const auto deadline = weir::DeadlineIn(seconds);
-  return weir::InBackground(client, [deadline](weir::Member& member) -> absl::StatusOr<weir::Result> {
+  return weir::InBackground(client, [deadline](weir::Member& member) -> absl::Status {
     WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<weir::Client> in, member.client());
-    WEIR_RETURN_IF_ERROR(in->WaitDraining(deadline).status());
-    return weir::Result();
+    return in->WaitDraining(deadline).status();
   });
 }
 
@@ -337,42 +288,37 @@ weir_future* weir_next_work(weir_client* client) {
     if (!found->ok()) return found->status();
     return weir::Result(**std::move(found));
   };
-  if (!weir::Forked()) {
-    auto known = next(*client->member, weir::DeadlineIn(0));
-    if (known.has_value() || client->member->works_on_parts()) {
-      auto* const future = new weir_future;
-      if (known.has_value()) {
-        future->pending->Set(*std::move(known));
-      } else {
-        // The future must not keep a membership that is given up.
-        future->pending->SetBy([next, member = std::weak_ptr(client->member)](
-                                   auto deadline) -> std::optional<absl::StatusOr<weir::Result>> {
-          const std::shared_ptr<weir::Member> in = member.lock();
-          if (in == nullptr) return absl::FailedPreconditionError("this client is closed");
-          return next(*in, deadline);
-        });
-      }
-      return future;
-    }
+  auto known = next(*client->member, weir::DeadlineIn(0));
+  if (known.has_value()) return weir::Ready(*std::move(known));
+  if (weir::TraitsOf(client->member->config()).works_on_parts) {
+    auto* const future = new weir_future;
+    // The future must not keep a membership that is given up.
+    future->pending->SetBy([next, member = std::weak_ptr(client->member)](
+                               auto deadline) -> std::optional<absl::StatusOr<weir::Result>> {
+      const std::shared_ptr<weir::Member> in = member.lock();
+      if (in == nullptr) return absl::FailedPreconditionError("this client is closed");
+      return next(*in, deadline);
+    });
+    return future;
   }
-  return weir::InBackground(client, [](weir::Member& member) -> absl::StatusOr<weir::Result> {
-    WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<weir::Client> in, member.client());
+  return weir::InBackground([member = client->member]() -> absl::StatusOr<weir::Result> {
+    WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<weir::Client> in, member->client());
     return in->NextWork();
   });
 }
 
 weir_future* weir_exchange(weir_client* client, const weir_push* push, const weir_pull* pull) {
   return weir::Begun(client, [&](weir::Client& in) -> absl::StatusOr<weir::Future<weir::ExchangeResult>> {
-    WEIR_ASSIGN_OR_RETURN(weir::ExchangeOrder order, weir::OrderOf(in, push, pull));
+    WEIR_ASSIGN_OR_RETURN(weir::ExchangeOrder order, weir::OrderOf(*client->member, push, pull));
     return in.Exchange(std::move(order));
   });
 }
 
 weir_future* weir_snapshot(weir_client* client, float* const* into, const weir_rows* rows, size_t n_rows) {
   return weir::Begun(client, [&](weir::Client& in) -> absl::StatusOr<weir::Future<weir::ExchangeResult>> {
-    WEIR_ASSIGN_OR_RETURN(std::vector<weir::RowsToRead> reads, weir::RowsInto(in.tables(), rows, n_rows));
+    WEIR_ASSIGN_OR_RETURN(auto reads, weir::RowsAt<weir::RowsToRead>(client->member->config(), rows, n_rows));
     std::vector<weir::MutableTensor> tensors;
-    if (into != nullptr) tensors = weir::Into(in.model(), into);
+    if (into != nullptr) tensors = weir::TensorsAt<weir::MutableTensor>(in.model(), into);
     return in.PullSnapshot(std::move(tensors), std::move(reads)).Then([](weir::PullResult pull) {
       weir::ExchangeResult result;
       result.pull = std::move(pull);
@@ -388,9 +334,7 @@ weir_error* weir_new_gradient(weir_client* client, weir_gradient** gradient, flo
   });
 }
 
-void weir_free_gradient(weir_gradient* gradient) {
-  if (!weir::Forked()) delete gradient;
-}
+void weir_free_gradient(weir_gradient* gradient) { weir::Free(gradient); }
 
 weir_gate* weir_new_gate() { return new weir_gate; }
 
@@ -403,9 +347,9 @@ void weir_gate_fail(weir_gate* gate, const char* reason) {
 }
 
 void weir_free_gate(weir_gate* gate) {
-  if (gate == nullptr || weir::Forked()) return;
+  if (gate == nullptr) return;
   weir_gate_fail(gate, "the gradient was given up");
-  delete gate;
+  weir::Free(gate);
 }
 
 int weir_wait(weir_future* future, double seconds) {
@@ -415,21 +359,21 @@ int weir_wait(weir_future* future, double seconds) {
 }
 
 weir_error* weir_take(weir_future* future) {
-  if (weir::Forked()) return weir::ErrorOf(weir::ForkedError());
   return weir::ErrorOf(future->pending->Take<std::monostate>().status());
 }
 
 weir_error* weir_take_work(weir_future* future, weir_work* work, int* done) {
-  if (weir::Forked()) return weir::ErrorOf(weir::ForkedError());
   const auto taken = future->pending->Take<std::optional<weir::Work>>();
   if (!taken.ok()) return weir::ErrorOf(taken.status());
   *done = !taken->has_value();
-  if (taken->has_value()) *work = weir::WorkOf(**taken);
+  if (taken->has_value()) {
+    const weir::Work& of = **taken;
+    *work = {of.clock, of.batch, of.first_example, of.examples, of.examples_left, of.part, of.last_of_clock};
+  }
   return nullptr;
 }
 
 weir_error* weir_take_exchange(weir_future* future, weir_pushed* pushed, weir_weights** weights) {
-  if (weir::Forked()) return weir::ErrorOf(weir::ForkedError());
   auto taken = future->pending->Take<weir::ExchangeResult>();
   if (!taken.ok()) return weir::ErrorOf(taken.status());
   pushed->applied = taken->push.applied;
@@ -443,9 +387,7 @@ weir_error* weir_take_exchange(weir_future* future, weir_pushed* pushed, weir_we
   return nullptr;
 }
 
-void weir_free_future(weir_future* future) {
-  if (!weir::Forked()) delete future;
-}
+void weir_free_future(weir_future* future) { weir::Free(future); }
 
 int weir_weights_past(const weir_weights* weights) { return weights->pull().past; }
 
@@ -463,6 +405,4 @@ int weir_weights_piece(const weir_weights* weights, size_t tensor, size_t i, con
   return 1;
 }
 
-void weir_free_weights(weir_weights* weights) {
-  if (!weir::Forked()) delete weights;
-}
+void weir_free_weights(weir_weights* weights) { weir::Free(weights); }

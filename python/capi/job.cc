@@ -1,18 +1,31 @@
-// The version, configs, initial weights and the order of examples: what needs no servers.
+// What needs no servers: errors, configs, initial weights, the order of examples, and the programs.
+#include <pthread.h>
+
 #include <cstddef>
+#include <cstdio>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "cli/program.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/initial_weights.h"
 #include "common/config/job_config.h"
 #include "common/config/written_path.h"
+#include "common/program/exhaustion.h"
+#include "common/program/exit_codes.h"
 #include "common/program/version.h"
-#include "python/capi/error.h"
+#include "common/protocol/job_failure.h"
+#include "ps_server/program.h"
 #include "python/capi/handles.h"
 #include "worker/data/dataset.h"
+
+struct weir_error {
+  absl::Status status;
+  std::string message;
+};
 
 struct weir_order {
   weir::ExampleOrder order;
@@ -20,6 +33,9 @@ struct weir_order {
 
 namespace weir {
 namespace {
+
+bool forked = false;
+const int watches_forks = pthread_atfork(nullptr, nullptr, [] { forked = true; });
 
 absl::Status SaveWeights(const char* directory, const weir_tensor* tensors, size_t n,
                          const float* const* values) {
@@ -45,6 +61,19 @@ absl::StatusOr<v1::JobConfig> ParseJob(const char* text, const std::vector<std::
 }
 
 }  // namespace
+
+weir_error* ErrorOf(const absl::Status& status) {
+  return status.ok() ? nullptr : new weir_error{status, std::string(status.message())};
+}
+
+bool Forked() { return watches_forks == 0 && forked; }
+
+absl::Status ForkedError() {
+  return absl::FailedPreconditionError(
+      "this is a child process that was forked after Weir was loaded, and its connections belong to the "
+      "parent; call Weir in the parent, or start the child with multiprocessing's \"spawn\" or "
+      "\"forkserver\"");
+}
 
 absl::StatusOr<ModelSpec> ModelOf(const weir_tensor* tensors, size_t n) {
   ModelSpec model;
@@ -81,6 +110,12 @@ absl::StatusOr<ModelSpec> ModelOf(const weir_tensor* tensors, size_t n) {
 
 const char* weir_version() { return weir::kVersion; }
 
+int weir_error_kind(const weir_error* error) { return weir::KindOf(error->status); }
+int weir_error_code(const weir_error* error) { return static_cast<int>(error->status.code()); }
+int weir_error_exit_code(const weir_error* error) { return weir::ExitCodeOf(error->status); }
+const char* weir_error_message(const weir_error* error) { return error->message.c_str(); }
+void weir_free_error(weir_error* error) { delete error; }
+
 weir_error* weir_load_job(const char* path, const char* text, const char* const* overrides, size_t n,
                           weir_job** job) {
   const std::vector<std::string> sets(overrides, overrides + n);
@@ -114,3 +149,12 @@ void weir_fill_order(weir_order* order, uint64_t first, size_t n, int32_t* examp
 }
 
 void weir_free_order(weir_order* order) { delete order; }
+
+int weir_run_program(const char* name, int argc, char** argv) {
+  weir::EndOnExhaustion();
+  const absl::string_view program = name;
+  if (program == "ps_server") return weir::RunPsServer(argc, argv);
+  if (program == "weir") return weir::RunWeir(argc, argv);
+  std::fprintf(stderr, "libweir.so has the programs ps_server and weir, not '%s'\n", name);
+  return weir::kExitUsage;
+}

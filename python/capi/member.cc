@@ -1,5 +1,6 @@
 #include "python/capi/member.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <mutex>
 #include <set>
@@ -16,7 +17,6 @@
 #include "common/config/written_path.h"
 #include "common/object_store/object_file_system.h"
 #include "common/protocol/job_failure.h"
-#include "common/protocol/mode_traits.h"
 #include "common/rpc/job_token.h"
 #include "common/rpc/tls.h"
 #include "common/system/environment.h"
@@ -24,6 +24,7 @@
 #include "common/telemetry/logging.h"
 #include "common/threads/mutex.h"
 #include "local/saved_rows.h"
+#include "python/capi/handles.h"
 
 namespace weir {
 namespace {
@@ -33,42 +34,34 @@ namespace {
 // silent for a while. If it claimed the folder after the next opening has, it would end that one's job.
 class FolderOpening {
  public:
-  explicit FolderOpening(std::string folder);
+  explicit FolderOpening(std::string folder) : folder_(std::move(folder)) {
+    MutexLock lock(all_.mutex);
+    if (all_.folders.count(folder_) > 0) {
+      LogWarning("an earlier call of this process still opens ", folder_,
+                 ", perhaps one that Ctrl-C has ended; waiting until its storage has answered");
+    }
+    while (!all_.folders.insert(folder_).second) all_.changed.Wait(all_.mutex);
+  }
   FolderOpening(const FolderOpening&) = delete;
-  ~FolderOpening();
+  ~FolderOpening() {
+    MutexLock lock(all_.mutex);
+    all_.folders.erase(folder_);
+    all_.changed.NotifyAll();
+  }
 
  private:
+  struct Openings {
+    Mutex mutex;
+    CondVar changed;
+    std::set<std::string> folders ABSL_GUARDED_BY(mutex);
+  };
+  // Never destroyed: threads use them as long as the process runs.
+  static Openings& all_;
+
   const std::string folder_;
 };
 
-struct Openings {
-  Mutex mutex;
-  CondVar changed;
-  std::set<std::string> folders ABSL_GUARDED_BY(mutex);
-};
-
-// Never destroyed: threads use them as long as the process runs.
-Openings& All() {
-  static Openings* const all = new Openings;
-  return *all;
-}
-
-FolderOpening::FolderOpening(std::string folder) : folder_(std::move(folder)) {
-  Openings& all = All();
-  MutexLock lock(all.mutex);
-  if (all.folders.count(folder_) > 0) {
-    LogWarning("an earlier call of this process still opens ", folder_,
-               ", perhaps one that Ctrl-C has ended; waiting until its storage has answered");
-  }
-  while (!all.folders.insert(folder_).second) all.changed.Wait(all.mutex);
-}
-
-FolderOpening::~FolderOpening() {
-  Openings& all = All();
-  MutexLock lock(all.mutex);
-  all.folders.erase(folder_);
-  all.changed.NotifyAll();
-}
+FolderOpening::Openings& FolderOpening::all_ = *new Openings;
 
 absl::Status Closed() { return absl::FailedPreconditionError("this client is closed"); }
 
@@ -159,11 +152,7 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
     WEIR_RETURN_IF_ERROR(client.tls->CheckIs(client.reader ? Role::kReader : Role::kWorker, client.rank));
     WarnIfExpiring(*client.tls, absl::Now());
   }
-  const bool overtakes_slow_pushes = OvertakesSlowPushes(config);
-  const bool works_on_parts = TraitsOf(config).works_on_parts;
-  const std::string checkpoints = config.checkpoint().directory();
-  std::vector<TableSpec> tables;
-  for (const v1::TableConfig& table : config.tables()) tables.push_back({table.name(), table.dim()});
+  const std::string& checkpoints = config.checkpoint().directory();
   std::unique_ptr<InProcessCluster> local;
   std::string resumed_from;
   if (!environment.has_value()) {
@@ -174,7 +163,7 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
           config.cluster().workers(), " JOB -- PROGRAM` for more"));
     }
     InProcessCluster::Options cluster;
-    cluster.config = std::move(config);
+    cluster.config = config;
     cluster.servers = options.servers;
     if (client.token.empty()) {
       WEIR_ASSIGN_OR_RETURN(client.token, JobToken::Random());
@@ -190,8 +179,7 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
       if (found.ok()) resumed_from = found->folder;
     }
   }
-  return std::shared_ptr<Member>(new Member(std::move(model), std::move(tables), std::move(client),
-                                            overtakes_slow_pushes, works_on_parts, !checkpoints.empty(),
+  return std::shared_ptr<Member>(new Member(std::move(config), std::move(model), std::move(client),
                                             std::move(local), std::move(resumed_from)));
 }
 
@@ -221,6 +209,7 @@ absl::Status Member::Join(const std::vector<ConstTensor>& initial) {
 }
 
 absl::StatusOr<std::shared_ptr<Client>> Member::client() const {
+  if (Forked()) return ForkedError();
   MutexLock lock(mutex_);
   return JoinedClient();
 }
@@ -231,25 +220,31 @@ absl::StatusOr<std::shared_ptr<Client>> Member::JoinedClient() const {
   return client_;
 }
 
-absl::Status Member::LoadResumed(absl::Span<float> weights, const std::vector<RowsToRead>& rows) const {
+absl::Status Member::LoadResumed(const std::vector<MutableTensor>& tensors,
+                                 const std::vector<RowsToRead>& rows) const {
   if (resumed_from_.empty()) {
     return absl::FailedPreconditionError(
         "this job goes on from no checkpoint, or its servers are not in this process");
   }
   WEIR_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(AnyStorage(), resumed_from_));
-  v1::JobConfig config;
-  config.ParseFromString(options_.job_config);
   WEIR_RETURN_IF_ERROR(
-      reader.CheckTables({config.tables().begin(), config.tables().end()}, /*weights_only=*/false));
+      reader.CheckTables({config_.tables().begin(), config_.tables().end()}, /*weights_only=*/false));
   for (const RowsToRead& of : rows) {
-    WEIR_RETURN_IF_ERROR(
-        ReadSavedRows(reader, config.tables(static_cast<int>(of.table)), config.seed(), of.keys, of.values));
+    WEIR_RETURN_IF_ERROR(ReadSavedRows(reader, config_.tables(static_cast<int>(of.table)), config_.seed(),
+                                       of.keys, of.values));
   }
-  return reader.LoadWeights(model_, /*shard=*/0, /*num_shards=*/1, weights);
+  std::vector<float> weights(static_cast<size_t>(model_.elements()));
+  WEIR_RETURN_IF_ERROR(reader.LoadWeights(model_, /*shard=*/0, /*num_shards=*/1, absl::MakeSpan(weights)));
+  const float* from = weights.data();
+  for (const MutableTensor& tensor : tensors) {
+    std::copy_n(from, tensor.values.size(), tensor.values.data());
+    from += tensor.values.size();
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Member::EndJob(InProcessCluster& local, const absl::Status& failure) const {
-  const bool saves = saves_ && KindOf(failure) == v1::FAILURE_DRAINED;
+  const bool saves = !config_.checkpoint().directory().empty() && KindOf(failure) == v1::FAILURE_DRAINED;
   // Before this member leaves: to the servers it would be the last one that gives up, which they would
   // report.
   const absl::Status ended = local.End(std::string(failure.message()), saves);

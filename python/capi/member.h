@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,11 +7,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "client/client.h"
 #include "common/model/model_spec.h"
 #include "common/threads/mutex.h"
 #include "local/in_process_cluster.h"
+#include "proto/job_config.pb.h"
 #include "python/capi/weir_c.h"
 
 namespace weir {
@@ -27,15 +26,13 @@ class Member {
   static absl::StatusOr<std::shared_ptr<Member>> Open(v1::JobConfig config, const weir_options& options,
                                                       ModelSpec model);
 
+  const v1::JobConfig& config() const { return config_; }
   const ModelSpec& model() const { return model_; }
-  // See common/protocol/mode_traits.h.
-  bool overtakes_slow_pushes() const { return overtakes_slow_pushes_; }
-  bool works_on_parts() const { return works_on_parts_; }
   // The servers are in this process.
   bool has_servers() const { return has_servers_; }
   // Takes as long as Client::Join(). `initial`: ClientOptions::initial_values.
   absl::Status Join(const std::vector<ConstTensor>& initial);
-  // Errors: FailedPrecondition: not joined, or left, or closed.
+  // Errors: FailedPrecondition: not joined, or left, or closed; or Forked().
   absl::StatusOr<std::shared_ptr<Client>> client() const;
   // OK: the work is done. Ends the membership, and the job of servers in this process (weir_leave()).
   absl::Status Leave(const absl::Status& failure);
@@ -44,19 +41,15 @@ class Member {
 
   // The checkpoint that the job of servers in this process continues from; "": there is none.
   const std::string& resumed_from() const { return resumed_from_; }
-  // The embedding tables of the job's config.
-  const std::vector<TableSpec>& tables() const { return tables_; }
   // Reads its weights, in the model's order, and rows.
-  absl::Status LoadResumed(absl::Span<float> weights, const std::vector<RowsToRead>& rows) const;
+  absl::Status LoadResumed(const std::vector<MutableTensor>& tensors,
+                           const std::vector<RowsToRead>& rows) const;
 
  private:
-  Member(ModelSpec model, std::vector<TableSpec> tables, ClientOptions options, bool overtakes_slow_pushes,
-         bool works_on_parts, bool saves, std::unique_ptr<InProcessCluster> local, std::string resumed_from)
-      : model_(std::move(model)),
-        tables_(std::move(tables)),
-        overtakes_slow_pushes_(overtakes_slow_pushes),
-        works_on_parts_(works_on_parts),
-        saves_(saves),
+  Member(v1::JobConfig config, ModelSpec model, ClientOptions options,
+         std::unique_ptr<InProcessCluster> local, std::string resumed_from)
+      : config_(std::move(config)),
+        model_(std::move(model)),
         has_servers_(local != nullptr),
         options_(std::move(options)),
         resumed_from_(std::move(resumed_from)),
@@ -66,10 +59,9 @@ class Member {
   // Ends the job of servers in this process, and saves it first if it was asked to end.
   absl::Status EndJob(InProcessCluster& local, const absl::Status& failure) const;
 
+  const v1::JobConfig config_;
   const ModelSpec model_;
-  const std::vector<TableSpec> tables_;
-  // saves_: the job has checkpoints.
-  const bool overtakes_slow_pushes_, works_on_parts_, saves_, has_servers_;
+  const bool has_servers_;
   ClientOptions options_;
   const std::string resumed_from_;
   mutable Mutex mutex_;

@@ -298,6 +298,13 @@ weir_error* weir_new_order(uint64_t examples, uint64_t seed, weir_order** order)
 void weir_fill_order(weir_order* order, uint64_t first, size_t n, int32_t* examples);
 void weir_free_order(weir_order* order);
 
+// ---- programs
+
+// Runs a program that libweir.so has within it, "ps_server" or "weir", so that a wheel need not bring the
+// same code several times. Returns the exit code.
+// Requires: called once, by the main() of a process for it.
+int weir_run_program(const char* name, int argc, char** argv);
+
 #ifdef __cplusplus
 }
 #endif

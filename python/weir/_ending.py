@@ -1,37 +1,31 @@
-"""What becomes of a program's clients when it ends; and the exit code where an error of Weir ends it."""
+"""What becomes of a program's clients when it ends; the exit code where an error of Weir ends it; and whether Ctrl-C was pressed."""
 from __future__ import annotations
 
 import atexit
 import gc
 import io
 import os
+import signal
 import sys
+import threading
 import weakref
-from typing import Any, Protocol
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Callable
 
 from .errors import Error
 from .future import wait_all
 from .progress import say
 
+if TYPE_CHECKING:
+    from .client import Client
+
 # Leaving with a reason takes about a second; at the interpreter's end nothing may take longer than this, in seconds.
 LAST_CALL = 3.0
 
-
-class Leaver(Protocol):
-    """A client, as far as its end goes."""
-
-    @property
-    def joined(self) -> bool: ...
-
-    def give_up(self, failure: BaseException | str) -> None: ...
-
-    def close(self) -> None: ...
+_open: "weakref.WeakSet[Client]" = weakref.WeakSet()
 
 
-_open: "weakref.WeakSet[Leaver]" = weakref.WeakSet()
-
-
-def close_at_end(client: Leaver) -> None:
+def close_at_end(client: Client) -> None:
     """If the client is still there when the interpreter ends, it gives up what it has not left, and is closed."""
     _open.add(client)
 
@@ -80,3 +74,57 @@ sys.excepthook = _on_uncaught
 atexit.register(_close_all)
 # A forked child is in no job.
 os.register_at_fork(after_in_child=_open.clear)
+
+
+# ---- Ctrl-C
+
+_Handler = Callable[[int, "FrameType | None"], object]
+
+
+class Interrupts:
+    """Within `with`, notes Ctrl-C that raises KeyboardInterrupt, which it does as ever: by Python's handler or by the
+    program's. If Ctrl-C ends the loop over a generator, the generator itself gets only GeneratorExit. Nothing is noted of a
+    handler that the program sets meanwhile. All instances that are within `with` note it, since nothing tells whose loop it
+    ends."""
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    def __enter__(self) -> Interrupts:
+        global _before, _ours
+        _noting.add(self)
+        if _is_main():
+            handler = signal.getsignal(signal.SIGINT)
+            if callable(handler) and handler is not _ours:
+                _before, _ours = handler, _noting_handler(handler)
+                signal.signal(signal.SIGINT, _ours)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _noting.discard(self)
+        # Another loop may continue: one that a program keeps without ending it.
+        if not _noting and _is_main() and signal.getsignal(signal.SIGINT) is _ours:
+            signal.signal(signal.SIGINT, _before)
+
+
+_noting: set[Interrupts] = set()
+
+# The handler that notes, and the one that it stands before.
+_ours: _Handler | None = None
+_before: _Handler | None = None
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _noting_handler(handler: _Handler) -> _Handler:
+    def handle(number: int, frame: FrameType | None) -> None:
+        try:
+            handler(number, frame)
+        except KeyboardInterrupt:
+            for interrupts in tuple(_noting):
+                interrupts.seen = True
+            raise
+
+    return handle

@@ -1,12 +1,15 @@
-"""libweir.so through ctypes: python/capi/weir_c.h says what each function does."""
+"""libweir.so through ctypes: python/capi/weir_c.h says what each function does. And the programs that the wheel brings, as commands."""
 from __future__ import annotations
 
 import ctypes
 import os
 import pathlib
+import signal
+import sys
+import types
 from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_uint32, c_uint64
 from ctypes import c_void_p
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any
 
 
 class Tensor(Structure):
@@ -110,26 +113,12 @@ _FUNCTIONS = {
 }
 
 
-class Library:
-    """The functions of weir_c.h, without their prefix."""
-
-    def __init__(self, path: pathlib.Path):
-        # It is called by nobody else, and calls its own libraries, even where others have put their gRPC or protobuf before all:
-        # TensorFlow does.
-        self._library = ctypes.CDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW | os.RTLD_DEEPBIND)
-        for name, (result, arguments) in _FUNCTIONS.items():
-            function = getattr(self._library, "weir_" + name)
-            function.restype, function.argtypes = result, arguments
-            setattr(self, name, function)
-
-    if TYPE_CHECKING:
-        def __getattr__(self, name: str) -> Callable[..., Any]: ...
+_HERE = pathlib.Path(__file__).resolve().parent
 
 
 def _find() -> pathlib.Path:
-    here = pathlib.Path(__file__).resolve().parent
     # In a wheel, and in a checkout that was built.
-    places = [here / "lib" / "libweir.so", here.parent.parent / "bazel-bin" / "python" / "capi" / "libweir.so"]
+    places = [_HERE / "lib" / "libweir.so", _HERE.parent.parent / "bazel-bin" / "python" / "capi" / "libweir.so"]
     if os.environ.get("WEIR_LIBRARY"):
         places = [pathlib.Path(os.environ["WEIR_LIBRARY"])]
     for place in places:
@@ -139,4 +128,44 @@ def _find() -> pathlib.Path:
                       "; build it with `./dev build //python/capi:libweir.so`, or name it with WEIR_LIBRARY")
 
 
-library = Library(_find())
+# It is called by nobody else, and calls its own libraries, even where others have put their gRPC or protobuf before all: TensorFlow
+# does.
+_loaded = ctypes.CDLL(str(_find()), mode=os.RTLD_LOCAL | os.RTLD_NOW | os.RTLD_DEEPBIND)
+#: The functions of weir_c.h, without their prefix.
+library = types.SimpleNamespace()
+for _name, (_result, _arguments) in _FUNCTIONS.items():
+    _function = getattr(_loaded, "weir_" + _name)
+    _function.restype, _function.argtypes = _result, _arguments
+    setattr(library, _name, _function)
+
+
+class Owner:
+    """Has a handle of the library, which goes with it."""
+
+    _handle: Any = None
+    # A function of the library, which takes the handle.
+    _free: Any
+
+    def __del__(self) -> None:
+        if self._handle:
+            self._free(self._handle)
+
+
+def _become(name: str) -> None:
+    # Python ignores these for itself, and what is ignored stays so in the program and in its tasks.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    program = _HERE / "bin" / name
+    os.execv(program, [str(program), *sys.argv[1:]])
+
+
+def weir() -> None:
+    _become("weir")
+
+
+def ps_server() -> None:
+    _become("ps_server")
+
+
+def worker() -> None:
+    _become("worker")

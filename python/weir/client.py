@@ -7,15 +7,13 @@ import sys
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence, overload
 
 from . import _library
-from ._dlpack import Arrays, SupportsDLPack
 from ._ending import LAST_CALL, close_at_end
 from ._library import library
-from ._work_calls import WorkCall, WorkCalls
-from .errors import ConfigError, Drained, Error, JobDone, check
-from .exchange import Exchange, Gate, Gradient, Pushed, View, Weights, Work
+from .errors import ConfigError, Drained, Error, JobDone, check, made
+from .exchange import Gate, Gradient, Pushed, View, Weights, Work, WorkCall, WorkCalls, take_exchange
 from .fingerprints import EXAMPLES, in_cluster, of_program, of_training_set
-from .future import Future
-from .job import ExampleOrder, Job, Model, Tensor
+from .future import Future, end_of
+from .job import Arrays, ExampleOrder, Job, Model, SupportsDLPack, Tensor
 from .progress import is_live, say
 from .tables import PlacedRows, Rows, Tables
 
@@ -94,7 +92,7 @@ class Client:
                                    encoded(log_level), train_examples, servers, reader,
                                    (_library.Fingerprint * len(pairs))(*pairs), len(pairs))
         opened = library.open(self.job._handle, ctypes.byref(options), self.model.array, len(self.model.names))
-        self._handle = Future(opened, _take_client).result()
+        self._handle = Future(opened, lambda future: made(library.take_client, future)).result()
         self._closed = False
         self._joined = self._was_in = False
         # Of the newest membership.
@@ -117,7 +115,7 @@ class Client:
         initial = self.model.initial
         values = self.model.pointers(initial, "initial values", writeable=False) if initial else None
         try:
-            Future(library.join(self._live(), values), lambda f: check(library.take(f)), initial).result(timeout)
+            end_of(library.join(self._live(), values), initial).result(timeout)
         except JobDone as done:
             self._done = done
             raise
@@ -140,7 +138,7 @@ class Client:
             reason = b"Ctrl-C"
         else:
             kind = failure.kind if isinstance(failure, Error) else 7
-        Future(library.leave(self._live(), kind, reason), lambda f: check(library.take(f))).result(timeout)
+        end_of(library.leave(self._live(), kind, reason)).result(timeout)
 
     def give_up(self, failure: BaseException | str) -> None:
         """Leaves with a reason, if this client is in the job. Raises nothing but a second Ctrl-C: the reason says more than
@@ -228,7 +226,7 @@ class Client:
 
     def wait_draining(self, timeout: float) -> bool:
         """Waits until the job's examples are done, at most this many seconds. Returns whether they are."""
-        Future(library.wait_draining(self._live(), timeout), lambda f: check(library.take(f))).result()
+        end_of(library.wait_draining(self._live(), timeout)).result()
         return self.draining
 
     def _membership(self) -> _library.Membership:
@@ -274,8 +272,7 @@ class Client:
             raise ConfigError(f"report: accuracy must be in [0, 1], or None where there is none, got {accuracy}")
         evaluation = _library.Evaluation(loss, -1 if accuracy is None else accuracy, examples, final_sha256 is not None,
                                          (final_sha256 or "").encode())
-        handle = library.report(self._live(), of._handle, ctypes.byref(evaluation))
-        return Future(handle, lambda f: check(library.take(f)))
+        return end_of(library.report(self._live(), of._handle, ctypes.byref(evaluation)))
 
     def load_resumed(self, into: Arrays, rows: Rows | None = None) -> "Future[None]":
         """Reads the weights of the checkpoint `resumed_from` into all of the model's tensors: those of a job that was done
@@ -283,8 +280,7 @@ class Client:
         arrays must stay untouched until the future is done."""
         arrays, pointers = self.model.place(into, "load_resumed", writeable=True)
         placed = self.tables.place(rows, "load_resumed", writeable=True)
-        return Future(library.load_resumed(self._live(), pointers, placed.array, len(placed)), lambda f: check(library.take(f)),
-                      (arrays, placed))
+        return end_of(library.load_resumed(self._live(), pointers, placed.array, len(placed)), (arrays, placed))
 
     # ---- the loop
 
@@ -320,18 +316,18 @@ class Client:
     def pull(self, clock: int, into: Arrays, rows: Rows | None = None) -> "Future[Weights]":
         """Reads the weights for `clock` into all of the model's tensors, which must stay untouched until the future is
         done. rows: their values get the row of each key, at the version of the weights."""
-        return self._exchange(None, self._pull_order(clock, into, rows)).then_weights()
+        return self._exchange(None, self._pull_order(clock, into, rows), 1)
 
     def pull_rows(self, clock: int, rows: Rows) -> "Future[Weights]":
         """Reads rows for `clock`, as pull() does, and no tensors: the values get the row of each key, and must stay untouched
         until the future is done. A key without a row reads its initial values. Any number of calls may be made for a clock;
         in bounded and async each may read a newer version. With consistency.tables "async" it waits for no step and no
         worker, and the result is no base of a push."""
-        return self._exchange(None, self._pull_order(clock, None, rows)).then_weights()
+        return self._exchange(None, self._pull_order(clock, None, rows), 1)
 
     def view(self, clock: int) -> "Future[View]":
         """Reads the weights for `clock` where they lie."""
-        return self._exchange(None, self._pull_order(clock, None, None, in_place=True)).then_weights()  # type: ignore[return-value]
+        return self._exchange(None, self._pull_order(clock, None, None, in_place=True), 1)
 
     def push(self, work: Work, base: Weights, gradient: Arrays, gate: Gate | None = None,
              rows: Rows | None = None) -> "Future[Pushed]":
@@ -341,7 +337,7 @@ class Client:
 
         rows: the gradient of rows, which is read before the call returns; that of a key which comes several times is summed.
         It takes effect together with the tensors' gradient, or neither does."""
-        return self._exchange(self._push_order(work, base, gradient, gate, rows), None).then_pushed()
+        return self._exchange(self._push_order(work, base, gradient, gate, rows), None, 0)
 
     @overload
     def push_pull(self, work: Work, base: Weights, gradient: Arrays, into: Arrays, gate: Gate | None = None,
@@ -357,15 +353,16 @@ class Client:
         """push() and the pull() at the next clock, as one exchange; for the last work of a clock. Without `into` the
         weights are read where they lie, and are a View. rows: as of push(). next_rows: as of pull()."""
         push = self._push_order(work, base, gradient, gate, rows)
-        return self._exchange(push, self._pull_order(work.clock + 1, into, next_rows, in_place=into is None))
+        return self._exchange(push, self._pull_order(work.clock + 1, into, next_rows, in_place=into is None), slice(None))
 
     def snapshot(self, into: Arrays | None, rows: Rows | None = None) -> "Future[Weights]":
         """Reads the newest consistent weights, from outside the training: in sync those of one step. The result is no base
         of a push. into: the model's tensors; None: rows alone. rows: as of pull()."""
         arrays, pointers = (None, None) if into is None else self.model.place(into, "snapshot", writeable=True)
         placed = self.tables.place(rows, "snapshot", writeable=True)
-        return Exchange(library.snapshot(self._live(), pointers, placed.array, len(placed)), self.model, False,
-                        (arrays, placed)).then_weights()
+        handle = library.snapshot(self._live(), pointers, placed.array, len(placed))
+        model = self.model
+        return Future(handle, lambda future: take_exchange(future, model, False)[1], (arrays, placed))
 
     def new_gradient(self) -> Gradient:
         """Memory for a gradient. Servers on this host read it in place."""
@@ -398,13 +395,9 @@ class Client:
         placed = self.tables.place(rows, "pull", writeable=True)
         return _library.Pull(clock, in_place, pointers, placed.array, len(placed)), (arrays, placed)
 
-    def _exchange(self, push: tuple[_library.Push, Any, PlacedRows] | None, pull: tuple[_library.Pull, Any] | None) -> Exchange:
+    def _exchange(self, push: tuple[_library.Push, Any, PlacedRows] | None, pull: tuple[_library.Pull, Any] | None,
+                  part: int | slice) -> Future[Any]:
+        """part: of (Pushed, Weights), which the future has."""
         handle = library.exchange(self._live(), push and push[0], pull and pull[0])
-        return Exchange(handle, self.model, pull is not None and bool(pull[0].in_place),
-                        (push and push[1], pull and pull[1]))
-
-
-def _take_client(future: int) -> int:
-    handle = ctypes.c_void_p()
-    check(library.take_client(future, ctypes.byref(handle)))
-    return handle.value or 0
+        model, in_place = self.model, pull is not None and bool(pull[0].in_place)
+        return Future(handle, lambda future: take_exchange(future, model, in_place)[part], (push and push[1], pull and pull[1]))

@@ -1,6 +1,9 @@
 """What can go wrong. Each exception's text says what was seen, where, and what to do."""
 from __future__ import annotations
 
+import ctypes
+from typing import Any, Callable
+
 from ._library import library
 
 
@@ -74,3 +77,10 @@ def check(error: int | None) -> None:
         raised.exit_code, raised.kind = library.error_exit_code(error), kind
     library.free_error(error)
     raise raised
+
+
+def made(function: Callable[..., int | None], *arguments: Any) -> int:
+    """The handle that a function of the library makes."""
+    handle = ctypes.c_void_p()
+    check(function(*arguments, ctypes.byref(handle)))
+    return handle.value or 0

@@ -1,14 +1,17 @@
 """What a worker exchanges with the servers: work, gradients and weights."""
 from __future__ import annotations
 
+import bisect
 import ctypes
+import itertools
+import weakref
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
 from . import _library
-from ._library import library
+from ._library import Owner, library
 from .errors import ConfigError, check
 from .future import Future, Memory
 from .job import FlatTensors, Floats, Model
@@ -52,23 +55,20 @@ class Pushed:
     reason: str
 
 
-class Weights:
+class Weights(Owner):
     """Which weights a pull has brought; the base of a push.
 
     past: the step is past and these are no usable weights (sync): ask for work again. version: updates since the
     start; in sync the step.
     """
 
+    _free = library.free_weights
+
     def __init__(self, handle: int, model: Model):
-        self._handle: int | None = handle
+        self._handle = handle
         self._model = model
         self.past = bool(library.weights_past(handle))
         self.version = int(library.weights_version(handle))
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            library.free_weights(self._handle)
-            self._handle = None
 
 
 class View(Weights):
@@ -90,17 +90,19 @@ class Gradient(FlatTensors):
     end to end. Uninitialised. If a push of it fails, do not write to it again."""
 
     def __init__(self, handle: int, address: int, model: Model):
-        super().__init__(model, np.asarray(Memory(address, model.elements, _Owner(handle), read_only=False)))
+        super().__init__(model, np.asarray(Memory(address, model.elements, _GradientMemory(handle), read_only=False)))
 
 
-class Gate:
+class Gate(Owner):
     """Lets a push begin before its gradient is complete (Client.new_gate()): each piece of the gradient travels once
     the tensors in it are ready. A gate is for one push; all tensors must be ready within cluster.wait_seconds after
     the push has begun. A gate that goes away before that fails its push, which leaves no trace."""
 
+    _free = library.free_gate
+
     def __init__(self, model: Model):
         self._indices = {name: i for i, name in enumerate(model.names)}
-        self._handle: int | None = library.new_gate()
+        self._handle = library.new_gate()
 
     def ready(self, name: str) -> None:
         """The tensor holds its gradient, and does not change until the push's future is done. Returns at once."""
@@ -112,44 +114,84 @@ class Gate:
         """Ends the push with this reason, and without a trace, unless all tensors are ready."""
         library.gate_fail(self._handle, reason.encode())
 
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            library.free_gate(self._handle)
-            self._handle = None
 
+class _GradientMemory(Owner):
+    """Goes when the last array of a gradient is gone."""
 
-class _Owner:
-    """Frees a gradient's memory when its last array is gone."""
+    _free = library.free_gradient
 
     def __init__(self, handle: int):
         self._handle = handle
 
+
+def take_exchange(future: int, model: Model, in_place: bool) -> tuple[Pushed, Weights]:
+    """The result of an exchange with the servers; no Weights, if it had no pull."""
+    pushed, weights = _library.Pushed(), ctypes.c_void_p()
+    check(library.take_exchange(future, ctypes.byref(pushed), ctypes.byref(weights)))
+    brought = (View if in_place else Weights)(weights.value, model) if weights.value else None
+    return (Pushed(bool(pushed.applied), pushed.staleness, pushed.reason.decode(errors="replace")), brought)  # type: ignore[return-value]
+
+
+class WorkCalls:
+    """The library gives work to a call also when nobody waits for it any more; so a later call continues it.
+
+    Thread-safe: finalizers come here too, in any thread, so there are single operations in place of a lock.
+    """
+
+    def __init__(self) -> None:
+        #: A call has found that there is no more work.
+        self.finished = False
+        self._ended = False
+        # Those whose results were not taken, with their numbers and in their order.
+        self._unanswered: list[tuple[int, int]] = []
+        self._numbers = itertools.count()
+
+    def begin(self, client: int) -> WorkCall:
+        """client: the library's, in this membership."""
+        try:
+            number, handle = self._unanswered.pop(0)
+        except IndexError:
+            number, handle = next(self._numbers), library.next_work(client)
+        return WorkCall(self, number, handle)
+
+    def end(self) -> None:
+        """The membership ends."""
+        self._ended = True
+        while self._unanswered:
+            library.free_future(self._unanswered.pop()[1])
+
+    def take_back(self, number: int, handle: int) -> bool:
+        if not self._ended:
+            bisect.insort(self._unanswered, (number, handle))
+        return not self._ended
+
+
+class WorkCall(Future[Optional[Work]]):
+    """A call for work. If it goes before its result is taken, it is left to the next one."""
+
+    def __init__(self, calls: WorkCalls, number: int, handle: int):
+        self._calls = this = weakref.ref(calls)
+        self._number = number
+
+        def take(future: int) -> Work | None:
+            work, done = _library.Work(), ctypes.c_int()
+            check(library.take_work(future, ctypes.byref(work), ctypes.byref(done)))
+            if not done.value:
+                return Work.of(work)
+            of = this()
+            if of is not None:
+                of.finished = True
+            return None
+
+        super().__init__(handle, take)
+
+    def give_up(self) -> None:
+        """Nobody waits for it any more."""
+        calls = self._calls()
+        if self._handle is not None and calls is not None and calls.take_back(self._number, self._handle):
+            self._handle = None
+
     def __del__(self) -> None:
-        library.free_gradient(self._handle)
-
-
-class Exchange(Future["tuple[Pushed, Weights]"]):
-    """An exchange with the servers, on its way. memory: what it reads and writes."""
-
-    def __init__(self, handle: int, model: Model, in_place: bool, memory: Any):
-        def take(future: int) -> "tuple[Pushed, Weights]":
-            pushed, weights = _library.Pushed(), ctypes.c_void_p()
-            check(library.take_exchange(future, ctypes.byref(pushed), ctypes.byref(weights)))
-            cls = View if in_place else Weights
-            brought = cls(weights.value, model) if weights.value else None
-            return (Pushed(bool(pushed.applied), pushed.staleness, pushed.reason.decode(errors="replace")),
-                    brought)  # type: ignore[return-value]
-
-        super().__init__(handle, take, memory)
-
-    def _then(self, index: int) -> "Future[Any]":
-        take = self._take
-        this: Future[Any] = self
-        this._take = lambda future: take(future)[index]
-        return this
-
-    def then_weights(self) -> "Future[Weights]":
-        return self._then(1)
-
-    def then_pushed(self) -> "Future[Pushed]":
-        return self._then(0)
+        if getattr(self, "_handle", None) is not None:
+            self.give_up()
+            super().__del__()

@@ -8,6 +8,7 @@ import time
 from typing import Any, Callable, Generator, Generic, TypeVar
 
 from ._library import library
+from .errors import check
 
 T = TypeVar("T")
 
@@ -81,6 +82,11 @@ class Future(Generic[T]):
             self._free()
         else:
             _abandoned.append((handle, self._memory))
+
+
+def end_of(handle: int, memory: Any = None) -> Future[None]:
+    """The future of a call without a result."""
+    return Future(handle, lambda future: check(library.take(future)), memory)
 
 
 def _sweep() -> None:

@@ -1,24 +1,36 @@
-"""A job's config, the model's tensors, and the order of the training examples."""
+"""A job's config, the model's tensors, the order of the training examples, and the seeds of batches."""
 from __future__ import annotations
 
 import ctypes
 import functools
 import json
 import os
+import random
 import threading
 from dataclasses import dataclass, field
-from typing import Any, Collection, Iterator, Mapping, Sequence
+from typing import Any, Collection, Iterator, Mapping, Protocol, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from ._dlpack import Arrays, SupportsDLPack, as_numpy
+from ._library import Owner, library
 from ._library import Tensor as _Tensor
-from ._library import library
-from .errors import ConfigError, check
+from .errors import ConfigError, check, made
 
 #: An array of float32.
 Floats = npt.NDArray[np.float32]
+
+
+class SupportsDLPack(Protocol):
+    """An array of NumPy, or of another package that exports it (https://dmlc.github.io/dlpack)."""
+
+    def __dlpack__(self) -> Any: ...
+
+    def __dlpack_device__(self) -> tuple[Any, Any]: ...
+
+
+#: Tensors by name.
+Arrays = Mapping[str, SupportsDLPack]
 
 _INITIALIZERS = {"constant": 0, "normal": 1, "uniform": 2}
 _UPLOADED = 3
@@ -56,7 +68,7 @@ class Tensor:
         return Tensor(tuple(given))
 
 
-class Job:
+class Job(Owner):
     """A job's config.
 
     job: a path, or a mapping with the fields of the JSON.
@@ -65,6 +77,8 @@ class Job:
 
     ConfigError names each wrong field with its place.
     """
+
+    _free = library.free_job
 
     def __init__(self, job: str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = ()):
         if not isinstance(job, (str, os.PathLike, Mapping)):
@@ -76,16 +90,9 @@ class Job:
             text = json.dumps(job).encode() if isinstance(job, Mapping) else None
         except (TypeError, ValueError) as error:
             raise ConfigError(f"job must be a mapping with the fields of a job's config, as JSON has them: {error}") from error
-        handle = ctypes.c_void_p()
-        check(library.load_job(path, text, array, len(sets), ctypes.byref(handle)))
-        self._handle: ctypes.c_void_p | None = handle
+        self._handle = made(library.load_job, path, text, array, len(sets))
         #: The config with its defaults, as nested dicts.
-        self.config: dict[str, Any] = json.loads(library.job_json(handle))
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            library.free_job(self._handle)
-            self._handle = None
+        self.config: dict[str, Any] = json.loads(library.job_json(self._handle))
 
     def get(self, path: str, default: Any = None) -> Any:
         """The field at a path: get("train.clip_norm")."""
@@ -145,20 +152,17 @@ class Model:
         self.shapes = [tuple(int(n) for n in t.shape) for t in self.tensors.values()]
         self.sizes = [int(np.prod(shape, dtype=np.int64)) for shape in self.shapes]
         self.elements = sum(self.sizes)
-        self._keep: list[Any] = []
         self.array = (_Tensor * len(self.names))()
         for entry, (name, tensor), shape in zip(self.array, self.tensors.items(), self.shapes):
             if tensor.initializer not in _INITIALIZERS:
                 raise ConfigError(f"{name}: the initializer must be one of {', '.join(_INITIALIZERS)}, "
                                   f"got {tensor.initializer!r}")
-            dimensions = (ctypes.c_int64 * len(shape))(*shape)
-            self._keep.append(dimensions)
-            entry.name, entry.shape, entry.rank = name.encode(), dimensions, len(shape)
+            # ctypes keeps what an entry points to.
+            entry.name, entry.shape, entry.rank = name.encode(), (ctypes.c_int64 * len(shape))(*shape), len(shape)
             entry.initializer = _UPLOADED if self.initial else _INITIALIZERS[tensor.initializer]
             entry.value, entry.buffer = tensor.value, tensor.buffer
-            aliases = (ctypes.c_char_p * len(tensor.aliases))(*(alias.encode() for alias in tensor.aliases))
-            self._keep.append(aliases)
-            entry.aliases, entry.n_aliases = aliases, len(aliases)
+            entry.n_aliases = len(tensor.aliases)
+            entry.aliases = (ctypes.c_char_p * entry.n_aliases)(*(alias.encode() for alias in tensor.aliases))
 
     def split(self, flat: Floats) -> FlatTensors:
         """The tensors in flat memory, which holds them end to end."""
@@ -181,16 +185,8 @@ class Model:
         pointers = (ctypes.c_void_p * len(self.names))()
         for i, (name, shape) in enumerate(zip(self.names, self.shapes)):
             array = arrays.get(name)
-            if not isinstance(array, np.ndarray):
-                raise ConfigError(f"{what}: {name} must be an array, got {type(array).__name__}")
-            flags = array.flags
-            if array.dtype != np.float32 or array.shape != shape or not flags.c_contiguous or (
-                    writeable and not flags.writeable):
-                raise ConfigError(
-                    f"{what}: {name} must be float32 of shape {shape}, C-contiguous{' and writeable' * writeable}; got "
-                    f"{array.dtype} of shape {array.shape}{'' if flags.c_contiguous else ', not C-contiguous'}"
-                    f"{'' if flags.writeable or not writeable else ', read-only'}")
-            pointers[i] = array.ctypes.data
+            check_floats(array, f"{what}: {name}", shape, writeable)
+            pointers[i] = array.ctypes.data  # type: ignore[union-attr]
         unknown = [name for name in arrays if name not in self.tensors]
         if unknown:
             raise ConfigError(f"{what}: the model has no tensor {unknown[0]!r}; it has {', '.join(self.names[:10])}")
@@ -213,19 +209,14 @@ def save_weights(directory: str | os.PathLike[str], weights: Mapping[str, Floats
                                model.pointers(arrays, "weights", writeable=False)))
 
 
-class ExampleOrder:
+class ExampleOrder(Owner):
     """The order in which a job of this seed sees its training examples, each once an epoch. Thread-safe."""
 
-    def __init__(self, examples: int, seed: int):
-        handle = ctypes.c_void_p()
-        check(library.new_order(examples, seed, ctypes.byref(handle)))
-        self._filling = threading.Lock()
-        self._handle: ctypes.c_void_p | None = handle
+    _free = library.free_order
 
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None):
-            library.free_order(self._handle)
-            self._handle = None
+    def __init__(self, examples: int, seed: int):
+        self._handle = made(library.new_order, examples, seed)
+        self._filling = threading.Lock()
 
     def __call__(self, first: int, n: int) -> npt.NDArray[np.int32]:
         """The examples' indices (int32) at the positions [first, first + n) of the job's endless stream."""
@@ -233,3 +224,67 @@ class ExampleOrder:
         with self._filling:
             library.fill_order(self._handle, first, n, indices.ctypes.data)
         return indices
+
+
+# ---- arrays of other packages
+
+
+def as_numpy(arrays: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """one_as_numpy() of each."""
+    return {name: one_as_numpy(array, f"{what}: {name}") for name, array in arrays.items()}
+
+
+def check_floats(array: Any, what: str, shape: tuple[int, ...], writeable: bool, axes: str = "") -> None:
+    """ConfigError: this is no array of float32 with this shape that can be used where it lies. axes: what the shape counts."""
+    if not isinstance(array, np.ndarray):
+        raise ConfigError(f"{what} must be an array, got {type(array).__name__}")
+    flags = array.flags
+    if array.dtype != np.float32 or array.shape != shape or not flags.c_contiguous or (writeable and not flags.writeable):
+        raise ConfigError(f"{what} must be float32 of shape {shape}{axes}, C-contiguous{' and writeable' * writeable}; got "
+                          f"{array.dtype} of shape {array.shape}{'' if flags.c_contiguous else ', not C-contiguous'}"
+                          f"{'' if flags.writeable or not writeable else ', read-only'}")
+
+
+def one_as_numpy(array: Any, what: str, dtype: str = "float32") -> Any:
+    """The array without any copy; a NumPy scalar becomes a read-only array, and what is no array stays. ConfigError: NumPy cannot
+    use it where it lies; it says that an array of this dtype is wanted."""
+    if isinstance(array, np.generic):
+        array = np.asarray(array)
+        array.flags.writeable = False  # it is a copy
+    if isinstance(array, np.ndarray) or not hasattr(array, "__dlpack__"):
+        return array
+    try:
+        found = np.from_dlpack(array)
+        if not found.flags.writeable:
+            # NumPy takes this memory as read-only if it is not told about it; the package's own conversion knows.
+            own = np.asarray(array)
+            if own.__array_interface__["data"][0] == found.__array_interface__["data"][0] and own.strides == found.strides:
+                return own
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise ConfigError(f"{what} must be {dtype} in the host's memory, which NumPy can use where it is; got a "
+                          f"{type(array).__module__}.{type(array).__qualname__}: {error}") from error
+    return found
+
+
+# ---- random numbers, which follow from the job's seed: each batch has a seed of its own, whichever worker computes the batch
+
+# Odd, so that a seed comes again only after 2^63 batches. The examples of a batch and what is computed from them have seeds of two
+# sequences.
+_OF_BATCHES, _OF_EXAMPLES = 0x9E3779B97F4A7C15, 0xD1B54A32D192ED03
+
+
+def batch_seed(job_seed: int, batch: int) -> int:
+    """The seed for computing a batch, in [0, 2^63)."""
+    return (job_seed + _OF_BATCHES * (batch + 1)) % 2**63
+
+
+def examples_seed(job_seed: int, batch: int) -> int:
+    """The seed for making the examples of a batch, in [0, 2^63)."""
+    return (job_seed + _OF_EXAMPLES * (batch + 1)) % 2**63
+
+
+def seed_globals(seed: int) -> None:
+    """Of NumPy's global generator and Python's `random`."""
+    # An int of 32 bits is NumPy's fast way. The high bits differ most from batch to batch.
+    np.random.seed(seed >> 31)
+    random.seed(seed)

@@ -12,14 +12,12 @@ from typing import Any, Callable, Iterator, Mapping, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ._dlpack import Arrays
 from .client import Client
 from .errors import ConfigError, Error, Fenced, JobDone
 from .exchange import Gate, Gradient, Pushed, Weights, Work
 from .future import Future
-from .job import FlatTensors, Floats
+from .job import Arrays, FlatTensors, Floats, batch_seed, seed_globals
 from .progress import ProgressLine, say
-from .randomness import batch_seed, seed_globals
 from .tables import Keys, Rows, RowSet
 
 T = TypeVar("T")
@@ -166,7 +164,7 @@ class Step:
             raise Error("a part of step.gradient is on its way, since ready() was called; put all of it there, and call "
                         "push() without a gradient")
         if not self._late:
-            self._loop.report(self.work, mean_loss)
+            self._loop.progress.add(self._loop.client, self.work, mean_loss)
         self.pushed = True
 
     def _check_open(self) -> None:
@@ -271,9 +269,6 @@ class _Membership:
                 if found.all() and not past:
                     return values
         return None
-
-    def report(self, work: Work, loss: float | None) -> None:
-        self.progress.add(self.client, work, loss)
 
     def _begin_pull(self, clock: int) -> None:
         self._next = clock, self.client.pull(clock, self._views[1]), None

@@ -1,15 +1,14 @@
 """Rows of a job's embedding tables, as calls take and give them."""
 from __future__ import annotations
 
-from typing import Any, Iterator, Mapping, Tuple, Union
+from typing import Any, Dict, Mapping, Tuple, Union
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _library
-from ._dlpack import SupportsDLPack, as_numpy
 from .errors import ConfigError
-from .job import Floats, Job
+from .job import Floats, Job, SupportsDLPack, check_floats, one_as_numpy
 
 #: Keys of rows: int64 or uint64, of one dimension. An int64 key names the same row as the uint64 of its bits.
 Keys = Union[npt.NDArray[np.int64], npt.NDArray[np.uint64]]
@@ -18,39 +17,32 @@ Keys = Union[npt.NDArray[np.int64], npt.NDArray[np.uint64]]
 Rows = Mapping[str, Tuple[SupportsDLPack, SupportsDLPack]]
 
 
-class Tables(Mapping[str, int]):
+class Tables(Dict[str, int]):
     """The embedding tables of a job's config: name -> dim, the values of a row."""
 
     def __init__(self, job: Job):
-        self._dims = {str(table["name"]): int(table["dim"]) for table in job.config.get("tables", [])}
-        self._indices = {name: i for i, name in enumerate(self._dims)}
-
-    def __getitem__(self, name: str) -> int:
-        return self._dims[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._dims)
-
-    def __len__(self) -> int:
-        return len(self._dims)
+        super().__init__({str(table["name"]): int(table["dim"]) for table in job.config.get("tables", [])})
+        self._indices = {name: i for i, name in enumerate(self)}
 
     def dim(self, name: str) -> int:
         """The values of a row. ConfigError: the job has no such table."""
-        if name not in self._dims:
-            known = f"it has {', '.join(self._dims)}" if self._dims else "it has none; its config lists them in `tables`"
+        if name not in self:
+            known = f"it has {', '.join(self)}" if self else "it has none; its config lists them in `tables`"
             raise ConfigError(f"the job has no table {name!r}: {known}")
-        return self._dims[name]
+        return self[name]
 
     def place(self, rows: Rows | None, what: str, writeable: bool) -> "PlacedRows":
         """Where the rows lie. ConfigError: a table is unknown, or keys or values are not as Rows says."""
         if not rows:
             return _NO_ROWS
         placed = PlacedRows(len(rows))
-        for name, (keys, values) in rows.items():
+        for entry, (name, given) in zip(placed.array, rows.items()):
             dim, place = self.dim(name), f"{what}: table {name}"
-            arrays = as_numpy({"keys": keys}, place, "int64 or uint64") | as_numpy({"values": values}, place)
-            placed.add(name, self._indices[name], _checked_keys(arrays["keys"], place),
-                       _checked_values(arrays, dim, place, writeable))
+            keys = _checked_keys(one_as_numpy(given[0], f"{place}: keys", "int64 or uint64"), place)
+            values = one_as_numpy(given[1], f"{place}: values")
+            check_floats(values, f"{place}: values", (len(keys), dim), writeable, " (keys, dim)")
+            entry.table, entry.keys, entry.n, entry.values = self._indices[name], keys.ctypes.data, len(keys), values.ctypes.data
+            placed.by_name[name] = keys, values
         return placed
 
 
@@ -58,21 +50,16 @@ class PlacedRows:
     """Rows as the library takes them; their memory lives as long as this."""
 
     def __init__(self, tables: int):
-        self._by_name: dict[str, tuple[npt.NDArray[np.uint64], Floats]] = {}
+        self.by_name: dict[str, tuple[npt.NDArray[np.uint64], Floats]] = {}
         self.array = (_library.Rows * tables)()
 
-    def add(self, name: str, index: int, keys: npt.NDArray[np.uint64], values: Floats) -> None:
-        entry = self.array[len(self)]
-        entry.table, entry.keys, entry.n, entry.values = index, keys.ctypes.data, len(keys), values.ctypes.data
-        self._by_name[name] = keys, values
-
     def __len__(self) -> int:
-        return len(self._by_name)
+        return len(self.by_name)
 
     def summed(self) -> dict[str, tuple[npt.NDArray[np.uint64], Floats]]:
         """Each key once, with the sum of its values in their order; copies."""
         sums: dict[str, tuple[npt.NDArray[np.uint64], Floats]] = {}
-        for name, (keys, values) in self._by_name.items():
+        for name, (keys, values) in self.by_name.items():
             unique, places = np.unique(keys, return_inverse=True)
             total = np.zeros((len(unique), values.shape[1]), dtype=np.float32)
             np.add.at(total, places, values)
@@ -110,16 +97,3 @@ def _checked_keys(keys: Any, what: str) -> npt.NDArray[np.uint64]:
         raise ConfigError(f"{what}: keys must be an array of int64 or uint64 with one dimension, got {seen}; convert them "
                           "with astype(np.int64) and ravel()")
     return np.ascontiguousarray(keys).view(np.uint64)
-
-
-def _checked_values(arrays: Mapping[str, Any], dim: int, what: str, writeable: bool) -> Floats:
-    values, shape = arrays["values"], (len(arrays["keys"]), dim)
-    if not isinstance(values, np.ndarray):
-        raise ConfigError(f"{what}: values must be an array, got {type(values).__name__}")
-    flags = values.flags
-    if values.dtype != np.float32 or values.shape != shape or not flags.c_contiguous or (writeable and not flags.writeable):
-        raise ConfigError(f"{what}: values must be float32 of shape {shape} (keys, dim), C-contiguous"
-                          f"{' and writeable' * writeable}; got {values.dtype} of shape {values.shape}"
-                          f"{'' if flags.c_contiguous else ', not C-contiguous'}"
-                          f"{'' if flags.writeable or not writeable else ', read-only'}")
-    return values

@@ -146,7 +146,7 @@ class Ends(unittest.TestCase):
                 again()
 
     def test_arguments(self):
-        with self.assertRaisesRegex(weir.ConfigError, "shuffle cannot be given"):
+        with self.assertRaisesRegex(weir.ConfigError, "shuffle cannot be given to epochs\\(\\)"):
             self.opt.epochs(shuffle=True)
 
 

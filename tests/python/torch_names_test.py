@@ -12,7 +12,7 @@ import train
 import weir
 import weir.torch
 from torch_jobs import job
-from weir.torch.plain_model import PlainModel
+from weir.torch.weights import PlainModel
 
 WEIR = str(support.ROOT / "cli/weir")
 

@@ -117,7 +117,7 @@ def main():
         files |= {
             f"{info}/METADATA": metadata(),
             f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tools/wheel\nRoot-Is-Purelib: false\nTag: py3-none-linux_x86_64\n",
-            f"{info}/entry_points.txt": "[console_scripts]\n" + "".join(f"{p} = weir._programs:{p}\n" for p in PROGRAMS),
+            f"{info}/entry_points.txt": "[console_scripts]\n" + "".join(f"{p} = weir._library:{p}\n" for p in PROGRAMS),
         }
         wheel = folder / f"weir-{version()}-py3-none-linux_x86_64.whl"
         pack(wheel, info, files)

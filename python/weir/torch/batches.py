@@ -9,8 +9,7 @@ import torch.utils.data
 from ..errors import ConfigError
 from ..exchange import Work
 from ..fingerprints import Generators, of_examples, of_subset, read_twice
-from ..job import ExampleOrder
-from ..randomness import examples_seed
+from ..job import ExampleOrder, examples_seed
 from .device import seed_on_host
 
 
@@ -72,7 +71,7 @@ class Batches:
         # Each twice by the same process: its generators advance in between, if they are not known, and not seeded.
         self._requests = self._chosen + (self._chosen * num_workers)[:-len(self._chosen) % max(num_workers, 1)] + self._chosen
         if num_workers > 0:
-            loader = torch.utils.data.DataLoader(dataset, batch_sampler=_Endless(self._indices), collate_fn=collate,
+            loader = torch.utils.data.DataLoader(dataset, batch_sampler=self._indices(), collate_fn=collate,
                                                  num_workers=num_workers, generator=_generator(job_seed), **options)
             self._ahead = iter(loader)
         #: Of the training set, for the other workers' to be compared with.
@@ -190,14 +189,6 @@ class StreamBatches:
                 return data
             self._pass = iter(self._loader)
         raise ConfigError("train_set has no examples: a pass over it ended before the first one")
-
-
-class _Endless(torch.utils.data.Sampler):  # type: ignore[type-arg]
-    def __init__(self, indices: Callable[[], Iterator[list[int]]]):
-        self._indices = indices
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return self._indices()
 
 
 class _Seeded(List[int]):

@@ -8,8 +8,7 @@ from typing import Any, Iterable, Mapping, Optional, Sequence, Tuple
 import torch
 
 from ..errors import ConfigError, Error
-from ..job import FlatTensors
-from ..randomness import seed_globals
+from ..job import FlatTensors, seed_globals
 from ..steps import Step
 
 #: A gradient, or nothing where the parameter has none, and the index of its tensor.

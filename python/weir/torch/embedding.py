@@ -1,12 +1,23 @@
-"""Modules whose weights are rows of a job's embedding tables."""
+"""Modules whose weights are rows of a job's embedding tables: where these come from, and where their gradients go."""
 from __future__ import annotations
 
-from typing import Any, Callable
+import contextlib
+from typing import Any, Callable, Iterator, Mapping
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
+from ..client import Client
 from ..errors import ConfigError, Error
+from ..exchange import Weights
+from ..job import Floats
+from ..steps import Step
+from ..tables import Keys, Rows, RowSet, Tables
+from .weights import ModelWeights
+
+#: Keys by table: int64, of any shape.
+KeysOfTables = Mapping[str, torch.Tensor]
 
 # The rows of keys, which are unique, in the table: float32 [n, dim], on the device of the keys.
 ReadRows = Callable[[str, torch.Tensor], torch.Tensor]
@@ -86,3 +97,119 @@ class Embedding(TableModule):
         """The row of each key: float32, of the shape of input with dim behind. input: keys, int64 of any shape."""
         rows, places = self._look_up(input)
         return F.embedding(places, rows)
+
+
+class TableRows:
+    """Gives the embedding modules of a model their rows: within a batch from the step, whose gradients it then has; within a
+    snapshot from there; and after the loop those that were kept. Not thread-safe, as the model."""
+
+    def __init__(self, model: torch.nn.Module, tables: Tables):
+        self._modules = [module for module in model.modules() if isinstance(module, TableModule)]
+        self._tables = tables
+        for module in self._modules:
+            tables.dim(module.table)  # checks it
+        # Where rows come from outside a batch.
+        self._elsewhere: Callable[[str, Keys], Floats] | None = None
+        self._step: Step | None = None
+        # What forward has read for the batch.
+        self._leaves: list[tuple[str, Keys, torch.Tensor]] = []
+
+    def bind(self) -> None:
+        """From now on the modules read their rows here."""
+        for module in self._modules:
+            module._read = self._read
+
+    # ---- a batch
+
+    def begin(self, step: Step) -> None:
+        self._step = step
+        self._leaves.clear()
+
+    def end(self) -> None:
+        self._step = None
+        self._leaves.clear()
+
+    def zero_grad(self) -> None:
+        for *_, leaf in self._leaves:
+            leaf.grad = None
+
+    def gradients(self) -> Rows:
+        """What backward has made of the batch's rows; a key has a gradient for each forward that read it."""
+        found: dict[str, list[tuple[Keys, Floats]]] = {}
+        for table, keys, leaf in self._leaves:
+            if leaf.grad is not None:
+                found.setdefault(table, []).append((keys, leaf.grad.contiguous().cpu().numpy()))
+        return {table: (np.concatenate([keys for keys, _ in parts]), np.concatenate([values for _, values in parts]))
+                if len(parts) > 1 else parts[0] for table, parts in found.items()}
+
+    # ---- other sources
+
+    @contextlib.contextmanager
+    def snapshot(self, client: Client, weights: ModelWeights, keys: KeysOfTables | None, as_member: Callable[[Callable[[], Any]], Any],
+                 memory: Floats | None = None) -> Iterator[Weights]:
+        """As ModelWeights.snapshot(). Within `with` rows come from there, too, and their gradients go nowhere: those of `keys`, of the
+        same version, or without `keys` the newest consistent ones. as_member: makes a call to the servers, and joins again where the
+        membership was lost."""
+        kept = None if keys is None else KeptRows(keys, self._tables)
+
+        def newest(table: str, keys: Keys) -> Floats:
+            values = np.empty((len(keys), self._tables.dim(table)), dtype=np.float32)
+            if len(keys) > 0:
+                as_member(lambda: client.snapshot(None, {table: (keys, values)}).result())
+            return values
+
+        with contextlib.ExitStack() as stack:
+            new = as_member(lambda: stack.enter_context(weights.snapshot(client, memory, None if kept is None else kept.rows)))
+            before, self._elsewhere = self._elsewhere, newest if kept is None else kept.read
+            try:
+                yield new
+            finally:
+                self._elsewhere = before
+
+    def keep(self, kept: "KeptRows") -> None:
+        """From now on rows outside a batch are these."""
+        self._elsewhere = kept.read
+
+    def _read(self, table: str, unique: torch.Tensor) -> torch.Tensor:
+        keys = unique.cpu().numpy()
+        if self._elsewhere is not None:
+            found: torch.Tensor = torch.from_numpy(self._elsewhere(table, keys)).to(unique.device)
+            return found
+        step = self._step
+        if step is None:
+            raise Error(f"table {table}: a model's rows are on the servers. They are there for each batch of loader(), within "
+                        "opt.snapshot(), and after the loop if loader(final_keys=...) names their keys")
+        rows: torch.Tensor = torch.from_numpy(step.rows(table, keys)).to(unique.device)
+        if torch.is_grad_enabled() and len(keys) > 0:
+            rows.requires_grad_()
+            rows.register_hook(lambda _: self._check(step))  # type: ignore[no-untyped-call]
+            self._leaves.append((table, keys, rows))
+        return rows
+
+    def _check(self, step: Step) -> None:
+        if self._step is not step:
+            raise Error("backward() came after the batch whose rows it is about, so that their gradients cannot count any more; "
+                        "call backward() and step() before the next batch")
+
+
+class KeptRows(RowSet):
+    """Rows of certain keys, of one version of the weights."""
+
+    def __init__(self, keys: KeysOfTables, tables: Tables):
+        if not isinstance(keys, Mapping):
+            raise ConfigError(f"keys of tables must be a mapping, table -> tensor of int64, got {type(keys).__name__}")
+        super().__init__(as_arrays(keys), tables)
+
+    def read(self, table: str, keys: Keys) -> Floats:
+        rows, found = self.find(table, keys)
+        if not found.all():
+            raise Error(f"table {table}: key {keys[~found][0]} was not named when these weights were read; name all keys that "
+                        "the model looks up: within snapshot(keys=...), and for those after the loop in loader(final_keys=...)")
+        return rows
+
+
+def as_arrays(keys: KeysOfTables) -> dict[str, Keys]:
+    """The keys as weir.Client takes them."""
+    for table, of in keys.items():
+        check_keys(table, of)
+    return {table: of.detach().reshape(-1).cpu().numpy() for table, of in keys.items()}

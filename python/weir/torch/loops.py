@@ -1,11 +1,15 @@
-"""The loops over a job's batches, as programs see them: one for the whole job, or one within another for its epochs."""
+"""The loops over a job's batches, as programs see them: one for the whole job, or one within another for its epochs. One program is one
+worker of a job, with one loop over one model."""
 from __future__ import annotations
 
+import gc
+import os
 import weakref
 from dataclasses import dataclass
-from typing import Any, Generator, Iterator, Mapping
+from typing import Any, Generator, Iterable, Iterator
 
 from ..errors import ConfigError, Error
+from ..fingerprints import in_cluster
 from .whole_job import WholeJob
 
 # Keywords of DataLoader, and what the job has in their place.
@@ -22,10 +26,15 @@ _OF_LOADERS = {
 }
 
 
-def refuse_keywords(refused: Mapping[str, Any]) -> None:
-    """ConfigError: a loop was given keywords that it does not take."""
+SEVERAL_LOSSES = ("a job has one model and one loop. To train several models or losses in one job, such as a GAN's, give one Optimizer "
+                  "a module that has them all (torch.nn.ModuleDict), call backward() for each loss, and then step() once for each "
+                  "batch; optimizer.groups gives their parameters rates of their own (docs/python.md)")
+
+
+def refuse_keywords(refused: Iterable[str], loop: str) -> None:
+    """ConfigError: a loop, "loader()", was given keywords that it does not take."""
     for name in refused:
-        raise ConfigError(f"{name} cannot be given to loader(): {_OF_LOADERS.get(name, 'it has no such argument')}")
+        raise ConfigError(f"{name} cannot be given to {loop}: {_OF_LOADERS.get(name, 'it has no such argument')}")
 
 
 @dataclass(frozen=True)
@@ -39,15 +48,13 @@ class Loader(Iterator[Any]):
     """The batches of Optimizer.loader()."""
 
     def __init__(self, batches: Generator[Any, None, None], whole: WholeJob):
-        self._batches, self._whole = batches, whole
+        #: With Begins before the first batch of each epoch.
+        self.batches = batches
+        self._whole = whole
 
     def __next__(self) -> Any:
-        batch = self.next_or_begins()
-        return self.next_or_begins() if isinstance(batch, Begins) else batch
-
-    def next_or_begins(self) -> Any:
-        """The next batch, or Begins before the first one of an epoch."""
-        return next(self._batches)
+        batch = next(self.batches)
+        return next(self.batches) if isinstance(batch, Begins) else batch
 
     def __len__(self) -> int:
         """The job's batches, where all of them come here: without a cluster, and without a checkpoint to go on from. TypeError: how many
@@ -64,64 +71,84 @@ class Loader(Iterator[Any]):
 
     def close(self) -> None:
         """Leaves the loop, as `break` does."""
-        self._batches.close()
-
-    def fail(self, error: Error) -> None:
-        """Leaves the loop with this error, which it raises."""
-        self._batches.throw(error)
-
-
-class Epochs(Iterator["Epoch"]):
-    """The epochs of Optimizer.epochs()."""
-
-    def __init__(self, loader: Loader):
-        self._loader = loader
-        self._begun = False
-        self._current: Epoch | None = None
-        self._next: int | None = None
-
-    def __next__(self) -> "Epoch":
-        if not self._begun:
-            self._begun = True
-            self._next = self._loader.next_or_begins().epoch
-        if self._current is not None and not self._current._ended:
-            self._loader.fail(Error(f"the loop over epoch {self._current.number} ended before the epoch, whose other batches nobody would compute "
-                                      "then; leave both loops to leave the job. For a shorter job set train.epochs or train.examples"))
-        if self._next is None:
-            raise StopIteration
-        self._current, self._next = Epoch(self, self._next), None
-        return self._current
-
-    def close(self) -> None:
-        """Leaves the loops, as `break` out of both does."""
-        self._loader.close()
-
-    def _batch(self) -> Any:
-        """The next one of the current epoch. StopIteration: there is none."""
-        batch = self._loader.next_or_begins()
-        if isinstance(batch, Begins):
-            self._next = batch.epoch
-            raise StopIteration
-        return batch
+        self.batches.close()
 
 
 class Epoch(Iterator[Any]):
     """One epoch's batches for this worker. number: of the epoch, from 0 on."""
 
-    def __init__(self, epochs: Epochs, number: int):
+    def __init__(self, loader: Loader, number: int):
         self.number = number
         self._ended = False
+        # Of the epoch that follows on this one.
+        self._next: Begins | None = None
         # The variable of the outer loop, which lives on after it, must not keep the job from ending.
-        self._epochs = weakref.ref(epochs)
+        self._loader = weakref.ref(loader)
 
     def __next__(self) -> Any:
         if self._ended:
             raise StopIteration
-        epochs = self._epochs()
-        if epochs is None:
+        loader = self._loader()
+        if loader is None:
             raise Error(f"the loop over epochs() has ended, and epoch {self.number} has no batches any more; go through it within that loop")
         try:
-            return epochs._batch()
+            batch = next(loader.batches)
+            if isinstance(batch, Begins):
+                self._next = batch
+                raise StopIteration
+            return batch
         except StopIteration:
             self._ended = True
             raise
+
+
+def epochs_of(loader: Loader) -> Generator[Epoch, None, None]:
+    """The epochs of Optimizer.epochs()."""
+    begins: Begins | None = next(loader.batches, None)
+    while begins is not None:
+        epoch = Epoch(loader, begins.epoch)
+        yield epoch
+        if not epoch._ended:
+            loader.batches.throw(Error(f"the loop over epoch {epoch.number} ended before the epoch, whose other batches nobody would compute "
+                                       "then; leave both loops to leave the job. For a shorter job set train.epochs or train.examples"))
+        begins = epoch._next
+
+
+class Loop:
+    """The loop of an Optimizer, from when that is made."""
+
+    _live: "weakref.WeakSet[Loop]" = weakref.WeakSet()
+
+    def __init__(self, parameters: Iterable[Any], cluster: str | None, task: str | None):
+        self._parameters = set(map(id, parameters))
+        # Which worker this is; None: the job is in this process, and is another one for each loop.
+        self._worker = (cluster, task, os.environ.get("TF_CONFIG")) if in_cluster(cluster) else None
+        self._runs = self._ended = False
+        self.check()
+        Loop._live.add(self)
+
+    def check(self) -> None:
+        """ConfigError: another loop has this worker's place in the job, or is training the same parameters now."""
+        if self._other() is None:
+            return
+        gc.collect()  # one that nobody has any more, but for cycles
+        what = self._other()
+        if what is not None:
+            raise ConfigError(f"{what}: {SEVERAL_LOSSES}")
+
+    def begin(self) -> None:
+        self.check()
+        self._runs = True
+
+    def end(self) -> None:
+        self._runs, self._ended = False, True
+
+    def _other(self) -> str | None:
+        for other in Loop._live:
+            if other is self or other._ended:
+                continue
+            if other._runs and other._parameters & self._parameters:
+                return "another weir.torch.Optimizer is training parameters of this model in its loop"
+            if self._worker is not None and other._worker == self._worker:
+                return "this program has another weir.torch.Optimizer for the same worker, whose loop has not ended"
+        return None

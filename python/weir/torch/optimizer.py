@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import json
 import os
 import platform
@@ -13,25 +14,22 @@ import numpy as np
 import torch
 import torch.utils.data
 
-from .._interrupts import Interrupts
+from .._ending import Interrupts
 from ..client import Client
 from ..errors import ConfigError, Error
 from ..fingerprints import EXAMPLES, in_cluster
 from ..job import ExampleOrder, Job
 from ..steps import Step, loss_of, run
 from ..tables import Tables
-from .batch_norm import SmallBatchCheck
 from .batches import Batches, StreamBatches
 from .buffers import BufferRules
 from .changes import Changes
 from .config import JobFields
+from .embedding import KeptRows, KeysOfTables, TableRows, as_arrays
 from .gradients import Gradients
-from .loops import Begins, Epochs, Loader, refuse_keywords
-from .one_loop import SEVERAL_LOSSES, Loop
-from .plain_model import PlainModel
-from .table_rows import KeptRows, KeysOfTables, TableRows, as_arrays
+from .loops import SEVERAL_LOSSES, Begins, Epoch, Loader, Loop, epochs_of, refuse_keywords
 from .weights import ModelWeights
-from .whole_job import WholeJob, count_examples
+from .whole_job import SmallBatchCheck, WholeJob, count_examples
 
 # Keywords of torch's optimizers, and the field of the job's config that says the same.
 _FIELDS = {
@@ -84,7 +82,7 @@ class Optimizer(torch.optim.Optimizer):
             where = _FIELDS.get(name)
             raise TypeError(f"weir.torch.Optimizer() takes no {name}: the rule runs on the servers, and the job's config has its "
                             f"settings in `optimizer`{'' if where is None else f'; this one is {where}'}")
-        self._model, self._weights = model, ModelWeights(model, buffers)
+        self._weights = ModelWeights(model, buffers)
         self._place = self._weights.place
         if isinstance(train_set, (str, os.PathLike, Mapping, Job)):
             raise ConfigError(f"train_set must be a data set, got {type(train_set).__name__}; the order is "
@@ -113,16 +111,14 @@ class Optimizer(torch.optim.Optimizer):
         self._whole = WholeJob(self.job, self._examples, cluster, task)
         # Of the job: shown, and held against LR schedulers.
         self._lr = float(self.job.config["optimizer"]["learning_rate"])
-        self._complete = False
         super().__init__(list(self._weights.parameters.values()), {"lr": self._lr})
-        self._complete = True
 
     # ---- the loop
 
     def loader(self, *, num_workers: int = 0, collate_fn: Callable[[list[Any]], Any] | None = None,
                pin_memory: bool = False, prefetch_factor: int = 2, worker_init_fn: Callable[[int], None] | None = None,
                multiprocessing_context: Any = None, final_keys: KeysOfTables | None = None,
-               prefetch_keys: Callable[[Any], KeysOfTables] | None = None, **refused: Any) -> "Loader":
+               prefetch_keys: Callable[[Any], KeysOfTables] | None = None, **refused: Any) -> Loader:
         """Yields the batches that this worker has to compute, until the job is done; call step() once for each.
 
         A batch has data.batch_size examples (the job's last one may have fewer). Each example comes once in an epoch, in
@@ -140,7 +136,7 @@ class Optimizer(torch.optim.Optimizer):
         prefetch_keys: returns the keys of a batch, {"table": keys}. The batch that probably comes next is then made before this
             one is yielded, and its rows travel while this one is computed (weir.Step.prefetch_rows()).
         """
-        refuse_keywords(refused)
+        refuse_keywords(refused, "loader()")
         if self._begun:
             raise Error("loader() or epochs() was called already; one loop trains the whole job, all its epochs")
         self._weights.check()
@@ -154,7 +150,7 @@ class Optimizer(torch.optim.Optimizer):
             raise ConfigError("pin_memory=True needs num_workers, whose batches are pinned where they are made; give both or neither")
         return Loader(self._loop(num_workers, collate_fn, options, kept, prefetch_keys), self._whole)
 
-    def epochs(self, **options: Any) -> Epochs:
+    def epochs(self, **options: Any) -> Generator[Epoch, None, None]:
         """The same loop in two, with the same bits: `for epoch in opt.epochs(): for x, y in epoch:`. epoch.number counts from 0.
 
         A batch belongs to the epoch of its first example, so the last one of an epoch may have examples of the next. An epoch in which
@@ -164,16 +160,15 @@ class Optimizer(torch.optim.Optimizer):
 
         options: the arguments of loader().
         """
-        return Epochs(self.loader(**options))
+        known = inspect.signature(self.loader).parameters
+        refuse_keywords([name for name in options if name not in known], "epochs()")
+        return epochs_of(self.loader(**options))
 
     def _loop(self, num_workers: int, collate_fn: Any, options: Mapping[str, Any], kept: KeptRows,
               prefetch_keys: Callable[[Any], KeysOfTables] | None) -> Generator[Any, None, None]:
         self._one_loop.begin()
         job, examples = self.job, self._train_set
-        sync = job.get("consistency.mode") == "sync"
-        parts = int(job.get("consistency.parts") or job.get("cluster.workers") or 1) if sync else 1
-        batch = int(job.get("data.batch_size", 32))
-        seed = int(job.config["seed"])
+        batch, seed = self._whole.batch, int(job.config["seed"])
         # Before the client: a fork would share its connections.
         batches: Batches | StreamBatches
         if isinstance(examples, torch.utils.data.IterableDataset):
@@ -181,7 +176,7 @@ class Optimizer(torch.optim.Optimizer):
         else:
             order = ExampleOrder(self._examples, seed)
             compared = min(EXAMPLES, self._examples) if in_cluster(self._arguments["cluster"]) else 0
-            batches = Batches(examples, order, batch, parts, num_workers, collate_fn, seed, compared, **options)
+            batches = Batches(examples, order, batch, self._whole.likely_parts, num_workers, collate_fn, seed, compared, **options)
         self._client = client = Client(job, self._weights.tensors(), self._examples, fingerprints=batches.fingerprints,
                                        **self._arguments)
         with Interrupts() as interrupts:
@@ -195,7 +190,7 @@ class Optimizer(torch.optim.Optimizer):
         small: SmallBatchCheck | None = None
         self._rows.bind()
         try:
-            for step in run(client, final, kept.into(), recycles=True, seeds=False):
+            for step in run(client, final, kept.rows, recycles=True, seeds=False):
                 self._weights.load(step.memory)
                 changes.loaded(step.memory)
                 self._step, self._rank, epoch = step, client._rank, step.work.first_example // self._examples
@@ -208,7 +203,7 @@ class Optimizer(torch.optim.Optimizer):
                 if prefetch_keys is not None and step.work.examples_left > step.work.examples:
                     step.prefetch_rows(as_arrays(prefetch_keys(batches.peek(step.work))))
                 if small is None:
-                    small = SmallBatchCheck(PlainModel(self._model), self.job, self._examples, step.work.examples)
+                    small = SmallBatchCheck(self._weights.model, self._whole, step.work.examples)
                 self._place.seed(step.seed)
                 gradients.begin(step)
                 self._rows.begin(step)
@@ -313,13 +308,7 @@ class Optimizer(torch.optim.Optimizer):
         if self._client is None:
             yield -1
             return
-        kept = None if keys is None else KeptRows(keys, self._tables)
-        client, rows = self._client, None if kept is None else kept.into()
-        newest = self._rows.newest(client)
-        with contextlib.ExitStack() as stack:
-            weights = self._as_member(lambda: stack.enter_context(self._weights.snapshot(client, rows=rows)))
-            stack.enter_context(self._rows.reading(
-                (lambda table, keys: self._as_member(lambda: newest(table, keys))) if kept is None else kept.read))
+        with self._rows.snapshot(self._client, self._weights, keys, self._as_member) as weights:
             yield weights.version
 
     def _as_member(self, call: Callable[[], T]) -> T:
@@ -367,7 +356,7 @@ class Optimizer(torch.optim.Optimizer):
     # ---- what torch.optim.Optimizer has, and the job has in its place
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        if self._complete:
+        if self.param_groups:
             raise ConfigError("the job's tensors are agreed when it begins; give groups their own rates with "
                               "optimizer.groups of the job")
         super().add_param_group(param_group)

@@ -12,10 +12,9 @@ import torch
 from ..client import Client
 from ..errors import Error, Fenced
 from ..exchange import Weights
-from ..job import Floats, Job
-from ..tables import Keys
+from ..job import Job
 from .buffers import BufferRules
-from .table_rows import KeptRows, KeysOfTables, TableRows
+from .embedding import KeysOfTables, TableRows
 from .weights import ModelWeights
 
 T = TypeVar("T")
@@ -67,13 +66,8 @@ class Reader:
         """As Optimizer.snapshot(): within `with`, the model has the newest consistent weights of the job, of one step in
         sync; then its own again. The value is their version: updates since the start. keys: the rows of these, {"table":
         keys}, are of the same version; without it embedding modules read the newest rows each time."""
-        kept = None if keys is None else KeptRows(keys, self.client.tables)
-        rows = None if kept is None else kept.into()
-        with contextlib.ExitStack() as stack:
-            end_of = self._joined if self._as_member(lambda: self.client.draining) else None
-            read = self._as_member(
-                lambda: stack.enter_context(self._weights.snapshot(self.client, self._memory, rows)))
-            stack.enter_context(self._rows.reading(self._read_rows if kept is None else kept.read))
+        end_of = self._joined if self._as_member(lambda: self.client.draining) else None
+        with self._rows.snapshot(self.client, self._weights, keys, self._as_member, self._memory) as read:
             self._read = read, end_of
             try:
                 yield read.version
@@ -121,9 +115,6 @@ class Reader:
                 return
             last = version
             done = self._as_member(lambda: self.client.wait_draining(interval))
-
-    def _read_rows(self, table: str, keys: Keys) -> Floats:
-        return self._as_member(lambda: self._rows.newest(self.client)(table, keys))
 
     def _sha256(self) -> str:
         return hashlib.sha256(self._memory.data).hexdigest()

@@ -1,11 +1,11 @@
-"""The tensors of a PyTorch model that a job trains."""
+"""The tensors of a PyTorch model that a job trains, under the names that the plain model has for them."""
 from __future__ import annotations
 
 import contextlib
 import functools
 import operator
 import os
-from typing import Iterator, Mapping
+from typing import Any, Generator, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -18,10 +18,13 @@ from ..job import FlatTensors, Floats, Tensor
 from ..tables import Rows
 from .buffers import BufferRules, Others, Places
 from .device import Gpu, Host, load_each, place_of
-from .plain_model import PlainModel
-from .shared_memory import refuse_shared_memory
 
 _requires_grad = operator.attrgetter("requires_grad")
+
+# Where wrappers have the module that they wrap: torch.compile(), checkpoint_wrapper() and FullyShardedDataParallel.
+_WRAPPED = ("_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module")
+# These, and their like in other packages, have it as "module", which a model of the user's may have, too.
+_WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")
 
 
 class ModelWeights:
@@ -109,10 +112,6 @@ class ModelWeights:
         """The values as float32, each where the model has it if it has it so."""
         return {name: t.detach().float().cpu().numpy() for name, t in self.all.items()}
 
-    def save(self, directory: str | os.PathLike[str]) -> None:
-        """As weir.save_weights()."""
-        _job.save_weights(directory, self.arrays(), self.buffers)
-
     @torch.no_grad()
     def load(self, values: FlatTensors) -> None:
         """Copies the values into the model. On a GPU they have arrived when place.wait() has returned."""
@@ -153,4 +152,116 @@ def _not_as_it_was(name: str, why: str) -> ConfigError:
 def save_weights(model: torch.nn.Module, directory: str | os.PathLike[str], buffers: BufferRules | None = None) -> None:
     """Writes the tensors of a model that a job has, its parameters and buffers, into a folder for `checkpoint.init_from`: the values
     that a job then begins with. buffers: as of Optimizer, and the same. Fails if the folder holds weights already."""
-    ModelWeights(model, buffers).save(directory)
+    weights = ModelWeights(model, buffers)
+    _job.save_weights(directory, weights.arrays(), weights.buffers)
+
+
+# ---- names
+
+
+class PlainModel(torch.nn.Module):
+    """A view of a model: its own modules, parameters and buffers, under the names that they have in the plain model's
+    state_dict(). ConfigError: `model` is no module."""
+
+    def __init__(self, model: torch.nn.Module):
+        if not isinstance(model, torch.nn.Module):
+            raise ConfigError(f"model must be the torch.nn.Module itself, got {type(model).__name__}; give model, not "
+                              "model.parameters()")
+        super().__init__()
+        # Not as a module of this one.
+        self.__dict__["_model"] = model
+
+    def named_modules(self, memo: Any = None, prefix: str = "",
+                      remove_duplicate: bool = True) -> Generator[tuple[str, torch.nn.Module], None, None]:
+        yield from _walk(self.__dict__["_model"], set() if memo is None else memo, prefix, remove_duplicate)
+
+    def aliases(self) -> dict[int, list[str]]:
+        """By id() of the parameter or buffer: its names but the first, in the model's order."""
+        names: dict[int, list[str]] = {}
+        for prefix, module in self.named_modules(remove_duplicate=False):
+            for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+                if tensor is not None:
+                    of = names.setdefault(id(tensor), [])
+                    full = f"{prefix}.{name}".lstrip(".")
+                    if full not in of:
+                        of.append(full)
+        return {tensor: of[1:] for tensor, of in names.items()}
+
+
+def _walk(module: torch.nn.Module, memo: set[torch.nn.Module], prefix: str,
+          remove_duplicate: bool) -> Iterator[tuple[str, torch.nn.Module]]:
+    if module in memo:
+        return
+    if remove_duplicate:
+        memo.add(module)
+    yield prefix, module
+    for name, child in module._modules.items():
+        if child is not None:
+            yield from _walk(child, memo, prefix if _wraps(module, name) else f"{prefix}.{name}".lstrip("."), remove_duplicate)
+
+
+def _wraps(module: torch.nn.Module, name: str) -> bool:
+    return name in _WRAPPED or name == "module" and any(cls.__name__ in _WRAPPERS for cls in type(module).__mro__)
+
+
+# ---- tensors that lie in the same memory
+
+
+def refuse_shared_memory(of_job: Mapping[str, torch.Tensor], others: Mapping[str, torch.Tensor]) -> None:
+    """ConfigError: two values of the job's tensors, or one of these and one of another tensor, are in the same place. The servers
+    would have two tensors where the model has one. Tensors that lie in one memory without a common place are two."""
+    of_job, others = ({name: t for name, t in some.items() if t.layout == torch.strided and not t.is_meta and t.numel() > 0}
+                      for some in (of_job, others))
+    for name, tensor in of_job.items():
+        if _overlaps_itself(tensor):
+            raise ConfigError(f"{name} has several of its {tensor.numel()} values in one place of the memory: it was expanded, or is a "
+                              "window over a smaller tensor. Make it of the values that differ, and expand it in forward()")
+    # By where they begin: each can overlap those alone that have not ended there.
+    everything = sorted(((*_extent(tensor), name, tensor) for name, tensor in {**of_job, **others}.items()),
+                        key=lambda entry: entry[:2])
+    before: list[tuple[int, str, torch.Tensor]] = []
+    for begin, end, name, tensor in everything:
+        before = [entry for entry in before if entry[0] > begin]
+        for _, other, of in before:
+            if (name in of_job or other in of_job) and tensor.device == of.device and _overlap(of, tensor):
+                raise ConfigError(f"{other} and {name} are two tensors in the same memory, where a change of one is a change of the "
+                                  "other, but on the servers they would be apart. To tie parameters give both layers the same "
+                                  "Parameter object (decoder.weight = encoder.weight); make a view of it, such as its transpose, in "
+                                  "forward()")
+        before.append((end, name, tensor))
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses of its first byte and behind its last one."""
+    begin = tensor.data_ptr()
+    return begin, begin + _span(tensor) * tensor.element_size()
+
+
+def _span(tensor: torch.Tensor) -> int:
+    """The elements from its first to its last one in memory, with what lies between them."""
+    return 1 + sum((int(n) - 1) * int(stride) for n, stride in zip(tensor.shape, tensor.stride()))
+
+
+def _overlaps_itself(tensor: torch.Tensor) -> bool:
+    reach = 0
+    for stride, n in sorted((stride, n) for n, stride in zip(tensor.shape, tensor.stride()) if n > 1):
+        if stride <= reach:
+            return bool(_places(tensor, 0, _span(tensor)).sum() < tensor.numel())
+        reach += (n - 1) * stride
+    return False
+
+
+def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors, of which `a` begins first and ends behind the beginning of `b`, have a place in common."""
+    if a.element_size() != b.element_size():
+        return True
+    apart = (b.data_ptr() - a.data_ptr()) // a.element_size()
+    length = max(_span(a), apart + _span(b))
+    return bool((_places(a, 0, length) & _places(b, apart, length)).any())
+
+
+def _places(tensor: torch.Tensor, begin: int, length: int) -> torch.Tensor:
+    """Of `length` elements of memory, which the tensor's are; it begins at `begin`."""
+    marks = torch.zeros(length, dtype=torch.bool)
+    marks.as_strided(tensor.shape, tensor.stride(), begin).fill_(True)
+    return marks

@@ -1,4 +1,5 @@
-"""What a program can know of a job before its loop: how many workers and batches it has, and which worker this process is."""
+"""What a program can know of a job before its loop: how many workers and batches it has, and which worker this process is. And
+BatchNorm layers, which cannot train on one value per channel."""
 from __future__ import annotations
 
 import json
@@ -6,6 +7,7 @@ import math
 import os
 from typing import Any
 
+import torch
 import torch.utils.data
 
 from ..errors import ConfigError, Error
@@ -32,14 +34,6 @@ def count_examples(train_set: Any, job: Job) -> int:
     return int(examples)
 
 
-def length_of(job: Job, train_examples: int) -> int:
-    """The job's length in examples, as the servers count it without data.drop_last."""
-    examples = job.get("train.examples")
-    if examples is not None:
-        return int(examples)
-    return max(1, math.floor(float(job.get("train.epochs")) * train_examples + 0.5))
-
-
 class WholeJob:
     """examples: of the training set. cluster, task: as of weir.Client."""
 
@@ -47,6 +41,9 @@ class WholeJob:
         self._job, self._examples = job, examples
         #: Whether this process is all of the job.
         self.alone = not in_cluster(cluster)
+        self._is_sync = job.get("consistency.mode") == "sync"
+        #: The examples of a batch, but for the job's last one.
+        self.batch = int(job.config["data"]["batch_size"])
         # What they say is for the library to read.
         self._environment = None if cluster is not None or task is not None else _read_environment()
 
@@ -78,19 +75,21 @@ class WholeJob:
     @property
     def batches(self) -> int:
         """Of the job, from its beginning, for all workers together."""
-        return _parts_of(self._length(), self._batch)
+        return math.ceil(self._length() / self.batch)
 
     @property
     def steps(self) -> int:
         """Of the job in sync, from its beginning. ConfigError: another mode. Error: it is not known how many parts a step has."""
-        if self._job.get("consistency.mode") != "sync":
+        if not self._is_sync:
             raise ConfigError(f"consistency.mode is {self._job.get('consistency.mode')!r}, where each batch is an update and the job has no steps; "
                               "opt.batches_total is the number of its batches, for all workers together")
-        return _parts_of(self.batches, self._parts)
+        return math.ceil(self.batches / self._parts)
 
     @property
-    def _batch(self) -> int:
-        return int(self._job.config["data"]["batch_size"])
+    def likely_parts(self) -> int:
+        """Of a step in sync, else 1. A guess where _parts is not known: the job may go on from a checkpoint, or has workers that no config
+        counts."""
+        return int(self._job.get("consistency.parts") or self._job.get("cluster.workers") or 1) if self._is_sync else 1
 
     @property
     def _parts(self) -> int:
@@ -102,15 +101,29 @@ class WholeJob:
 
     def _length(self) -> int:
         """In examples, as JobSize of the servers."""
-        examples = length_of(self._job, self._examples)
+        length = self._given_length()
         if not self._job.get("data.drop_last"):
-            return examples
-        whole = self._batch * (self._parts if self._job.get("consistency.mode") == "sync" else 1)
-        return examples // whole * whole
+            return length
+        whole = self.batch * (self._parts if self._is_sync else 1)
+        return length // whole * whole
 
+    def _given_length(self) -> int:
+        """In examples, without data.drop_last."""
+        examples = self._job.get("train.examples")
+        if examples is not None:
+            return int(examples)
+        return max(1, math.floor(float(self._job.get("train.epochs")) * self._examples + 0.5))
 
-def _parts_of(n: int, size: int) -> int:
-    return -(-n // size)
+    def smallest_batch(self) -> tuple[int, str]:
+        """The examples of the job's smallest batch, and which batch that is. Batches cross the ends of epochs, so that only the last one
+        may be short."""
+        batch, length = self.batch, self._given_length()
+        left = length % batch
+        if left == 0 or self._job.get("data.drop_last"):
+            return batch, f"data.batch_size is {batch}; set at least 2"
+        return left, (f"the job has {length} examples in batches of {batch} (data.batch_size), so that its last batch has {left}. Set "
+                      "data.drop_last, which leaves out the job's end where a step (in bounded and async: a batch) is not full, "
+                      "or another data.batch_size or train.examples")
 
 
 def _read_environment() -> tuple[int, int | None] | None:
@@ -126,3 +139,33 @@ def _read_environment() -> tuple[int, int | None] | None:
         return (int(task["index"]) + (1 if chiefs else 0), listed) if task["type"] == "worker" else None
     except (AttributeError, KeyError, TypeError, ValueError):
         return None  # the library says what is wrong, when it opens the job
+
+
+class SmallBatchCheck:
+    """In the forwards of the first batch, of `examples` examples, raises ConfigError if a BatchNorm layer will get a single value per
+    channel from the job's smallest batch. Until remove()."""
+
+    def __init__(self, model: torch.nn.Module, whole: WholeJob, examples: int):
+        smallest, self._why = whole.smallest_batch()
+        self._examples = examples
+        self._hooks = []
+        if smallest == 1:
+            self._hooks = [layer.register_forward_pre_hook(self._hook(name or type(layer).__name__))
+                           for name, layer in model.named_modules() if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm)]
+
+    def remove(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def _hook(self, name: str) -> Any:
+        def check(layer: Any, inputs: tuple[Any, ...]) -> None:
+            x = inputs[0] if inputs else None
+            if x is None or x.dim() < 2 or not (layer.training or layer.running_mean is None):
+                return
+            # In proportion, where the program cuts the batch, or makes several inputs of an example.
+            if x.numel() // x.shape[1] <= self._examples:
+                raise ConfigError(f"the BatchNorm layer {name} cannot train on a batch of one example, of which it gets one value "
+                                  f"per channel: {self._why}")
+
+        return check
