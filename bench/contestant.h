@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/client.h"
 #include "nlohmann/json.hpp"
 
 namespace weir::bench {
@@ -85,6 +86,8 @@ absl::StatusOr<Kind> FindKind(const std::string& name);
 // Adds a kind. Called before the first ServerHost is made, whose process is a copy of this one.
 void AddKind(const std::string& name, Kind kind);
 
+// Weir as users have it: the program ps_server, and the client library.
+Kind WeirKind();
 // The limit that sockets set: a plain loop of send and recv with Weir's kernels to apply the gradient. There
 // is no protocol, no check, no version that a reader could hold, and no recovery.
 Kind RawSockets();
@@ -95,5 +98,12 @@ Kind SharedRing();
 // The simplest way with gRPC: one unary call, with the gradient in one `bytes` field and the weights in
 // another.
 Kind GrpcProtobuf();
+
+// Makes a contestant of the kind "weir". `config`: members of the job's config, as JSON.
+Contestant Weir(const std::string& name, const std::string& config);
+
+// The options with which a worker of a contestant of the kind "weir" joins.
+absl::StatusOr<ClientOptions> WeirClientOptions(const Contestant& contestant, int index,
+                                                const std::vector<std::string>& addresses);
 
 }  // namespace weir::bench

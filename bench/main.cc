@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "bench/host.h"
+#include "bench/contest.h"
 #include "bench/server_process.h"
 #include "bench/wire_table.h"
 #include "common/program/command_line.h"

@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -15,6 +16,17 @@
 #include "nlohmann/json.hpp"
 
 namespace weir::bench {
+
+// Move all bytes over a connected socket, or return false.
+bool Receive(int fd, void* to, size_t bytes);
+bool Send(int fd, const void* from, size_t bytes);
+
+void SetNoDelay(int fd);
+
+// Connects to "host:port". Calls `tune` with the socket before it connects.
+absl::StatusOr<UniqueFd> DialTcp(const std::string& address, const std::function<void(int)>& tune);
+// Waits for the next connection of a listener, which may be non-blocking.
+UniqueFd Accept(const UniqueFd& listener);
 
 // JSON messages, one per line, both ways over a connected stream socket. Used by one thread. If a call fails
 // at the other end, the answer is {"error": "..."}, which Call() returns as a status.

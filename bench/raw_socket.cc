@@ -15,7 +15,7 @@
 #include "absl/strings/strip.h"
 #include "bench/contestant.h"
 #include "bench/memory.h"
-#include "bench/socket_io.h"
+#include "bench/process.h"
 #include "common/base/status_macros.h"
 #include "common/net/tcp_listener.h"
 

@@ -22,9 +22,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "bench/contest.h"
+#include "bench/contestant.h"
 #include "bench/memory.h"
-#include "bench/race.h"
-#include "bench/weir_contestant.h"
 #include "common/base/status_macros.h"
 
 namespace weir::bench {
@@ -90,7 +90,7 @@ absl::StatusOr<SweepResult> Sweep(const Contestant& raw, double turn_seconds, Se
     }
   }
   for (RawSetting& setting : result.tried) {
-    const Track track = Race({WithSetting(raw, setting)}, {2, turn_seconds, 3}, host)[0];
+    const Track track = Race({WithSetting(raw, setting)}, 2, turn_seconds, host)[0];
     WEIR_RETURN_IF_ERROR(track.status);
     setting.step_seconds = track.StepQuantile(0.25);
   }
@@ -100,7 +100,7 @@ absl::StatusOr<SweepResult> Sweep(const Contestant& raw, double turn_seconds, Se
   for (size_t i = 0; i < result.tried.size() && i < 4; ++i) {
     finalists.push_back(WithSetting(raw, result.tried[i]));
   }
-  const std::vector<Track> tracks = Race(finalists, {7, 1.5 * turn_seconds, 3}, host);
+  const std::vector<Track> tracks = Race(finalists, 7, 1.5 * turn_seconds, host);
   for (size_t i = 0; i < tracks.size(); ++i) {
     WEIR_RETURN_IF_ERROR(tracks[i].status);
     result.tried[i].refined_step_seconds = tracks[i].step_seconds();
@@ -209,7 +209,7 @@ json Cell(const Track& track, const Track& limit) {
   cell["server_cpu_seconds_per_gb"] = track.MedianOf([](const Turn& t) { return t.server_cpu_per_gb; });
   cell["faults_per_step"] = track.MedianOf([](const Turn& t) { return t.faults_per_step; });
   cell["server_peak_bytes"] = track.turns.back().server_peak_bytes;
-  if (limit.status.ok()) cell["of_limit"] = Median(Ratios(limit, track, StepSeconds));
+  if (limit.status.ok()) cell["of_limit"] = Median(StepRatios(limit, track));
   return cell;
 }
 
@@ -318,7 +318,7 @@ absl::StatusOr<json> PrintWireTable(const WireTableOptions& options, ServerHost*
           std::tie(contestant.servers, contestant.clients) = shape;
           contestants.push_back(std::move(contestant));
         }
-        const std::vector<Track> tracks = Race(contestants, {options.rounds, options.turn_seconds, 3}, host);
+        const std::vector<Track> tracks = Race(contestants, options.rounds, options.turn_seconds, host);
         // If the limit is not among the contestants, nothing is compared with it.
         Track limit;
         limit.status = absl::NotFoundError("no limit");

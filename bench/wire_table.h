@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "bench/host.h"
+#include "bench/contest.h"
 #include "nlohmann/json.hpp"
 
 namespace weir::bench {

@@ -1,5 +1,4 @@
 // The commands that tell about the program itself: version, help, man and completion.
-#include <cstdio>
 #include <functional>
 #include <memory>
 #include <string>
@@ -14,7 +13,6 @@
 #include "absl/strings/string_view.h"
 #include "cli/commands/commands.h"
 #include "common/program/command_line.h"
-#include "common/program/exit_codes.h"
 #include "common/program/version.h"
 
 namespace weir {
@@ -142,8 +140,7 @@ void AddDescription(Commands& commands, const char* name, const char* what,
     const CLI::App* const command = FindCommand(app, *about);
     const std::string words = absl::StrJoin(*about, " ");
     if (command == nullptr) return BadCommandLine(app, absl::StrCat("there is no command '", words, "'"));
-    std::fputs(describe(*command, about->empty() ? "weir" : absl::StrCat("weir ", words)).c_str(), stdout);
-    return kExitOk;
+    return Print(describe(*command, about->empty() ? "weir" : absl::StrCat("weir ", words)));
   });
 }
 
@@ -151,19 +148,14 @@ void AddDescription(Commands& commands, const char* name, const char* what,
 
 void AddAboutCommands(Commands& commands) {
   CLI::App& app = commands.app();
-  commands.OnRun(app.add_subcommand("version", "Prints the version"), [] {
-    std::printf("weir %s\n", kVersion);
-    return kExitOk;
-  });
+  commands.OnRun(app.add_subcommand("version", "Prints the version"),
+                 [] { return Print(absl::StrCat("weir ", kVersion, "\n")); });
   AddDescription(commands, "help", "Prints the help of a command, or this help", Help);
   AddDescription(commands, "man", "Prints the manual page of a command, or of weir, for man -l -",
                  ManualPage);
   CLI::App* completion = commands.Add("completion", "Prints a script that completes these commands in bash",
                                       "Examples:\n  . <(weir completion)");
-  commands.OnRun(completion, [&app] {
-    std::fputs(BashCompletion(app).c_str(), stdout);
-    return kExitOk;
-  });
+  commands.OnRun(completion, [&app] { return Print(BashCompletion(app)); });
 }
 
 }  // namespace weir

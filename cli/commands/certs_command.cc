@@ -97,23 +97,18 @@ void AddCertsCommands(Commands& commands) {
   CLI::App* init = group->add_subcommand(
       "init",
       "Makes a development CA, and certificates and keys for a cluster's tasks, a reader and an admin");
-  init->add_option("directory", options->directory, "A new folder for them")->type_name("DIR")->required();
-  init->add_option("--spec", options->spec,
-                   "Cluster spec or a TF_CONFIG, or dns:ps=NAME:COUNT,worker=NAME:COUNT")
-      ->type_name("FILE")
+  AddNamed(init, "directory", &options->directory, "DIR", "A new folder for them")->required();
+  AddNamed(init, "--spec", &options->spec, "FILE",
+           "Cluster spec or a TF_CONFIG, or dns:ps=NAME:COUNT,worker=NAME:COUNT")
       ->required();
-  init->add_option("--job", options->job, "The job's name in the certificates")
-      ->type_name("NAME")
-      ->capture_default_str();
-  init->add_option("--days", options->days, "For how long they are valid")
-      ->check(CLI::Range(1, 3650))
-      ->capture_default_str();
+  AddNamed(init, "--job", &options->job, "NAME", "The job's name in the certificates")->capture_default_str();
+  AddCount(init, "--days", &options->days, 3650, "For how long they are valid");
   commands.OnRun(init, [options] { return RunCertsInit(*options); });
 
   const auto certificate = std::make_shared<std::string>();
   CLI::App* check =
       group->add_subcommand("check", "Says whose certificate it is, what it allows, and when it ends");
-  check->add_option("certificate", *certificate, "The certificate (PEM)")->type_name("FILE")->required();
+  AddNamed(check, "certificate", certificate.get(), "FILE", "The certificate (PEM)")->required();
   commands.OnRun(check, [certificate] { return RunCertsCheck(*certificate); });
 }
 

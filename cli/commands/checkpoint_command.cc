@@ -10,13 +10,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "cli/commands/commands.h"
-#include "cli/commands/coordinator_address.h"
 #include "cli/commands/grpc_status_client.h"
-#include "cli/commands/open_checkpoint.h"
 #include "cli/local_cluster/installation.h"
 #include "cli/report/format.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_reader.h"
+#include "common/checkpoint/whole_checkpoint.h"
 #include "common/object_store/object_file_system.h"
 #include "common/program/exit_codes.h"
 
@@ -26,14 +25,7 @@ namespace {
 // Writing may take as long as the disk does; the coordinator says when it has failed.
 constexpr absl::Duration kTakeDeadline = absl::Minutes(30);
 
-int RefuseFor(const absl::Status& status) {
-  return Refuse(CheckpointExitCode(status), Printable(status.message()));
-}
-
-void Print(absl::string_view line) {
-  std::printf("%s\n", Printable(line).c_str());
-  std::fflush(stdout);
-}
+int PrintLine(absl::string_view line) { return Print(Printable(line) + "\n"); }
 
 size_t CountFiles(const v1::CheckpointManifest& manifest) {
   size_t files = 0;
@@ -53,9 +45,8 @@ std::string DescribeTables(const CheckpointReader& reader) {
 
 int RunCheckpointTake(const ClusterFlags& cluster) {
   RunningJob job;
-  Refusal refusal;
   // A short call shows whether a coordinator answers at all; the checkpoint takes its time.
-  if (!AskJob(cluster, &job, &refusal)) return Refuse(refusal.exit_code, Printable(refusal.message));
+  if (const int refused = AskJob(cluster, &job); refused != kExitOk) return refused;
   const auto taken = StatusClient(job.address, job.token, job.tls).TakeCheckpoint(kTakeDeadline);
   if (!taken.ok()) {
     const bool refused =
@@ -63,14 +54,13 @@ int RunCheckpointTake(const ClusterFlags& cluster) {
     return Refuse(refused ? kExitConfig : kExitPeerLost,
                   absl::StrCat("no checkpoint: ", Printable(taken.status().message())));
   }
-  Print(absl::StrCat(taken->directory(), "  (step ", FormatCount(taken->step()), ")"));
-  return kExitOk;
+  return PrintLine(absl::StrCat(taken->directory(), "  (step ", FormatCount(taken->step()), ")"));
 }
 
 int RunCheckpointList(const std::string& directory) {
   FileSystem& files = AnyStorage();
   const auto entries = FindCheckpoints(files, directory);
-  if (!entries.ok()) return RefuseFor(entries.status());
+  if (!entries.ok()) return RefuseCheckpoint(entries.status());
   if (entries->empty())
     return Refuse(kExitConfig, absl::StrCat(Printable(directory), ": no checkpoints are there"));
   // The newest manifest says which is the best; damaged ones say nothing.
@@ -96,7 +86,7 @@ int RunCheckpointList(const std::string& directory) {
     const auto found = ResolveCheckpoint(files, entry.folder);
     // That a store cannot be read now says nothing about the checkpoint.
     if (absl::IsUnavailable(found.status()) || absl::IsPermissionDenied(found.status())) {
-      return RefuseFor(found.status());
+      return RefuseCheckpoint(found.status());
     }
     if (!found.ok()) {
       const char* const state = absl::IsUnimplemented(found.status()) ? "newer: " : "damaged: ";
@@ -113,47 +103,43 @@ int RunCheckpointList(const std::string& directory) {
     table.AddRow({name, step, absl::StrCat(found->manifest.num_shards()),
                   FormatBytes(CheckpointBytes(found->manifest)), state});
   }
-  std::fputs(table.ToString().c_str(), stdout);
-  std::fflush(stdout);
-  return kExitOk;
+  return Print(table.ToString());
 }
 
 int RunCheckpointVerify(const std::string& path) {
   std::string folder;
   const auto reader = OpenCheckpoint(path, &folder);
-  if (!reader.ok()) return RefuseFor(reader.status());
-  if (const absl::Status status = reader->Verify(); !status.ok()) return RefuseFor(status);
+  if (!reader.ok()) return RefuseCheckpoint(reader.status());
+  if (const absl::Status status = reader->Verify(); !status.ok()) return RefuseCheckpoint(status);
   const v1::CheckpointManifest& manifest = reader->manifest();
   const size_t count = CountFiles(manifest);
   const std::string tables = DescribeTables(*reader);
-  Print(absl::StrCat(
+  return PrintLine(absl::StrCat(
       folder, ": ok (step ", FormatCount(manifest.step()), ", ", count, count == 1 ? " file, " : " files, ",
       tables, tables.empty() ? "" : ", ", FormatBytes(CheckpointBytes(manifest)),
       manifest.chain().empty() ? ""
                                : absl::StrCat(", and what it needs of ", manifest.chain_size(), " before"),
       ")"));
-  return kExitOk;
 }
 
 int RunExport(const std::string& path, const std::string& out, const std::string& with) {
   std::string folder;
   auto reader = OpenCheckpoint(path, &folder);
-  if (!reader.ok()) return RefuseFor(reader.status());
+  if (!reader.ok()) return RefuseCheckpoint(reader.status());
   absl::StatusOr<size_t> added = reader->Export(out, with);
   // OUT's folder may be what is missing.
   const bool damaged = IsDamage(added.status()) && !reader->Verify().ok();
   if (damaged && IsFolderOfCheckpoints(AnyStorage(), path)) {
     std::fprintf(stderr, "warning: passed over: %s\n", Printable(added.status().message()).c_str());
-    reader = OpenWholeBefore(path, reader->manifest().step(), &folder);
-    if (!reader.ok()) return RefuseFor(reader.status());
+    reader = OpenCheckpoint(FindWholeBefore(AnyStorage(), path, reader->manifest().step()), &folder);
+    if (!reader.ok()) return RefuseCheckpoint(reader.status());
     added = reader->Export(out, with);
   }
-  if (!added.ok()) return RefuseFor(added.status());
+  if (!added.ok()) return RefuseCheckpoint(added.status());
   const std::string tables = DescribeTables(*reader);
-  Print(absl::StrCat(out, ": ", reader->manifest().model().tensors_size(), " tensors",
-                     tables.empty() ? "" : " and ", tables, " of ", folder,
-                     with.empty() ? "" : absl::StrCat(", and ", *added, " of ", with)));
-  return kExitOk;
+  return PrintLine(absl::StrCat(out, ": ", reader->manifest().model().tensors_size(), " tensors",
+                                tables.empty() ? "" : " and ", tables, " of ", folder,
+                                with.empty() ? "" : absl::StrCat(", and ", *added, " of ", with)));
 }
 
 constexpr const char* kCheckpointExamples = R"(Examples:
@@ -199,13 +185,10 @@ void AddExportCommand(Commands& commands) {
   CLI::App* command =
       commands.Add("export", "Writes the weights of a checkpoint into one safetensors file", kExportExamples);
   AddCheckpoint(command, &options->checkpoint, kOneCheckpoint);
-  command->add_option("out", options->out, "The file to write")->type_name("FILE")->required();
-  command
-      ->add_option(
-          "--with", options->with,
-          "A safetensors file of the program's model, whose tensors are added where the checkpoint has "
-          "none of the name: frozen parameters and constants")
-      ->type_name("FILE");
+  AddNamed(command, "out", &options->out, "FILE", "The file to write")->required();
+  AddNamed(command, "--with", &options->with, "FILE",
+           "A safetensors file of the program's model, whose tensors are added where the checkpoint has "
+           "none of the name: frozen parameters and constants");
   commands.OnRun(command, [options] { return RunExport(options->checkpoint, options->out, options->with); });
 }
 

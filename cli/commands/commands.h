@@ -1,14 +1,22 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "cli/commands/coordinator_address.h"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/checkpoint_reader.h"
+#include "common/rpc/job_token.h"
+#include "common/rpc/tls.h"
+#include "proto/coordinator.pb.h"
 
 namespace weir {
 
@@ -63,26 +71,72 @@ void AddAboutCommands(Commands& commands);
 
 // Arguments and flags that several commands have.
 
+// A word or a flag whose value is called `type` in the help. Its default is not told.
+template <typename T>
+CLI::Option* AddNamed(CLI::App* command, const char* name, T* value, const char* type,
+                      const std::string& what) {
+  return command->add_option(name, *value, what)->type_name(type);
+}
+
+// A whole number from 1 to `most`. Its default is told.
+template <typename T>
+void AddCount(CLI::App* command, const char* name, T* count, int most, const std::string& what) {
+  command->add_option(name, *count, what)->check(CLI::Range(1, most))->capture_default_str();
+}
+
 // The job config, which is required.
 void AddConfigFile(CLI::App* command, std::string* config);
 
 void AddOverrides(CLI::App* command, std::vector<std::string>* overrides);
 
-void AddDevice(CLI::App* command, std::string* device);
+// A checkpoint or a folder of them, which is required; `what` is its help.
+void AddCheckpoint(CLI::App* command, std::string* path, const char* what);
+inline constexpr const char* kOneCheckpoint =
+    "A checkpoint, or a folder of them, whose newest it is (DIR/best: the best)";
+
+// For unsigned values, because CLI11 reads -1 as 2^64 - 1.
+CLI::Validator WholeNumber();
+
+// The flags with which commands name a running cluster. At most one of `cluster` and `address` is given;
+// without both, TF_CONFIG names the cluster.
+struct ClusterFlags {
+  std::string cluster;     // a file, or "dns:..."
+  std::string address;     // of ps:0
+  std::string token_file;  // "": the job has no token
+  TlsFiles tls;            // none named: the job has no TLS
+};
 
 // Returns the options that say where ps:0 is.
 std::vector<CLI::Option*> AddCluster(CLI::App* command, ClusterFlags* flags);
 
-inline constexpr const char* kOneCheckpoint =
-    "A checkpoint, or a folder of them, whose newest it is (DIR/best: the best)";
-
-// A checkpoint or a folder of them, which is required; `what` is its help.
-void AddCheckpoint(CLI::App* command, std::string* path, const char* what);
+// Steps of several commands. Functions that return an exit code print the error first.
 
 // Prints the error, and returns `exit_code`.
 int Refuse(int exit_code, absl::string_view message);
+// Prints the result of a command, and returns kExitOk.
+int Print(absl::string_view text);
 
-// For unsigned values, because CLI11 reads -1 as 2^64 - 1.
-CLI::Validator WholeNumber();
+struct RunningJob {
+  std::string address;  // of ps:0, "host:port"
+  JobToken token;
+  std::shared_ptr<const Tls> tls;  // null: the job has no TLS
+  v1::ClusterStatus status;
+};
+
+// Asks ps:0 for the job's status, and sets `job`. If nothing answers, may connect to ps:0 once more to find
+// out why. Returns the exit code. 64: the command line gives no valid address. 78: the cluster that it names
+// has no valid address, a file cannot be read, or the answer is not that of the job's ps:0. 138: nothing
+// answers.
+int AskJob(const ClusterFlags& flags, RunningJob* job);
+
+// Opens the checkpoint that a path of the command line means, and sets `folder` to its folder. Warns about
+// newer checkpoints that are damaged and were passed over. `found`: the checkpoint, as ResolveCheckpoint()
+// and the like return it.
+absl::StatusOr<CheckpointReader> OpenCheckpoint(const absl::StatusOr<FoundCheckpoint>& found,
+                                                std::string* folder);
+absl::StatusOr<CheckpointReader> OpenCheckpoint(const std::string& path, std::string* folder);
+
+// Refuses a command that cannot read or write a checkpoint.
+int RefuseCheckpoint(const absl::Status& status);
 
 }  // namespace weir

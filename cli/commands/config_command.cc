@@ -1,55 +1,42 @@
-#include "cli/commands/config_command.h"
-
+// `weir config check`, `show` and `fields`: look at a job config without running it.
 #include <algorithm>
-#include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <memory>
-#include <utility>
+#include <string>
+#include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/job_plan.h"
-#include "cli/config/checkpoints.h"
-#include "cli/config/job_config_fields.h"
-#include "cli/config/job_sizes.h"
-#include "cli/config/server_memory.h"
 #include "cli/local_cluster/installation.h"
+#include "cli/report/config_text.h"
 #include "common/base/status_macros.h"
 #include "common/config/dns_cluster.h"
 #include "common/config/job_config.h"
 #include "common/config/server_memory.h"
 #include "common/program/exit_codes.h"
 #include "common/system/host.h"
-#include "common/system/subprocess.h"
 
 namespace weir {
 namespace {
 
-// Runs `print` on the config, or shows what is wrong with it.
-template <typename Print>
-int WithConfig(const std::string& path, const std::vector<std::string>& overrides, Print print) {
-  const absl::StatusOr<v1::JobConfig> config = LoadJobConfig(path, overrides);
-  if (!config.ok()) {
-    std::fprintf(stderr, "%s\n", std::string(config.status().message()).c_str());
-    return kExitConfig;
-  }
-  print(*config);
-  std::fflush(stdout);
-  return kExitOk;
-}
+// proto/job_config.proto, for people: all fields of a config, with types, defaults, limits and meanings.
+constexpr char kFields[] =
+#include "cli/commands/job_config_fields.inc"
+    ;
 
-// Has `ps_server` check the config; the server does not listen.
-absl::Status AskServer(const std::string& ps_server, const std::vector<std::string>& args) {
-  Subprocess::Options options;
-  options.args = {ps_server};
-  options.args.insert(options.args.end(), args.begin(), args.end());
-  WEIR_ASSIGN_OR_RETURN(const CommandResult result, RunCommand(std::move(options), std::chrono::minutes(1)));
-  if (result.exit.ok()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StripAsciiWhitespace(result.output));
+// Shows what is wrong with a config, one problem a line.
+int RefuseConfig(absl::string_view problems) {
+  std::fprintf(stderr, "%s\n", std::string(problems).c_str());
+  return kExitConfig;
 }
 
 // Checks the memory that a server of the job needs, if the data on this machine tell the model's size.
-absl::Status CheckMemory(const UpOptions& options, const UpConfig& up) {
+absl::Status CheckMemory(const LocalCluster::Options& options, const UpConfig& up) {
   if (!up.config.has_model()) return absl::OkStatus();
   const absl::StatusOr<JobSizes> sizes = FindJobSizes(options.config, up.overrides);
   // `worker` will report what is wrong with the data.
@@ -59,62 +46,66 @@ absl::Status CheckMemory(const UpOptions& options, const UpConfig& up) {
                            ServersWithPart(up.config, *sizes->parameters, servers), LookAtMemory().most());
 }
 
-absl::Status CheckStart(const UpOptions& options, const UpConfig& up, const Programs& programs,
-                        const std::vector<std::string>& args) {
+// Checks what the config alone does not show: checkpoints, the server's part, memory.
+absl::Status CheckStart(const LocalCluster::Options& options, const UpConfig& up, bool with_worker) {
   WEIR_RETURN_IF_ERROR(FindStart(up.config.checkpoint(), /*resume=*/false).status());
-  if (programs.ps_server.ok()) WEIR_RETURN_IF_ERROR(AskServer(*programs.ps_server, args));
-  return programs.worker.ok() ? CheckMemory(options, up) : absl::OkStatus();
+  if (const auto ps_server = FindProgram("ps_server", "ps_server"); ps_server.ok()) {
+    WEIR_ASSIGN_OR_RETURN(const CommandResult result,
+                          RunOnConfig(*ps_server, "--check", options.config, up.overrides));
+    if (!result.exit.ok()) return absl::InvalidArgumentError(absl::StripAsciiWhitespace(result.output));
+  }
+  return with_worker ? CheckMemory(options, up) : absl::OkStatus();
 }
 
-}  // namespace
-
-int RunConfigCheck(const UpOptions& options, const Programs& programs) {
+// Checks whether `weir up` could start this job on this machine. `ps_server` checks a part; `worker`
+// continues in the place of this process. The checks of a program that is not there are left out.
+int RunConfigCheck(const UpOptions& options) {
   const absl::StatusOr<UpConfig> up = ConfigOfUp(options);
-  if (!up.ok()) {
-    std::fprintf(stderr, "%s\n", std::string(up.status().message()).c_str());
-    return kExitConfig;
+  if (!up.ok()) return RefuseConfig(up.status().message());
+  const std::string& path = options.cluster.config;
+  const absl::StatusOr<std::string> worker = FindProgram("worker", "worker");
+  if (const absl::Status start = CheckStart(options.cluster, *up, worker.ok()); !start.ok()) {
+    return RefuseConfig(absl::StrCat(path, ": ", start.message()));
   }
-  std::vector<std::string> args = {"--check", "--config=" + options.config};
-  for (const std::string& override : up->overrides) args.insert(args.end(), {"--set", override});
-  if (const absl::Status start = CheckStart(options, *up, programs, args); !start.ok()) {
-    std::fprintf(stderr, "%s: %s\n", options.config.c_str(), std::string(start.message()).c_str());
-    return kExitConfig;
+  if (worker.ok()) {
+    std::vector<std::string> args = ConfigFlags(path, up->overrides);
+    args.push_back("--check");
+    return BecomeProgram("worker", "worker", args, "");
   }
-  if (programs.worker.ok()) return BecomeProgram("worker", "worker", args, "");
-  std::printf("%s: ok (job \"%s\", %d layers)\n  not checked: the data, and whether the model fits it (%s)\n",
-              options.config.c_str(), up->config.name().c_str(), up->config.model().layers_size(),
-              std::string(programs.worker.status().message()).c_str());
-  std::fflush(stdout);
-  return kExitOk;
+  return Print(absl::StrCat(path, ": ok (job \"", up->config.name(), "\", ", up->config.model().layers_size(),
+                            " layers)\n  not checked: the data, and whether the model fits it (",
+                            worker.status().message(), ")\n"));
 }
 
-int RunConfigFields() {
-  std::fputs(kJobConfigFields, stdout);
+// Prints the effective config with its defaults, as JSON that can be used as a config itself.
+int RunConfigShow(const UpOptions& options) {
+  const LocalCluster::Options& cluster = options.cluster;
+  const absl::StatusOr<v1::JobConfig> config = LoadJobConfig(cluster.config, cluster.overrides);
+  if (!config.ok()) return RefuseConfig(config.status().message());
+  Print(ToJson(*config, /*with_defaults=*/true));
+  // Not on stdout, which is a config: these lines in it would be wrong after the first change.
+  std::fprintf(stderr, "%s\n", DescribeServerMemory(*config).c_str());
+  const absl::StatusOr<JobSizes> sizes = FindJobSizes(cluster.config, cluster.overrides);
+  if (sizes.ok() && sizes->parameters.has_value()) {
+    const int workers = options.workers.value_or(static_cast<int>(config->cluster().workers()));
+    const std::string bytes =
+        DescribeServerBytes(*config, static_cast<uint32_t>(cluster.ps),
+                            static_cast<uint32_t>(std::max(workers, 1)), *sizes->parameters);
+    std::fprintf(stderr, "  %s\n", bytes.c_str());
+  } else {
+    std::fprintf(stderr, "  in bytes: not known here (%s)\n",
+                 (sizes.ok() ? sizes->unknown : std::string(sizes.status().message())).c_str());
+  }
+  std::fprintf(stderr, "%s\n", DescribeCheckpoints(*config).c_str());
   return kExitOk;
-}
-
-int RunConfigShow(const std::string& path, const std::vector<std::string>& overrides, uint32_t servers,
-                  std::optional<uint32_t> workers) {
-  return WithConfig(path, overrides, [&](const v1::JobConfig& config) {
-    std::fputs(ToJson(config, /*with_defaults=*/true).c_str(), stdout);
-    // Not on stdout, which is a config: these lines in it would be wrong after the first change.
-    std::fprintf(stderr, "%s\n", DescribeServerMemory(config).c_str());
-    const absl::StatusOr<JobSizes> sizes = FindJobSizes(path, overrides);
-    if (sizes.ok() && sizes->parameters.has_value()) {
-      const uint32_t count = workers.value_or(std::max(config.cluster().workers(), 1u));
-      std::fprintf(stderr, "  %s\n", DescribeServerBytes(config, servers, count, *sizes->parameters).c_str());
-    } else {
-      std::fprintf(stderr, "  in bytes: not known here (%s)\n",
-                   (sizes.ok() ? sizes->unknown : std::string(sizes.status().message())).c_str());
-    }
-    std::fprintf(stderr, "%s\n", DescribeCheckpoints(config).c_str());
-  });
 }
 
 constexpr const char* kConfigExamples = R"(Examples:
   weir config check configs/digits.json
   weir config show configs/digits.json --set train.epochs=3
   weir config fields)";
+
+}  // namespace
 
 void AddConfigCommands(Commands& commands) {
   const auto options = std::make_shared<UpOptions>();
@@ -124,24 +115,16 @@ void AddConfigCommands(Commands& commands) {
   CLI::App* fields = group->add_subcommand(
       "fields", "Prints all fields that a config may have, with types, defaults, limits and meanings");
   for (CLI::App* command : {check, show}) {
-    AddConfigFile(command, &options->config);
-    AddOverrides(command, &options->overrides);
-    command->add_option("--ps", options->ps, "Servers, for a server's memory")
-        ->check(CLI::Range(1, kMostTasks))
-        ->capture_default_str();
+    AddConfigFile(command, &options->cluster.config);
+    AddOverrides(command, &options->cluster.overrides);
+    AddCount(command, "--ps", &options->cluster.ps, kMostTasks, "Servers, for a server's memory");
     command
         ->add_option("--workers", options->workers, "Workers (default: the config's cluster.workers, or 1)")
         ->check(CLI::Range(1, kMostTasks));
   }
-  commands.OnRun(check, [options] {
-    return RunConfigCheck(*options, {FindProgram("ps_server", "ps_server"), FindProgram("worker", "worker")});
-  });
-  commands.OnRun(show, [options] {
-    std::optional<uint32_t> workers;
-    if (options->workers.has_value()) workers = static_cast<uint32_t>(*options->workers);
-    return RunConfigShow(options->config, options->overrides, static_cast<uint32_t>(options->ps), workers);
-  });
-  commands.OnRun(fields, RunConfigFields);
+  commands.OnRun(check, [options] { return RunConfigCheck(*options); });
+  commands.OnRun(show, [options] { return RunConfigShow(*options); });
+  commands.OnRun(fields, [] { return Print(kFields); });
 }
 
 }  // namespace weir

@@ -206,20 +206,16 @@ void AddDataCommands(Commands& commands) {
   const auto options = std::make_shared<DataClicksOptions>();
   CLI::App* command = group->add_subcommand(
       "clicks", "Writes a synthetic click log, and says which log loss and AUC a model can reach on it");
-  command->add_option("directory", options->directory, "The folder for train.csv and test.csv")
-      ->type_name("DIR")
+  AddNamed(command, "directory", &options->directory, "DIR", "The folder for train.csv and test.csv")
       ->required();
-  const auto add_count = [&](const char* flag, auto* count, const char* what, uint64_t most) {
-    command->add_option(flag, *count, what)->check(CLI::Range(uint64_t{1}, most))->capture_default_str();
-  };
-  constexpr uint64_t kMostRows = 100000000, kMostKeys = 10000000;
-  add_count("--rows", &options->rows, "Rows of train.csv", kMostRows);
-  add_count("--test_rows", &options->test_rows, "Rows of test.csv, which follow those", kMostRows);
+  constexpr int kMostRows = 100000000, kMostKeys = 10000000;
+  AddCount(command, "--rows", &options->rows, kMostRows, "Rows of train.csv");
+  AddCount(command, "--test_rows", &options->test_rows, kMostRows, "Rows of test.csv, which follow those");
   command->add_option("--seed", options->log.seed, "Another seed makes another truth and other rows")
       ->capture_default_str();
-  add_count("--users", &options->log.users, "Users", kMostKeys);
-  add_count("--items", &options->log.items, "Items", kMostKeys);
-  add_count("--tags", &options->log.tags, "Tags; a row has up to 4", kMostKeys);
+  AddCount(command, "--users", &options->log.users, kMostKeys, "Users");
+  AddCount(command, "--items", &options->log.items, kMostKeys, "Items");
+  AddCount(command, "--tags", &options->log.tags, kMostKeys, "Tags; a row has up to 4");
   command->add_option("--exponent", options->log.exponent, "Of Zipf's law for all keys")
       ->check(CLI::Range(0.0, 10.0))
       ->capture_default_str();

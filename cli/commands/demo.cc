@@ -1,6 +1,5 @@
 // `weir demo`: one small job in each of the three modes, with 2 servers and 4 workers, as one table.
 #include <cstdint>
-#include <cstdio>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -11,7 +10,6 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/up.h"
 #include "cli/local_cluster/installation.h"
-#include "cli/local_cluster/interrupts.h"
 #include "cli/report/console.h"
 #include "cli/report/format.h"
 #include "cli/report/status_text.h"
@@ -21,13 +19,9 @@ namespace weir {
 namespace {
 
 struct DemoOptions {
+  UpOptions up;  // of every run; `config`: "" for configs/digits.json
   uint64_t seed = 1;
-  int seeds = 1;                       // runs seed, seed + 1, ...
-  std::string config;                  // "": configs/digits.json
-  std::vector<std::string> overrides;  // as in UpOptions
-  std::string device = "auto";         // as in UpOptions
-  std::string bin_dir;
-  bool verbose = false;
+  int seeds = 1;  // runs seed, seed + 1, ...
 };
 
 constexpr int kServers = 2;
@@ -55,11 +49,17 @@ std::vector<std::string> Row(uint64_t seed, const JobSummary& s) {
 int RunDemo(const DemoOptions& options) {
   Interrupts interrupts;
   Console console(Console::StandardError());
-  absl::StatusOr<std::string> config = options.config;
-  if (options.config.empty()) config = FindShipped("configs/digits.json");
-  if (!config.ok()) {
-    console.Line("error: ", Console::Color::kRed, config.status().message());
-    return kExitConfig;
+  const bool shipped = options.up.cluster.config.empty();
+  UpOptions first = options.up;
+  first.cluster.ps = kServers;
+  first.workers = kWorkers;
+  if (shipped) {
+    absl::StatusOr<std::string> config = FindShipped("configs/digits.json");
+    if (!config.ok()) {
+      console.Error(config.status().message());
+      return kExitConfig;
+    }
+    first.cluster.config = *std::move(config);
   }
   Table table(
       {"mode", "seed", "test accuracy", "time", "examples/s", "version staleness p50/max", "lead p50/max"});
@@ -68,16 +68,9 @@ int RunDemo(const DemoOptions& options) {
   int reached = 0;
   for (int run = 0; run < static_cast<int>(std::size(kModes)) * options.seeds && exit_code == kExitOk;
        ++run) {
-    UpOptions up;
-    up.config = *config;
-    up.overrides = options.overrides;
-    up.overrides.push_back(kModes[run / options.seeds]);
+    UpOptions up = first;
+    up.cluster.overrides.push_back(kModes[run / options.seeds]);
     up.seed = options.seed + run % options.seeds;
-    up.ps = kServers;
-    up.workers = kWorkers;
-    up.device = options.device;
-    up.bin_dir = options.bin_dir;
-    up.verbose = options.verbose;
     const UpResult result = RunJob(up, console, interrupts);
     exit_code = result.exit_code;
     if (!result.summary.has_value()) break;
@@ -86,15 +79,13 @@ int RunDemo(const DemoOptions& options) {
     table.AddRow(Row(*up.seed, *result.summary));
   }
   if (runs > 0) {
-    std::printf("%d servers, %d workers, %s\n\n%s", kServers, kWorkers, config->c_str(),
-                table.ToString().c_str());
+    Print(absl::StrCat(kServers, " servers, ", kWorkers, " workers, ", first.cluster.config, "\n\n",
+                       table.ToString()));
   }
-  if (exit_code == kExitOk && options.config.empty()) {
-    std::printf("\n%d of %d runs reach %s test accuracy\n", reached, runs, FormatPercent(kTarget).c_str());
-    if (reached < runs) exit_code = kExitInternal;
-  }
-  std::fflush(stdout);
-  return exit_code;
+  if (exit_code != kExitOk || !shipped) return exit_code;
+  Print(
+      absl::StrCat("\n", reached, " of ", runs, " runs reach ", FormatPercent(kTarget), " test accuracy\n"));
+  return reached < runs ? kExitInternal : kExitOk;
 }
 
 constexpr const char* kDemoExamples = R"(Examples:
@@ -108,18 +99,10 @@ void AddDemoCommand(Commands& commands) {
   CLI::App* command = commands.Add(
       "demo", "Trains digits with 2 servers and 4 workers in each of the three modes", kDemoExamples);
   command->add_option("--seed", options->seed, "The first seed")->check(WholeNumber())->capture_default_str();
-  command->add_option("--seeds", options->seeds, "How many seeds, one after another")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  command->add_option("--config", options->config, "Another job (default: configs/digits.json)")
-      ->type_name("FILE");
-  AddDevice(command, &options->device);
-  AddOverrides(command, &options->overrides);
-  command
-      ->add_option("--bin_dir", options->bin_dir,
-                   "Where ps_server and worker are (default: beside this program)")
-      ->type_name("DIR");
-  command->add_flag("--verbose", options->verbose, "Shows all lines of all tasks");
+  AddCount(command, "--seeds", &options->seeds, 1000, "How many seeds, one after another");
+  AddNamed(command, "--config", &options->up.cluster.config, "FILE",
+           "Another job (default: configs/digits.json)");
+  AddRunFlags(command, &options->up);
   commands.OnRun(command, [options] { return RunDemo(*options); });
 }
 

@@ -1,8 +1,8 @@
-#include "cli/commands/import_command.h"
-
+// `weir import`: makes the weights of a safetensors file the initial weights of a job. Writes a checkpoint
+// that holds the file's tensors and embedding tables, as `weir export` writes them, and no training, for
+// checkpoint.init_from.
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -260,6 +260,14 @@ class WeightsFile {
   std::map<std::string, std::string> aliases_;
 };
 
+struct ImportOptions {
+  std::string file, directory;
+  // A checkpoint (or a folder of them) whose model the job has. It gives the order of the tensors, and tells
+  // which of them are running statistics. "": the order is that of the tensors' bytes in the file, and
+  // PyTorch's names tell the running statistics.
+  std::string like;
+};
+
 // The parts of a job that the file holds.
 struct Contents {
   ModelSpec model;
@@ -332,39 +340,36 @@ absl::StatusOr<std::string> Import(const ImportOptions& options) {
                       tables.size() == 1 ? " table" : " tables");
 }
 
-}  // namespace
-
 int RunImport(const ImportOptions& options) {
   const absl::StatusOr<std::string> written = Import(options);
-  if (!written.ok()) {
-    std::fprintf(stderr, "error: %s\n", Printable(written.status().message()).c_str());
-    return absl::IsResourceExhausted(written.status()) ? kExitStorage
-           : absl::IsUnavailable(written.status())     ? kExitPeerLost
-                                                       : kExitConfig;
+  if (written.ok()) {
+    return Print(Printable(absl::StrCat(options.directory, ": ", *written, " of ", options.file,
+                                        ", for checkpoint.init_from")) +
+                 "\n");
   }
-  std::printf("%s\n", Printable(absl::StrCat(options.directory, ": ", *written, " of ", options.file,
-                                             ", for checkpoint.init_from"))
-                          .c_str());
-  return kExitOk;
+  const int exit_code = absl::IsResourceExhausted(written.status()) ? kExitStorage
+                        : absl::IsUnavailable(written.status())     ? kExitPeerLost
+                                                                    : kExitConfig;
+  return Refuse(exit_code, Printable(written.status().message()));
 }
 
 constexpr const char* kImportExamples = R"(Examples:
   weir import digits.safetensors pretrained
   weir import model.safetensors pretrained --like=runs/model)";
 
+}  // namespace
+
 void AddImportCommand(Commands& commands) {
   const auto options = std::make_shared<ImportOptions>();
   CLI::App* command = commands.Add(
       "import", "Makes a safetensors file initial weights, for checkpoint.init_from", kImportExamples);
-  command->add_option("file", options->file, "The safetensors file")->type_name("FILE")->required();
-  command->add_option("directory", options->directory, "The folder to write, new or without initial weights")
-      ->type_name("DIR")
+  AddNamed(command, "file", &options->file, "FILE", "The safetensors file")->required();
+  AddNamed(command, "directory", &options->directory, "DIR",
+           "The folder to write, new or without initial weights")
       ->required();
-  command
-      ->add_option("--like", options->like,
-                   "A checkpoint of the same model: its order of tensors, and which are running statistics "
-                   "(default: the order in the file, and PyTorch's names)")
-      ->type_name("DIR");
+  AddNamed(command, "--like", &options->like, "DIR",
+           "A checkpoint of the same model: its order of tensors, and which are running statistics "
+           "(default: the order in the file, and PyTorch's names)");
   commands.OnRun(command, [options] { return RunImport(*options); });
 }
 

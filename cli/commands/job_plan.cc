@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "cli/local_cluster/installation.h"
@@ -21,6 +22,7 @@
 #include "common/config/json_document.h"
 #include "common/config/written_path.h"
 #include "common/object_store/object_file_system.h"
+#include "common/program/exit_codes.h"
 
 namespace weir {
 namespace {
@@ -33,7 +35,7 @@ std::string PathOverride(absl::string_view field, const std::string& path) {
       JsonQuote(IsObjectPath(path) ? path : std::filesystem::absolute(path).lexically_normal().string()));
 }
 
-absl::Status CheckProgram(const UpOptions& options, const v1::JobConfig& config) {
+absl::Status CheckProgram(const LocalCluster::Options& options, const v1::JobConfig& config) {
   if (options.program.empty()) {
     if (config.has_model()) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(
@@ -105,11 +107,17 @@ absl::Status CheckNew(const std::string& directory) {
       absl::StrCat(what, "; go on with that job (--resume=", directory, ") or name another folder"));
 }
 
+std::optional<int64_t> Number(const JsonValue& sizes, absl::string_view key) {
+  const JsonMember* const member = sizes.Find(key);
+  if (member == nullptr || member->value.kind != JsonValue::Kind::kUnsigned) return std::nullopt;
+  return static_cast<int64_t>(member->value.natural);
+}
+
 }  // namespace
 
 absl::StatusOr<UpConfig> ConfigOfUp(const UpOptions& options) {
   UpConfig up;
-  up.overrides = options.overrides;
+  up.overrides = options.cluster.overrides;
   if (!options.resume.empty()) {
     up.overrides.push_back(PathOverride("checkpoint.directory", options.resume));
   }
@@ -118,10 +126,10 @@ absl::StatusOr<UpConfig> ConfigOfUp(const UpOptions& options) {
   }
   if (options.seed.has_value()) up.overrides.push_back(absl::StrCat("seed=", *options.seed));
   if (options.workers.has_value()) up.overrides.push_back(absl::StrCat("cluster.workers=", *options.workers));
-  WEIR_ASSIGN_OR_RETURN(up.config, LoadJobConfig(options.config, up.overrides));
+  WEIR_ASSIGN_OR_RETURN(up.config, LoadJobConfig(options.cluster.config, up.overrides));
   if (up.config.cluster().has_workers()) return up;
   up.overrides.push_back("cluster.workers=1");
-  absl::StatusOr<v1::JobConfig> with_one = LoadJobConfig(options.config, up.overrides);
+  absl::StatusOr<v1::JobConfig> with_one = LoadJobConfig(options.cluster.config, up.overrides);
   if (!with_one.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat(with_one.status().message(),
@@ -133,11 +141,11 @@ absl::StatusOr<UpConfig> ConfigOfUp(const UpOptions& options) {
 
 absl::StatusOr<JobPlan> PlanJob(const UpOptions& options, Console& console) {
   JobPlan plan;
-  LocalCluster::Options& cluster = plan.cluster;
+  LocalCluster::Options& cluster = plan.cluster = options.cluster;
   WEIR_ASSIGN_OR_RETURN(UpConfig up, ConfigOfUp(options));
   cluster.overrides = std::move(up.overrides);
   const v1::JobConfig& config = up.config;
-  WEIR_RETURN_IF_ERROR(CheckProgram(options, config));
+  WEIR_RETURN_IF_ERROR(CheckProgram(cluster, config));
   plan.name = config.name();
   cluster.workers = static_cast<int>(config.cluster().workers());
   plan.saves = config.checkpoint().has_directory();
@@ -152,14 +160,6 @@ absl::StatusOr<JobPlan> PlanJob(const UpOptions& options, Console& console) {
   WEIR_ASSIGN_OR_RETURN(cluster.binaries, FindBinaries(options.bin_dir));
   // Fails now, not after hours of training.
   if (!options.summary.empty()) WEIR_RETURN_IF_ERROR(PrepareFile(options.summary));
-  cluster.config = options.config;
-  cluster.program = options.program;
-  cluster.ps = options.ps;
-  cluster.device = options.device;
-  cluster.evaluator = options.evaluator;
-  cluster.tls = options.tls;
-  cluster.http_port = options.http_port;
-  cluster.show = options.verbose ? ShowLines::kAll : ShowLines::kNotable;
   cluster.console = &console;
   plan.restart = options.restart;
   return plan;
@@ -175,6 +175,22 @@ absl::StatusOr<std::string> FindStart(const v1::CheckpointConfig& checkpoint, bo
     return Refuse("init_from", checkpoint.init_from(), absl::StrCat(": ", found.status().message()));
   }
   return absl::StrCat("starting with the weights of ", Printable(found->folder));
+}
+
+absl::StatusOr<JobSizes> FindJobSizes(const std::string& config, const std::vector<std::string>& overrides) {
+  WEIR_ASSIGN_OR_RETURN(const std::string worker, FindProgram("worker", "worker"));
+  WEIR_ASSIGN_OR_RETURN(const CommandResult result, RunOnConfig(worker, "--sizes", config, overrides));
+  const absl::string_view output = absl::StripAsciiWhitespace(result.output);
+  if (result.exit.status() == kExitConfig) return absl::InvalidArgumentError(output);
+  if (!result.exit.ok()) {
+    return absl::InternalError(absl::StrCat(worker, " --sizes: ", result.exit.ToString(), ": ", output));
+  }
+  WEIR_ASSIGN_OR_RETURN(const JsonValue root, ParseJson(output, absl::StrCat(worker, " --sizes")));
+  JobSizes sizes;
+  sizes.parameters = Number(root, "parameters");
+  sizes.worker_bytes = Number(root, "worker_bytes");
+  if (const JsonMember* unknown = root.Find("unknown")) sizes.unknown = unknown->value.text;
+  return sizes;
 }
 
 }  // namespace weir

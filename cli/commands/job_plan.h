@@ -16,30 +16,23 @@
 namespace weir {
 
 struct UpOptions {
-  std::string config;
-  std::vector<std::string> program;    // what each worker runs, with its arguments; empty: `worker`
-  std::vector<std::string> overrides;  // "a.b=value"; the last one for a field wins
-  int ps = 1;
+  // As the flags give it; PlanJob() adds the rest. `log_dir`: "" for a fresh temporary folder, which is
+  // removed if all went well. `http_port`: 0 for any free port.
+  LocalCluster::Options cluster;
   std::optional<int> workers;  // default: the config's cluster.workers, or 1
   std::optional<uint64_t> seed;
-  std::string device = "auto";  // --device of workers and evaluator
-  bool evaluator = false;
-  bool tls = false;              // mutual TLS between the tasks
-  std::optional<int> http_port;  // of ps:0; 0: any free one
-  std::string summary;           // JSON for programs; "": none
-  std::string log_dir;           // "": a fresh temporary folder, which is removed if all went well
-  bool keep_logs = false;        // keeps that folder
-  std::string bin_dir;           // of ps_server and worker; "": beside this program
-  bool verbose = false;          // shows all lines of all tasks
-  int restart = 0;               // how often each task that died is started again
-  std::string resume;            // a folder of checkpoints, to continue from the newest; "": a new job
-  std::string init_from;         // a checkpoint, or a folder of them, whose weights a new job starts with
+  std::string summary;     // JSON for programs; "": none
+  bool keep_logs = false;  // keeps the temporary folder
+  std::string bin_dir;     // of ps_server and worker; "": beside this program
+  int restart = 0;         // how often each task that died is started again
+  std::string resume;      // a folder of checkpoints, to continue from the newest; "": a new job
+  std::string init_from;   // a checkpoint, or a folder of them, whose weights a new job starts with
 };
 
 struct JobPlan {
   std::string name;
   LocalCluster::Options cluster;  // all but the folder of logs
-  int restart = 0;                // how often each task that died is started again
+  int restart = 0;                // as in UpOptions
   bool saves = false;             // the job has checkpoints
   bool skips_workers = false;     // the job continues without a worker whose gradient is not finite
   size_t needed_workers = 0;      // to begin the job
@@ -63,5 +56,17 @@ absl::StatusOr<JobPlan> PlanJob(const UpOptions& options, Console& console);
 // accident. In both cases this user must be able to make `directory`, or to write to it. Errors name the
 // field, the path and what to do.
 absl::StatusOr<std::string> FindStart(const v1::CheckpointConfig& checkpoint, bool resume);
+
+// Sizes that follow from a job's config and its data on this machine.
+struct JobSizes {
+  std::optional<int64_t> parameters;
+  // The memory that a worker takes at most, without the program itself and messages in transit.
+  std::optional<int64_t> worker_bytes;
+  std::string unknown;  // why sizes are unknown, or what else is
+};
+
+// Asks the program `worker`, which reads the beginnings of the data's files. InvalidArgument: data are there
+// and do not fit the model, or are damaged. NotFound, Internal: the program is not there or cannot run.
+absl::StatusOr<JobSizes> FindJobSizes(const std::string& config, const std::vector<std::string>& overrides);
 
 }  // namespace weir

@@ -2,11 +2,15 @@
 
 #include <signal.h>
 #include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -18,6 +22,7 @@
 #include "cli/report/status_text.h"
 #include "common/program/exit_codes.h"
 #include "common/system/clock.h"
+#include "common/system/process.h"
 
 namespace weir {
 namespace {
@@ -47,10 +52,12 @@ constexpr absl::Duration kStragglers = absl::Seconds(5);
 struct Failure {
   std::string text;
   int exit_code = kExitInternal;
-  std::string task;  // the task whose last lines tell more; "": none
-  std::string hint;
+  std::string task = "";  // the task whose last lines tell more; "": none
+  std::string hint = "";
   std::vector<std::string> last_lines = {};  // of the task; empty: its newest lines
 };
+
+absl::Time Now() { return Clock::Real().Now(); }
 
 std::string Names(const std::vector<std::string>& names) { return absl::StrJoin(names, ", "); }
 
@@ -62,7 +69,6 @@ class Supervisor {
   JobEnd Run();
 
  private:
-  void Loop();
   void StartWorkersWhenReady();
   void OnExits(std::vector<TaskExit> exits);
   bool MayRestart(const TaskExit& exit) const;
@@ -86,7 +92,7 @@ class Supervisor {
   LocalCluster& cluster_;
   Console& console_;
   Interrupts& interrupts_;
-  const absl::Time start_ = Clock::Real().Now();
+  const absl::Time start_ = Now();
   std::unique_ptr<StatusClient> status_;
 
   absl::Duration digests_;  // the longest TimeForDigests() so far
@@ -99,12 +105,11 @@ class Supervisor {
   absl::Time done_at_;  // of ps:0's end
   bool ended_stragglers_ = false;
   std::vector<TaskExit> exits_;
-  std::map<std::string, int> restarts_;             // by task
-  std::map<std::string, absl::Time> restarted_at_;  // the last one
+  std::map<std::string, absl::Time> restarted_at_;  // the last time, by task
   absl::Time last_exit_ = start_;
   absl::Time next_poll_ = start_;
-  std::optional<Failure>
-      failure_;  // the first one; an exit that explains it better may follow within kSettle
+  // The first one; an exit that explains it better may follow within kSettle.
+  std::optional<Failure> failure_;
   absl::Time failed_at_;
   bool reported_ = false;
   std::optional<absl::Time> ending_since_;
@@ -115,20 +120,8 @@ class Supervisor {
 
 JobEnd Supervisor::Run() {
   if (const absl::Status status = cluster_.StartServers(); !status.ok()) {
-    Fail({std::string(status.message()), kExitInternal, "", ""});
+    Fail({std::string(status.message())});
   }
-  Loop();
-  console_.SetStatus("");
-  status_.reset();
-  JobEnd end;
-  if (failure_.has_value()) end.failure = CauseOfFailure().exit_code;
-  end.signal = signal_;
-  end.exits = std::move(exits_);
-  end.restarts = std::move(restarts_);
-  return end;
-}
-
-void Supervisor::Loop() {
   while (true) {
     const absl::Duration tick = workers_started_ ? kStatusPoll : kPortPoll;
     OnExits(cluster_.WaitForExits(interrupts_.fd(), tick));
@@ -140,35 +133,40 @@ void Supervisor::Loop() {
     ReportFailureWhenSettled();
     if (saving_ && !cluster_.IsRunning("ps:0")) End();
     const absl::Duration limit = saving_ ? kSaveDeadline : kEndDeadline;
-    if (ending_since_.has_value() && !killed_ && Clock::Real().Now() - *ending_since_ >= limit) {
-      console_.Line("warning: ", Console::Color::kYellow,
-                    absl::StrCat(Names(cluster_.running()), " did not end within ",
+    if (ending_since_.has_value() && !killed_ && Now() - *ending_since_ >= limit) {
+      console_.Warn(absl::StrCat(Names(cluster_.running()), " did not end within ",
                                  absl::FormatDuration(limit), "; killed"));
       killed_ = true;
       cluster_.EndAll(SIGKILL);
     }
     if (cluster_.running().empty() && (workers_started_ || ending_since_.has_value())) break;
-    cluster_.ShowHeld(Clock::Real().Now() - kSettle);
+    cluster_.ShowHeld(Now() - kSettle);
     PollStatus();
   }
   cluster_.ShowHeld(absl::InfiniteFuture());
   if (!failure_.has_value()) Warn();
+  console_.SetStatus("");
+  JobEnd end;
+  if (failure_.has_value()) end.failure = CauseOfFailure().exit_code;
+  end.signal = signal_;
+  end.exits = std::move(exits_);
+  return end;
 }
 
 void Supervisor::StartWorkersWhenReady() {
   if (workers_started_ || failure_.has_value() || ending_since_.has_value()) return;
   const auto missing = cluster_.MissingServers();
-  if (!missing.ok()) return Fail({std::string(missing.status().message()), kExitInternal, "", ""});
+  if (!missing.ok()) return Fail({std::string(missing.status().message())});
   if (missing->empty()) {
     workers_started_ = true;
     if (!cluster_.dashboard().empty()) console_.Line(absl::StrCat("dashboard: ", cluster_.dashboard()));
-    begun_by_ = Clock::Real().Now() + kTellsStart;
+    begun_by_ = Now() + kTellsStart;
     console_.SetStatus(absl::StrCat(plan_.name, "  starting workers"));
     const absl::Status status = cluster_.StartWorkers();
-    if (!status.ok()) return Fail({std::string(status.message()), kExitInternal, "", ""});
+    if (!status.ok()) return Fail({std::string(status.message())});
     status_ =
         std::make_unique<StatusClient>(cluster_.coordinator_address(), cluster_.token(), cluster_.tls());
-  } else if (Clock::Real().Now() - start_ > kPortDeadline) {
+  } else if (Now() - start_ > kPortDeadline) {
     Fail({absl::StrCat(Names(*missing), " opened no port within ", absl::FormatDuration(kPortDeadline)),
           kExitPeerLost, (*missing)[0], "this machine may be overloaded; then try again"});
   }
@@ -185,12 +183,10 @@ bool Supervisor::MayRestart(const TaskExit& exit) const {
 
 void Supervisor::Restart(TaskExit* exit) {
   const absl::Status status = cluster_.Restart(exit->task);
-  if (!status.ok()) return Fail({std::string(status.message()), kExitInternal, "", ""});
+  if (!status.ok()) return Fail({std::string(status.message())});
   exit->restarted = true;
-  ++restarts_[exit->task];
-  restarted_at_[exit->task] = Clock::Real().Now();
-  console_.Line("warning: ", Console::Color::kYellow,
-                absl::StrCat(exit->task, exit->exit.signal != 0 ? " was killed by " : " ended with ",
+  restarted_at_[exit->task] = Now();
+  console_.Warn(absl::StrCat(exit->task, exit->exit.signal != 0 ? " was killed by " : " ended with ",
                              exit->exit.ToString(), " after ", FormatSeconds(exit->seconds),
                              "; started again (", exit->restarts + 1, " of ", plan_.restart, ")"));
 }
@@ -200,7 +196,7 @@ void Supervisor::OnExits(std::vector<TaskExit> exits) {
     if (exit.exit.ok() && absl::StartsWith(exit.task, "worker:")) some_worker_done_ = true;
     if (exit.exit.ok() && exit.task == "ps:0") {
       coordinator_done_ = true;
-      done_at_ = Clock::Real().Now();
+      done_at_ = Now();
     }
   }
   for (TaskExit& exit : exits) {
@@ -209,11 +205,10 @@ void Supervisor::OnExits(std::vector<TaskExit> exits) {
     exit.job_done = coordinator_done_;
     if (MayRestart(exit)) Restart(&exit);
     exits_.push_back(exit);
-    last_exit_ = Clock::Real().Now();
+    last_exit_ = Now();
     if (MeaningOf(exit) == ExitMeaning::kFatal) Fail({});
-    if (!exit.exit.ok()) continue;
-    if (!workers_started_) {
-      Fail({absl::StrCat(exit.task, " ended before any worker had started"), kExitInternal, exit.task, ""});
+    if (exit.exit.ok() && !workers_started_) {
+      Fail({absl::StrCat(exit.task, " ended before any worker had started"), kExitInternal, exit.task});
     }
   }
   if (failure_.has_value()) return;
@@ -225,14 +220,12 @@ void Supervisor::OnExits(std::vector<TaskExit> exits) {
 }
 
 void Supervisor::Warn() {
-  for (const std::string& warning : std::exchange(warnings_, {})) {
-    console_.Line("warning: ", Console::Color::kYellow, warning);
-  }
+  for (const std::string& warning : std::exchange(warnings_, {})) console_.Warn(warning);
 }
 
 // ps:0 would wait cluster.start_seconds for tasks that will not come.
 void Supervisor::CheckStart() {
-  const absl::Time now = Clock::Real().Now();
+  const absl::Time now = Now();
   if (now >= begun_by_ || cluster_.CountRunning("worker") >= plan_.needed_workers) return Warn();
   if (failure_.has_value() || waits_ - last_exit_ < kSettle) return;
   const auto cause = FirstCause(exits_);
@@ -259,7 +252,7 @@ void Supervisor::FailWithoutMembers() {
 void Supervisor::CheckWorkers() {
   if (!workers_started_ || cluster_.Runs("worker") || some_worker_done_ || coordinator_done_) return;
   // The job may be about to end.
-  if (Clock::Real().Now() - last_exit_ >= kSettle) Fail({});
+  if (Now() - last_exit_ >= kSettle) Fail({});
 }
 
 // A program may run on after the job, for example to evaluate its model. A program that was started again
@@ -272,8 +265,7 @@ void Supervisor::EndStragglers(absl::Duration quiet) {
   }
   if (late.empty()) return;
   if (!std::exchange(ended_stragglers_, true)) {
-    console_.Line("warning: ", Console::Color::kYellow,
-                  absl::StrCat(Names(late), late.size() == 1 ? " was" : " were", " started again, and still ",
+    console_.Warn(absl::StrCat(Names(late), late.size() == 1 ? " was" : " were", " started again, and still ",
                                late.size() == 1 ? "runs " : "run ", absl::FormatDuration(kStragglers),
                                " after the job's end; ended"));
     for (const std::string& task : late) cluster_.EndOne(task, SIGTERM);
@@ -290,7 +282,7 @@ void Supervisor::CheckLinger() {
     return absl::StrCat(Names(running), " still ", running.size() == 1 ? "runs " : "run ",
                         absl::FormatDuration(limit), " after ", after);
   };
-  const absl::Duration quiet = Clock::Real().Now() - last_exit_;
+  const absl::Duration quiet = Now() - last_exit_;
   const bool servers_run = cluster_.Runs("ps");
   const bool others_run = cluster_.Runs("worker") || cluster_.Runs("evaluator");
   if (coordinator_done_ && others_run && !plan_.cluster.program.empty()) {
@@ -299,7 +291,7 @@ void Supervisor::CheckLinger() {
   }
   if (coordinator_done_ && quiet >= kStragglers) {
     // For example, a worker that was away when the others were told of the end.
-    console_.Line("warning: ", Console::Color::kYellow, still_run(kStragglers, "the job's end; ended"));
+    console_.Warn(still_run(kStragglers, "the job's end; ended"));
     return End();
   }
   const absl::Duration limit = (servers_run ? kLinger + plan_.lease : kLinger) + digests_;
@@ -320,7 +312,7 @@ void Supervisor::OnSignal(int signal) {
   console_.Line(absl::StrCat("SIG", sigabbrev_np(signal), ": ", saving_ ? "saving a checkpoint and " : "",
                              "ending ", cluster_.running().size(), " tasks; a second one kills them"));
   if (!saving_) return End();
-  ending_since_ = Clock::Real().Now();
+  ending_since_ = Now();
   Mute();
   cluster_.EndFrom("ps:0", SIGTERM);
 }
@@ -328,7 +320,7 @@ void Supervisor::OnSignal(int signal) {
 void Supervisor::Fail(Failure failure) {
   if (failure_.has_value() || ending_since_.has_value()) return;
   failure_ = std::move(failure);
-  failed_at_ = Clock::Real().Now();
+  failed_at_ = Now();
   // The cause is shown first. What other tasks say about the failure stays in their logs.
   Mute();
 }
@@ -359,13 +351,12 @@ void Supervisor::ReportFailureWhenSettled() {
   const auto first = FirstCause(exits_);
   const bool heard = first.has_value() && MayHaveHeard(exits_[*first]);
   const absl::Duration settle = heard ? kSettleOfLoss : kSettle;
-  if (Clock::Real().Now() - failed_at_ < settle && !cluster_.running().empty()) return;
+  if (Now() - failed_at_ < settle && !cluster_.running().empty()) return;
   reported_ = true;
   const Failure cause = CauseOfFailure();
   std::vector<std::string> lines = cause.last_lines;
   if (lines.empty() && !cause.task.empty()) lines = cluster_.LastLines(cause.task);
-  console_.Line(
-      "error: ", Console::Color::kRed,
+  console_.Error(
       absl::StrCat(cause.text, lines.empty() ? "" : absl::StrCat("; the last lines of ", cause.task, ":")));
   for (const auto& line : lines) console_.Line(absl::StrCat("    ", line));
   if (!cause.hint.empty()) console_.Line(absl::StrCat("hint: ", cause.hint));
@@ -375,7 +366,7 @@ void Supervisor::ReportFailureWhenSettled() {
 
 void Supervisor::End() {
   saving_ = false;
-  ending_since_ = Clock::Real().Now();
+  ending_since_ = Now();
   Mute();
   cluster_.EndAll(SIGTERM);
 }
@@ -389,9 +380,9 @@ void Supervisor::PollStatus() {
   if (coordinator_done_) {
     return console_.SetStatus(absl::StrCat(plan_.name, "  done; still running: ", Names(cluster_.running())));
   }
-  if (status_ == nullptr || failure_.has_value() || Clock::Real().Now() < next_poll_) return;
+  if (status_ == nullptr || failure_.has_value() || Now() < next_poll_) return;
   const auto status = status_->Get(kStatusDeadline);
-  next_poll_ = Clock::Real().Now() + kStatusPoll;
+  next_poll_ = Now() + kStatusPoll;
   // ps:0 may be busy for a moment, or gone at the end; the last status stays.
   if (!status.ok()) return;
   console_.SetStatus(StatusLine(*status));
@@ -399,19 +390,36 @@ void Supervisor::PollStatus() {
   if (status->state() != v1::STARTING) {
     begun_by_ = start_;
   } else if (begun_by_ != start_) {
-    waits_ = Clock::Real().Now();
+    waits_ = Now();
     begun_by_ = waits_ + kTellsStart;
   }
 }
 
 void Supervisor::Mute() {
-  if (plan_.cluster.show != ShowLines::kAll) cluster_.Mute();
+  if (!plan_.cluster.verbose) cluster_.Mute();
 }
 
 }  // namespace
 
+Interrupts::Interrupts() {
+  pthread_sigmask(SIG_SETMASK, nullptr, &before_);
+  const sigset_t mine = BlockSignals({SIGINT, SIGTERM, SIGHUP});
+  fd_ = signalfd(-1, &mine, SFD_NONBLOCK | SFD_CLOEXEC);
+}
+
+Interrupts::~Interrupts() {
+  close(fd_);
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+std::optional<int> Interrupts::Next() {
+  signalfd_siginfo info;
+  if (read(fd_, &info, sizeof(info)) != sizeof(info)) return std::nullopt;
+  return static_cast<int>(info.ssi_signo);
+}
+
 const TaskExit* FindWorker(const std::vector<TaskExit>& exits, bool ok) {
-  const auto found = std::find_if(exits.begin(), exits.end(), [ok](const TaskExit& exit) {
+  const auto found = absl::c_find_if(exits, [ok](const TaskExit& exit) {
     return exit.exit.ok() == ok && absl::StartsWith(exit.task, "worker:");
   });
   return found == exits.end() ? nullptr : &*found;

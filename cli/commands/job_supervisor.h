@@ -1,24 +1,43 @@
 #pragma once
 
-#include <map>
+#include <signal.h>
+
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/commands/job_plan.h"
 #include "cli/local_cluster/first_cause.h"
-#include "cli/local_cluster/interrupts.h"
 #include "cli/local_cluster/local_cluster.h"
 #include "cli/report/console.h"
 
 namespace weir {
+
+// Blocks SIGINT, SIGTERM and SIGHUP (the terminal is gone), so that a program can wait for them with poll. A
+// signal that is ignored, such as SIGHUP under nohup, stays ignored. Make the object in main before any other
+// thread, so that all threads inherit the blocked signals. There is one object at a time.
+class Interrupts {
+ public:
+  Interrupts();
+  ~Interrupts();
+  Interrupts(const Interrupts&) = delete;
+  Interrupts& operator=(const Interrupts&) = delete;
+
+  // Readable while a signal is pending; for poll.
+  int fd() const { return fd_; }
+  // Returns and removes the next pending signal; nullopt: there is none.
+  std::optional<int> Next();
+
+ private:
+  sigset_t before_;
+  int fd_;
+};
 
 // How a job came to its end.
 struct JobEnd {
   std::optional<int> failure;  // the exit code that its cause asks for; nullopt: the job did not fail
   int signal = 0;              // the signal that ended the job from outside
   std::vector<TaskExit> exits;
-  std::map<std::string, int> restarts;  // by task
 };
 
 // Starts the tasks of a job, and returns when the last task has ended. `cluster` runs the processes; this

@@ -1,21 +1,12 @@
 // `weir doctor` and `weir bench`: what Weir finds on this machine, and how fast it is.
-#include <cstdio>
 #include <memory>
 
 #include "cli/commands/commands.h"
 #include "cli/local_cluster/installation.h"
 #include "cli/report/host_report.h"
-#include "common/program/exit_codes.h"
 
 namespace weir {
 namespace {
-
-int RunDoctor(bool json) {
-  const HostReport report = LookAtHost();
-  std::fputs((json ? HostReportJson(report) : HostReportText(report)).c_str(), stdout);
-  std::fflush(stdout);
-  return kExitOk;
-}
 
 constexpr const char* kDoctorExamples = R"(Examples:
   weir doctor
@@ -34,7 +25,10 @@ void AddDoctorCommand(Commands& commands) {
   CLI::App* command = commands.Add(
       "doctor", "Says what Weir finds on this machine: processor, memory, network, GPUs", kDoctorExamples);
   command->add_flag("--json", *json, "Prints JSON");
-  commands.OnRun(command, [json] { return RunDoctor(*json); });
+  commands.OnRun(command, [json] {
+    const HostReport report = LookAtHost();
+    return Print(*json ? HostReportJson(report) : HostReportText(report));
+  });
 }
 
 void AddBenchCommand(Commands& commands) {

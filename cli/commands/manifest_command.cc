@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/commands/commands.h"
-#include "cli/config/job_sizes.h"
+#include "cli/commands/job_plan.h"
 #include "cli/manifest/cluster_config.h"
 #include "cli/manifest/render.h"
 #include "cli/report/format.h"
@@ -243,12 +243,8 @@ void AddManifestCommand(Commands& commands) {
   CLI::App* command =
       commands.Add("manifest", "Writes the Kubernetes manifests of a job into a folder", kManifestExamples);
   AddConfigFile(command, &options->config);
-  command->add_option("--ps", options->ps, "Servers")
-      ->check(CLI::Range(1, kMostTasks))
-      ->capture_default_str();
-  command->add_option("--workers", options->workers, "Workers")
-      ->check(CLI::Range(1, kMostTasks))
-      ->capture_default_str();
+  AddCount(command, "--ps", &options->ps, kMostTasks, "Servers");
+  AddCount(command, "--workers", &options->workers, kMostTasks, "Workers");
   command->add_flag("--evaluator", options->evaluator,
                     "Adds a task that evaluates the test set every so often");
   command->add_flag("--gpu", options->gpu, "Each worker computes on an NVIDIA GPU");
@@ -257,19 +253,15 @@ void AddManifestCommand(Commands& commands) {
   command->add_option("--format", options->format, "What to write")
       ->check(CLI::IsMember({"kustomize", "jobset", "tfjob"}))
       ->capture_default_str();
-  command->add_option("--out", options->out, "The folder, new or empty")
-      ->type_name("DIR")
-      ->capture_default_str();
+  AddNamed(command, "--out", &options->out, "DIR", "The folder, new or empty")->capture_default_str();
   command->add_flag("--force", options->force, "Writes over the files of a folder that is not empty");
-  command->add_option("--namespace", options->name_space, "Where the job runs (default: kubectl's)")
-      ->check(CheckNamespace)
-      ->type_name("NAME");
-  command->add_option("--image", options->image, "Of all tasks (default: weir:VERSION)")
-      ->check(CheckImage)
-      ->type_name("NAME:TAG");
-  command->add_option("--gpu_image", options->gpu_image, "Of workers with --gpu (default: weir-gpu:VERSION)")
-      ->check(CheckImage)
-      ->type_name("NAME:TAG");
+  AddNamed(command, "--namespace", &options->name_space, "NAME", "Where the job runs (default: kubectl's)")
+      ->check(CheckNamespace);
+  AddNamed(command, "--image", &options->image, "NAME:TAG", "Of all tasks (default: weir:VERSION)")
+      ->check(CheckImage);
+  AddNamed(command, "--gpu_image", &options->gpu_image, "NAME:TAG",
+           "Of workers with --gpu (default: weir-gpu:VERSION)")
+      ->check(CheckImage);
   command
       ->add_option("--parameters", options->parameters,
                    "Of the model, where the data are not on this machine")

@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -29,10 +28,7 @@ int RunTask(const RunOptions& options) {
   BlockSignals({SIGINT, SIGTERM});
   const auto environment =
       FromEnvironment(std::getenv("TF_CONFIG"), options.cluster, options.task, Pod::Current());
-  if (!environment.ok()) {
-    std::fprintf(stderr, "error: %s\n", std::string(environment.status().message()).c_str());
-    return kExitConfig;
-  }
+  if (!environment.ok()) return Refuse(kExitConfig, environment.status().message());
   const bool serves = environment->has_value() && (*environment)->task.type == "ps";
   std::vector<std::string> args = options.others;
   if (!options.cluster.empty()) args.push_back(absl::StrCat("--cluster=", options.cluster));
@@ -58,12 +54,9 @@ void AddRunCommand(Commands& commands) {
   CLI::App* command = commands.Add(
       "run", "Becomes the server or worker that this process's task names: for containers", kRunExamples);
   command->allow_extras();
-  command
-      ->add_option("--cluster", options->cluster,
-                   "Cluster spec, or dns:JOB=NAME:COUNT[:PORT],... for pods (default: TF_CONFIG's)")
-      ->type_name("FILE");
-  command->add_option("--task", options->task, "TYPE:INDEX, or pod: what the pod's name says")
-      ->type_name("TASK");
+  AddNamed(command, "--cluster", &options->cluster, "FILE",
+           "Cluster spec, or dns:JOB=NAME:COUNT[:PORT],... for pods (default: TF_CONFIG's)");
+  AddNamed(command, "--task", &options->task, "TASK", "TYPE:INDEX, or pod: what the pod's name says");
   commands.OnRun(command, [command, options] {
     options->others = command->remaining();
     return RunTask(*options);

@@ -1,13 +1,9 @@
 // `weir status`: asks the coordinator of a running cluster.
-#include <cstdio>
 #include <memory>
-#include <string>
 
 #include "cli/commands/commands.h"
-#include "cli/commands/coordinator_address.h"
-#include "cli/report/message_json.h"
+#include "cli/report/format.h"
 #include "cli/report/status_text.h"
-#include "cli/report/wait_chain.h"
 #include "common/program/exit_codes.h"
 
 namespace weir {
@@ -16,20 +12,15 @@ namespace {
 struct StatusOptions {
   ClusterFlags cluster;
   bool json = false;
-  // Shows what waits for what (cli/report/wait_chain.h).
-  bool why = false;
+  bool why = false;  // shows what waits for what (WaitChain)
 };
 
 int RunStatus(const StatusOptions& options) {
   RunningJob job;
-  Refusal refusal;
-  if (!AskJob(options.cluster, &job, &refusal)) return Refuse(refusal.exit_code, refusal.message);
-  const std::string text = options.json  ? MessageJson(job.status)
-                           : options.why ? WaitChain(job.status)
-                                         : StatusReport(job.status);
-  std::fputs(text.c_str(), stdout);
-  std::fflush(stdout);
-  return kExitOk;
+  if (const int refused = AskJob(options.cluster, &job); refused != kExitOk) return refused;
+  return Print(options.json  ? MessageJson(job.status)
+               : options.why ? WaitChain(job.status)
+                             : StatusReport(job.status));
 }
 
 constexpr const char* kStatusExamples = R"(Examples:

@@ -1,7 +1,6 @@
 // `weir table stats` and `weir table get`: look at the embedding tables of a running job or of a checkpoint.
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <set>
@@ -9,17 +8,15 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "cli/commands/commands.h"
-#include "cli/commands/coordinator_address.h"
 #include "cli/commands/grpc_status_client.h"
-#include "cli/commands/open_checkpoint.h"
 #include "cli/report/format.h"
-#include "cli/report/message_json.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_reader.h"
 #include "common/checkpoint/table_layout.h"
@@ -103,14 +100,6 @@ std::string RowsReport(const v1::ReadRowsReply& rows) {
 
 constexpr absl::Duration kDeadline = absl::Seconds(5);
 
-int RefuseFor(const Refusal& refusal) { return Refuse(refusal.exit_code, Printable(refusal.message)); }
-
-int Print(const std::string& text) {
-  std::fputs(text.c_str(), stdout);
-  std::fflush(stdout);
-  return kExitOk;
-}
-
 std::string NoTable(const std::string& wanted, const std::vector<v1::TableStatus>& tables) {
   if (tables.empty()) return "there are no embedding tables";
   return absl::StrCat("there is no table '", wanted, "'; there are ",
@@ -186,7 +175,7 @@ absl::StatusOr<v1::ReadRowsReply> RowsOfCheckpoint(const CheckpointReader& reade
     found[key].set_key(key);
     wanted.insert(ShardOfKey(key, shards));
   }
-  const size_t index = reader.FindTable(options.table);  // Select() has found it
+  const size_t index = reader.FindTable(options.table);  // Open() has found it
   const v1::TableConfig& config = reader.TableAt(index);
   const size_t dim = config.dim();
   CheckpointReader::TableTarget target;
@@ -224,43 +213,35 @@ absl::StatusOr<v1::ReadRowsReply> RowsOfCheckpoint(const CheckpointReader& reade
 
 // ---- both
 
-// The tables that a command is about. False: `refusal` says why there are none.
-bool Select(const std::string& wanted, std::vector<v1::TableStatus>* tables, Refusal* refusal) {
-  const auto other = [&](const v1::TableStatus& table) { return !wanted.empty() && table.name() != wanted; };
-  if (!tables->empty() && !std::all_of(tables->begin(), tables->end(), other)) {
-    tables->erase(std::remove_if(tables->begin(), tables->end(), other), tables->end());
-    return true;
-  }
-  *refusal = {kExitConfig, NoTable(wanted, *tables)};
-  return false;
-}
-
 // The job or the checkpoint of a command, and its tables.
 struct Source {
   RunningJob job;
   absl::StatusOr<CheckpointReader> checkpoint = absl::UnknownError("");
   std::vector<v1::TableStatus> tables;
 };
-bool Open(const TableOptions& options, Source* source, Refusal* refusal) {
+
+// Sets `source`, with the tables that the command is about. Returns the exit code, as AskJob() does.
+int Open(const TableOptions& options, Source* source) {
+  std::vector<v1::TableStatus>& tables = source->tables;
   if (options.checkpoint.empty()) {
-    if (!AskJob(options.cluster, &source->job, refusal)) return false;
-    source->tables.assign(source->job.status.tables().begin(), source->job.status.tables().end());
+    if (const int refused = AskJob(options.cluster, &source->job); refused != kExitOk) return refused;
+    tables.assign(source->job.status.tables().begin(), source->job.status.tables().end());
   } else {
     std::string folder;
     source->checkpoint = OpenCheckpoint(options.checkpoint, &folder);
-    if (const absl::Status& status = source->checkpoint.status(); !status.ok()) {
-      *refusal = {CheckpointExitCode(status), std::string(status.message())};
-      return false;
-    }
-    source->tables = TablesOf(*source->checkpoint);
+    if (!source->checkpoint.ok()) return RefuseCheckpoint(source->checkpoint.status());
+    tables = TablesOf(*source->checkpoint);
   }
-  return Select(options.table, &source->tables, refusal);
+  const std::string& wanted = options.table;
+  const auto other = [&](const v1::TableStatus& table) { return !wanted.empty() && table.name() != wanted; };
+  if (absl::c_all_of(tables, other)) return Refuse(kExitConfig, Printable(NoTable(wanted, tables)));
+  tables.erase(std::remove_if(tables.begin(), tables.end(), other), tables.end());
+  return kExitOk;
 }
 
 int RunTableStats(const TableOptions& options) {
   Source source;
-  Refusal refusal;
-  if (!Open(options, &source, &refusal)) return RefuseFor(refusal);
+  if (const int refused = Open(options, &source); refused != kExitOk) return refused;
   if (!options.json) return Print(TableStatsReport(source.tables));
   std::string json = "[\n";
   for (size_t i = 0; i < source.tables.size(); ++i) {
@@ -271,21 +252,17 @@ int RunTableStats(const TableOptions& options) {
 
 int RunTableGet(const TableOptions& options) {
   Source source;
-  Refusal refusal;
-  if (!Open(options, &source, &refusal)) return RefuseFor(refusal);
+  if (const int refused = Open(options, &source); refused != kExitOk) return refused;
   absl::StatusOr<v1::ReadRowsReply> rows;
   if (!options.checkpoint.empty()) {
     rows = RowsOfCheckpoint(*source.checkpoint, options);
-    if (!rows.ok())
-      return RefuseFor({CheckpointExitCode(rows.status()), std::string(rows.status().message())});
+    if (!rows.ok()) return RefuseCheckpoint(rows.status());
   } else {
     const int shards = source.tables[0].shards_size();
-    if (shards == 0)
-      return RefuseFor({kExitPeerLost, "the job has not begun: no server holds its tables yet"});
+    if (shards == 0) return Refuse(kExitPeerLost, "the job has not begun: no server holds its tables yet");
     rows = RowsOfJob(source.job, options, static_cast<uint32_t>(shards));
     const bool lost = absl::IsUnavailable(rows.status()) || absl::IsDeadlineExceeded(rows.status());
-    if (!rows.ok())
-      return RefuseFor({lost ? kExitPeerLost : kExitConfig, std::string(rows.status().message())});
+    if (!rows.ok()) return Refuse(lost ? kExitPeerLost : kExitConfig, Printable(rows.status().message()));
   }
   return Print(options.json ? MessageJson(*rows) : RowsReport(*rows));
 }
@@ -304,17 +281,13 @@ void AddTableCommands(Commands& commands) {
   CLI::App* stats =
       group->add_subcommand("stats", "Says how many rows they have, and which keys are the hottest");
   CLI::App* get = group->add_subcommand("get", "Prints the rows of some keys");
-  stats->add_option("table", options->table, "One table (default: all)")->type_name("NAME");
-  get->add_option("table", options->table, "The table")->type_name("NAME")->required();
-  get->add_option("key", options->keys, "Keys, from 0 to 2^64 - 1")
-      ->type_name("KEY")
-      ->check(WholeNumber())
-      ->required();
+  AddNamed(stats, "table", &options->table, "NAME", "One table (default: all)");
+  AddNamed(get, "table", &options->table, "NAME", "The table")->required();
+  AddNamed(get, "key", &options->keys, "KEY", "Keys, from 0 to 2^64 - 1")->check(WholeNumber())->required();
   get->add_flag("--slots", options->slots, "Prints what the optimizer keeps for each row, too");
   for (CLI::App* command : {stats, get}) {
     const std::vector<CLI::Option*> job = AddCluster(command, &options->cluster);
-    CLI::Option* saved = command->add_option("--checkpoint", options->checkpoint, kOneCheckpoint);
-    saved->type_name("DIR");
+    CLI::Option* saved = AddNamed(command, "--checkpoint", &options->checkpoint, "DIR", kOneCheckpoint);
     for (CLI::Option* option : job) saved->excludes(option);
     command->add_flag("--json", options->json, "Prints JSON");
   }

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "cli/commands/commands.h"
@@ -20,6 +21,7 @@
 #include "cli/local_cluster/first_cause.h"
 #include "cli/local_cluster/local_cluster.h"
 #include "common/base/status_macros.h"
+#include "common/config/compute_devices.h"
 #include "common/config/text_file.h"
 #include "common/program/command_line.h"
 #include "common/program/exit_codes.h"
@@ -35,12 +37,22 @@ class Job {
   Job(const UpOptions& options, Console& console, Interrupts& interrupts)
       : options_(options), console_(console), interrupts_(interrupts) {}
 
-  UpResult Run();
+  UpResult Run() {
+    if (const absl::Status status = Prepare(); status.ok()) {
+      result_.exit_code = Judge(SuperviseJob(plan_, *cluster_, console_, interrupts_));
+    } else {
+      console_.Error(status.message());
+      // Whatever Prepare finds is for a person to correct.
+      result_.exit_code = kExitConfig;
+    }
+    cluster_.reset();
+    TidyLogs();
+    return std::move(result_);
+  }
 
  private:
   absl::Status Prepare();
   absl::Status MakeLogDir();
-  int RunToEnd();
   int Judge(const JobEnd& end);
   absl::Status ReadSummary(const JobEnd& end);
   absl::Status Finish(const JobEnd& end);
@@ -58,7 +70,8 @@ class Job {
 };
 
 absl::Status Job::MakeLogDir() {
-  if (options_.log_dir.empty()) {
+  const std::string& wanted = options_.cluster.log_dir;
+  if (wanted.empty()) {
     const char* tmp = getenv("TMPDIR");
     std::string folder = absl::StrCat(tmp != nullptr && *tmp != '\0' ? tmp : "/tmp", "/weir-XXXXXX");
     if (mkdtemp(folder.data()) == nullptr) {
@@ -70,12 +83,12 @@ absl::Status Job::MakeLogDir() {
     return absl::OkStatus();
   }
   std::error_code error;
-  std::filesystem::create_directories(options_.log_dir, error);
+  std::filesystem::create_directories(wanted, error);
   if (error) {
     return absl::InvalidArgumentError(
-        absl::StrCat("cannot make the folder --log_dir=", options_.log_dir, ": ", error.message()));
+        absl::StrCat("cannot make the folder --log_dir=", wanted, ": ", error.message()));
   }
-  result_.log_dir = options_.log_dir;
+  result_.log_dir = wanted;
   return absl::OkStatus();
 }
 
@@ -100,46 +113,31 @@ void Job::TidyLogs() {
   if (!std::filesystem::exists(result_.log_dir, ignored)) result_.log_dir.clear();
 }
 
-UpResult Job::Run() {
-  result_.exit_code = RunToEnd();
-  cluster_.reset();
-  TidyLogs();
-  return std::move(result_);
-}
-
-int Job::RunToEnd() {
-  if (const absl::Status status = Prepare(); !status.ok()) {
-    console_.Line("error: ", Console::Color::kRed, status.message());
-    // Whatever Prepare finds is for a person to correct.
-    return kExitConfig;
-  }
-  return Judge(SuperviseJob(plan_, *cluster_, console_, interrupts_));
-}
-
 int Job::Judge(const JobEnd& end) {
   if (end.failure.has_value()) {
     // Everything was computed, and the result can be read nowhere else.
     if (*end.failure == kExitStorage) ReadSummary(end).IgnoreError();
     return *end.failure;
   }
-  absl::Status status;
-  if (end.signal == 0) status = Finish(end);
-  if (!status.ok()) console_.Line("error: ", Console::Color::kRed, status.message());
-  if (end.signal != 0 && plan_.saves && ReadSummary(end).ok()) {
-    // Says from where the job can continue, or why it was not saved.
-    const std::string failure = std::exchange(result_.summary, std::nullopt)->failure;
-    if (!failure.empty()) console_.Line(failure);
-  }
-  if (!status.ok() || end.signal != 0) console_.Line(absl::StrCat("logs: ", result_.log_dir));
-  if (end.signal != 0) return 128 + end.signal;
-  if (status.ok() && !options_.program.empty() && FindWorker(end.exits, /*ok=*/true) == nullptr) {
-    if (const TaskExit* failed = FindWorker(end.exits, /*ok=*/false)) {
-      console_.Line("error: ", Console::Color::kRed,
-                    "the job is done, but the program of no worker ended well: see the warnings");
-      return ExitCodeFor(*failed);
+  if (end.signal != 0) {
+    if (plan_.saves && ReadSummary(end).ok()) {
+      // Says from where the job can continue, or why it was not saved.
+      const std::string failure = std::exchange(result_.summary, std::nullopt)->failure;
+      if (!failure.empty()) console_.Line(failure);
     }
+    console_.Line(absl::StrCat("logs: ", result_.log_dir));
+    return 128 + end.signal;
   }
-  return status.ok() ? kExitOk : KindOf(status) == v1::FAILURE_RESOURCE ? kExitStorage : kExitInternal;
+  if (const absl::Status status = Finish(end); !status.ok()) {
+    console_.Error(status.message());
+    console_.Line(absl::StrCat("logs: ", result_.log_dir));
+    return KindOf(status) == v1::FAILURE_RESOURCE ? kExitStorage : kExitInternal;
+  }
+  if (plan_.cluster.program.empty() || FindWorker(end.exits, /*ok=*/true) != nullptr) return kExitOk;
+  const TaskExit* const failed = FindWorker(end.exits, /*ok=*/false);
+  if (failed == nullptr) return kExitOk;
+  console_.Error("the job is done, but the program of no worker ended well: see the warnings");
+  return ExitCodeFor(*failed);
 }
 
 absl::Status Job::ReadSummary(const JobEnd& end) {
@@ -150,8 +148,10 @@ absl::Status Job::ReadSummary(const JobEnd& end) {
     return absl::InternalError(absl::StrCat("the summary of ps:0: ", summary.status().message()));
   }
   summary->total_seconds = absl::ToDoubleSeconds(Clock::Real().Now() - start_);
-  for (const TaskExit& exit : end.exits) summary->exit_codes[exit.task] = exit.exit.status();
-  summary->restarts = end.restarts;
+  for (const TaskExit& exit : end.exits) {
+    summary->exit_codes[exit.task] = exit.exit.status();
+    if (exit.restarted) ++summary->restarts[exit.task];
+  }
   result_.summary = *std::move(summary);
   return absl::OkStatus();
 }
@@ -172,9 +172,8 @@ int RunUp(const UpOptions& options) {
   Console console(Console::StandardError());
   const UpResult result = RunJob(options, console, interrupts);
   if (result.summary.has_value()) {
-    std::fputs(SummaryText(result.job_name, *result.summary).c_str(), stdout);
-    if (!result.log_dir.empty()) std::printf("  %-18s%s\n", "logs", result.log_dir.c_str());
-    std::fflush(stdout);
+    Print(SummaryText(result.job_name, *result.summary));
+    if (!result.log_dir.empty()) Print(absl::StrFormat("  %-18s%s\n", "logs", result.log_dir));
   }
   return result.exit_code;
 }
@@ -203,39 +202,46 @@ UpWords SplitOffProgram(int argc, char** argv) {
   return words;
 }
 
+void AddRunFlags(CLI::App* command, UpOptions* options) {
+  command
+      ->add_option("--device", options->cluster.device,
+                   "Where workers compute: auto (a GPU if there is one), cpu, cuda:N; cuda:0,cuda:1 for "
+                   "replicas in each worker")
+      ->check([](const std::string& text) { return std::string(ParseDevices(text).status().message()); })
+      ->capture_default_str();
+  AddOverrides(command, &options->cluster.overrides);
+  AddNamed(command, "--bin_dir", &options->bin_dir, "DIR",
+           "Where ps_server and worker are (default: beside this program)");
+  command->add_flag("--verbose", options->cluster.verbose,
+                    "Shows all lines of all tasks, not warnings and errors alone");
+}
+
 void AddUpCommand(Commands& commands, std::optional<std::vector<std::string>> program) {
   const auto options = std::make_shared<UpOptions>();
   CLI::App* command = commands.Add("up", "Runs a job with servers and workers on this machine", kUpExamples);
-  AddConfigFile(command, &options->config);
-  command->add_option("--ps", options->ps, "Servers")->check(CLI::Range(1, 64))->capture_default_str();
+  LocalCluster::Options& cluster = options->cluster;
+  AddConfigFile(command, &cluster.config);
+  AddCount(command, "--ps", &cluster.ps, 64, "Servers");
   command->add_option("--workers", options->workers, "Workers (default: the config's cluster.workers, or 1)")
       ->check(CLI::Range(1, 256));
   command->add_option("--seed", options->seed, "Everything random follows from it (default: the config's)")
       ->check(WholeNumber());
-  AddDevice(command, &options->device);
-  AddOverrides(command, &options->overrides);
-  command->add_option("--summary", options->summary, "Writes the summary there as JSON")->type_name("FILE");
+  AddRunFlags(command, options.get());
+  AddNamed(command, "--summary", &options->summary, "FILE", "Writes the summary there as JSON");
   CLI::Option* log_dir =
-      command
-          ->add_option(
-              "--log_dir", options->log_dir,
-              "Logs of all tasks (default: a fresh folder in $TMPDIR or /tmp, which goes if all went well)")
-          ->type_name("DIR");
+      AddNamed(command, "--log_dir", &cluster.log_dir, "DIR",
+               "Logs of all tasks (default: a fresh folder in $TMPDIR or /tmp, which goes if all went well)");
   command->add_flag("--keep_logs", options->keep_logs, "Keeps that fresh folder, and names it")
       ->excludes(log_dir);
   command->add_flag(
-      "--evaluator", options->evaluator,
+      "--evaluator", cluster.evaluator,
       "Adds a task that evaluates every so often: `worker` the test set, PROGRAM what it likes");
-  command->add_flag("--tls", options->tls,
+  command->add_flag("--tls", cluster.tls,
                     "Mutual TLS between the tasks, with certificates made for this job");
   command
-      ->add_option("--http_port", options->http_port,
+      ->add_option("--http_port", cluster.http_port,
                    "Port of ps:0's dashboard, /metrics, /healthz and /readyz; 0: any free port")
       ->check(CLI::Range(0, 65535));
-  command
-      ->add_option("--bin_dir", options->bin_dir,
-                   "Where ps_server and worker are (default: beside this program)")
-      ->type_name("DIR");
   command
       ->add_flag(
           "--restart{3}", options->restart,
@@ -243,23 +249,17 @@ void AddUpCommand(Commands& commands, std::optional<std::vector<std::string>> pr
           "job has checkpoints")
       ->type_name("N")
       ->check(CLI::Range(0, 1000));
-  CLI::Option* resume = command
-                            ->add_option("--resume", options->resume,
-                                         "Goes on with the job whose checkpoints are there, and saves there")
-                            ->type_name("DIR");
-  command
-      ->add_option("--init_from", options->init_from,
-                   "Starts a new job with the weights of a checkpoint, or of the newest of a folder "
-                   "(DIR/best: the best)")
-      ->type_name("DIR")
+  CLI::Option* resume = AddNamed(command, "--resume", &options->resume, "DIR",
+                                 "Goes on with the job whose checkpoints are there, and saves there");
+  AddNamed(command, "--init_from", &options->init_from, "DIR",
+           "Starts a new job with the weights of a checkpoint, or of the newest of a folder "
+           "(DIR/best: the best)")
       ->excludes(resume);
-  command->add_flag("--verbose", options->verbose,
-                    "Shows all lines of all tasks, not warnings and errors alone");
 
   const bool has_program = program.has_value();
-  if (has_program) options->program = *std::move(program);
+  if (has_program) options->cluster.program = *std::move(program);
   commands.OnRun(command, [command, options, has_program] {
-    if (has_program && options->program.empty()) {
+    if (has_program && options->cluster.program.empty()) {
       return BadCommandLine(*command, "after -- comes a program, with its arguments");
     }
     return RunUp(*options);

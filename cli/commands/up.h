@@ -6,7 +6,7 @@
 
 #include "CLI/CLI.hpp"
 #include "cli/commands/job_plan.h"
-#include "cli/local_cluster/interrupts.h"
+#include "cli/commands/job_supervisor.h"
 #include "cli/report/console.h"
 #include "cli/report/summary.h"
 
@@ -27,6 +27,9 @@ struct UpResult {
 // can be started again and finds a checkpoint, the job continues, too. On a signal, a job with checkpoints
 // saves one first. A new job is refused if its folder holds checkpoints of another job.
 UpResult RunJob(const UpOptions& options, Console& console, Interrupts& interrupts);
+
+// Adds the flags of `weir up` that say how tasks run on this machine.
+void AddRunFlags(CLI::App* command, UpOptions* options);
 
 // The words of `weir up JOB [FLAGS] [-- PROGRAM ARGS]`. CLI11 must not read the words after --.
 struct UpWords {

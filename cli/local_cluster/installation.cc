@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include <fstream>
 #include <iterator>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -112,6 +114,21 @@ absl::StatusOr<std::string> FindShipped(const std::string& name) {
   }
   return absl::NotFoundError(absl::StrCat(
       name, " is in no folder above this program or the working folder; name one with --config"));
+}
+
+std::vector<std::string> ConfigFlags(const std::string& config, const std::vector<std::string>& overrides) {
+  std::vector<std::string> flags = {absl::StrCat("--config=", config)};
+  for (const std::string& override : overrides) flags.insert(flags.end(), {"--set", override});
+  return flags;
+}
+
+absl::StatusOr<CommandResult> RunOnConfig(const std::string& program, const std::string& flag,
+                                          const std::string& config,
+                                          const std::vector<std::string>& overrides) {
+  Subprocess::Options options;
+  options.args = ConfigFlags(config, overrides);
+  options.args.insert(options.args.begin(), {program, flag});
+  return RunCommand(std::move(options), std::chrono::minutes(1));
 }
 
 int BecomeProgram(const std::string& package, const std::string& name, const std::vector<std::string>& args,

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/system/subprocess.h"
 
 // Finds the other parts of Weir: beside this program in a bundle (bin/), or in the folders of a build tree.
 namespace weir {
@@ -27,6 +28,15 @@ absl::Status CheckCanRun(const std::string& name);
 // Finds a file such as "configs/digits.json" in one of the folders above this program (a bundle's or
 // repository's root), or above the working folder. NotFound names `name`.
 absl::StatusOr<std::string> FindShipped(const std::string& name);
+
+// Returns the flags that give a program of Weir a job's config.
+std::vector<std::string> ConfigFlags(const std::string& config, const std::vector<std::string>& overrides);
+
+// Runs a program of Weir with `flag` ("--check") on a job's config to its end, for at most a minute: files
+// may be on a slow network disk.
+absl::StatusOr<CommandResult> RunOnConfig(const std::string& program, const std::string& flag,
+                                          const std::string& config,
+                                          const std::vector<std::string>& overrides);
 
 // Becomes another program of Weir (FindProgram): weir_bench for `weir bench ARGS`, ps_server for `weir replay
 // DIR`. Returns, with an exit code, only if that fails. If the program is not there and `args` ask for help,

@@ -18,6 +18,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -34,10 +35,10 @@ namespace {
 
 void AppendQuoted(std::string* out, const std::string& text) { absl::StrAppend(out, JsonQuote(text)); }
 
-void UnlinkIfThere(const std::string& path) { unlink(path.c_str()); }
-void RemoveIfThere(const std::string& folder) {
+// A file, or a folder with all that is in it.
+void RemoveIfThere(const std::string& path) {
   std::error_code ignored;
-  std::filesystem::remove_all(folder, ignored);
+  std::filesystem::remove_all(path, ignored);
 }
 
 // PyTorch, OpenBLAS, MKL and OpenMP itself begin with this number of threads.
@@ -75,13 +76,14 @@ UniqueFd ReservePort(const std::string& address) {
 
 absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Create(Options options) {
   WEIR_ASSIGN_OR_RETURN(JobToken token, JobToken::Random());
-  const int wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (wake < 0) return absl::ErrnoToStatus(errno, "cannot make an eventfd");
-  std::unique_ptr<LocalCluster> cluster(new LocalCluster(std::move(options), std::move(token), wake));
+  UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake.valid()) return absl::ErrnoToStatus(errno, "cannot make an eventfd");
+  std::unique_ptr<LocalCluster> cluster(
+      new LocalCluster(std::move(options), std::move(token), std::move(wake)));
   cluster->summary_ = UniqueFd(memfd_create("weir-summary", MFD_CLOEXEC));
   if (!cluster->summary_.valid()) return absl::ErrnoToStatus(errno, "cannot make a file in memory");
   // An earlier job that was killed may have left its token.
-  UnlinkIfThere(cluster->TokenFile());
+  RemoveIfThere(cluster->TokenFile());
   WEIR_RETURN_IF_ERROR(cluster->token_.Write(cluster->TokenFile()));
   if (cluster->options_.tls) WEIR_RETURN_IF_ERROR(cluster->MakeCertificates());
   return cluster;
@@ -90,9 +92,8 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Create(Options optio
 LocalCluster::~LocalCluster() {
   EndAll(SIGKILL);
   tasks_.clear();  // joins their threads, which write to wake_
-  UnlinkIfThere(TokenFile());
+  RemoveIfThere(TokenFile());
   RemoveIfThere(CertificateFolder());
-  close(wake_);
 }
 
 absl::Status LocalCluster::MakeCertificates() {
@@ -132,7 +133,7 @@ absl::Status LocalCluster::Start(const std::string& type, int index, const std::
   TaskLog::Options log;
   log.task = task.name;
   log.path = absl::StrCat(options_.log_dir, "/", type, "-", index, ".log");
-  log.show = options_.show;
+  log.verbose = options_.verbose;
   log.console = options_.console;
   log.color = static_cast<Console::Color>(static_cast<int>(Console::Color::kTask0) + tasks_.size() - 1);
   WEIR_ASSIGN_OR_RETURN(task.log, TaskLog::Open(std::move(log)));
@@ -145,8 +146,12 @@ absl::Status LocalCluster::Launch(TaskProcess& task) {
     // A program of the user does not have Weir's flags.
     process.args = options_.program;
     process.environment["WEIR_TOKEN_FILE"] = TokenFile();
-    process.environment["WEIR_SET"] =
-        absl::StrCat("[", absl::StrJoin(options_.overrides, ",", AppendQuoted), "]");
+    process.environment["WEIR_SET"] = absl::StrCat(
+        "[",
+        absl::StrJoin(
+            options_.overrides, ",",
+            [](std::string* out, const std::string& override) { absl::StrAppend(out, JsonQuote(override)); }),
+        "]");
     // Each program would begin with a thread for each core, and these would spin while they wait for a core.
     const int cpus = UsableCpus();
     const bool shared = options_.workers > 1 || cpus < static_cast<int>(std::thread::hardware_concurrency());
@@ -155,12 +160,9 @@ absl::Status LocalCluster::Launch(TaskProcess& task) {
     }
     if (std::getenv(kUnbufferedVariable) == nullptr) process.environment[kUnbufferedVariable] = "1";
   } else {
-    process.args = {task.program, absl::StrCat("--config=", options_.config),
-                    absl::StrCat("--token_file=", TokenFile())};
-    for (const auto& override : options_.overrides) {
-      process.args.push_back("--set");
-      process.args.push_back(override);
-    }
+    process.args = ConfigFlags(options_.config, options_.overrides);
+    process.args.insert(process.args.begin(), task.program);
+    process.args.push_back(absl::StrCat("--token_file=", TokenFile()));
     for (const auto& arg : task.more_args) process.args.push_back(arg);
   }
   // Without TLS, empty: tasks do not inherit this process's TLS files.
@@ -184,7 +186,7 @@ absl::Status LocalCluster::Launch(TaskProcess& task) {
     ended.was_ended = ending_ || *own;
     MutexLock lock(mutex_);
     exits_.push_back(std::move(ended));
-    eventfd_write(wake_, 1);
+    eventfd_write(wake_.get(), 1);
   };
   WEIR_ASSIGN_OR_RETURN(task.process, Subprocess::Start(std::move(process)));
   task.ended = false;
@@ -192,8 +194,7 @@ absl::Status LocalCluster::Launch(TaskProcess& task) {
 }
 
 LocalCluster::TaskProcess* LocalCluster::Find(const std::string& task) {
-  const auto found =
-      std::find_if(tasks_.begin(), tasks_.end(), [&](const auto& t) { return t.name == task; });
+  const auto found = absl::c_find_if(tasks_, [&](const auto& t) { return t.name == task; });
   return found == tasks_.end() ? nullptr : &*found;
 }
 
@@ -210,14 +211,14 @@ absl::Status LocalCluster::Restart(const std::string& task) {
       if (!found->reserved_port.valid()) found->reserved_port = ReservePort(address);
       found->cluster = absl::StrCat(R"({"ps":[)", JsonQuote(address), "]}");
     } else {
-      UnlinkIfThere(PortFile(found->index));
+      RemoveIfThere(PortFile(found->index));
     }
   }
   return Launch(*found);
 }
 
 absl::Status LocalCluster::StartServers() {
-  for (int i = 0; i < options_.ps; ++i) UnlinkIfThere(PortFile(i));
+  for (int i = 0; i < options_.ps; ++i) RemoveIfThere(PortFile(i));
   ps_addresses_.assign(options_.ps, "");
   for (int i = 0; i < options_.ps; ++i) {
     std::vector<std::string> args = {absl::StrCat("--port_file=", PortFile(i))};
@@ -275,11 +276,11 @@ absl::Status LocalCluster::StartWorkers() {
 }
 
 std::vector<TaskExit> LocalCluster::WaitForExits(int also, absl::Duration limit) {
-  pollfd fds[2] = {{wake_, POLLIN, 0}, {also, POLLIN, 0}};
+  pollfd fds[2] = {{wake_.get(), POLLIN, 0}, {also, POLLIN, 0}};
   // An interrupted poll() needs no retry: the caller calls again.
   poll(fds, 2, static_cast<int>(absl::ToInt64Milliseconds(std::max(limit, absl::ZeroDuration()))));
   eventfd_t ignored;
-  eventfd_read(wake_, &ignored);
+  eventfd_read(wake_.get(), &ignored);
   std::vector<TaskExit> exits;
   {
     MutexLock lock(mutex_);
@@ -298,8 +299,7 @@ void LocalCluster::EndAll(int signal) {
 
 void LocalCluster::EndFrom(const std::string& task, int signal) {
   ending_ = true;
-  const TaskProcess* const found = Find(task);
-  if (found != nullptr && found->process != nullptr) found->process->Signal(signal);
+  EndOne(task, signal);
 }
 
 void LocalCluster::EndOne(const std::string& task, int signal) {
@@ -330,19 +330,17 @@ std::vector<std::string> LocalCluster::running() const {
 }
 
 bool LocalCluster::IsRunning(absl::string_view task) const {
-  return std::any_of(tasks_.begin(), tasks_.end(), [&](const auto& t) { return t.name == task && !t.ended; });
+  return absl::c_any_of(tasks_, [&](const auto& t) { return t.name == task && !t.ended; });
 }
 
 size_t LocalCluster::CountRunning(absl::string_view type) const {
   return static_cast<size_t>(
-      std::count_if(tasks_.begin(), tasks_.end(), [&](const auto& t) { return t.type == type && !t.ended; }));
+      absl::c_count_if(tasks_, [&](const auto& t) { return t.type == type && !t.ended; }));
 }
 
-std::vector<std::string> LocalCluster::LastLines(const std::string& task) const {
-  for (const auto& candidate : tasks_) {
-    if (candidate.name == task && candidate.log != nullptr) return candidate.log->LastLines();
-  }
-  return {};
+std::vector<std::string> LocalCluster::LastLines(const std::string& task) {
+  const TaskProcess* const found = Find(task);
+  return found == nullptr || found->log == nullptr ? std::vector<std::string>() : found->log->LastLines();
 }
 
 }  // namespace weir

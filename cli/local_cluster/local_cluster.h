@@ -38,13 +38,13 @@ class LocalCluster {
     std::vector<std::string> overrides;  // of every task
     int ps = 1;
     int workers = 1;
-    std::string device;  // --device of workers and evaluator
+    std::string device = "auto";  // --device of workers and evaluator
     bool evaluator = false;
     bool tls = false;              // with certificates made for this job alone
     std::optional<int> http_port;  // of ps:0
     std::string log_dir;           // exists
-    ShowLines show = ShowLines::kNotable;
-    Console* console = nullptr;  // outlives this
+    bool verbose = false;          // shows all lines of all tasks
+    Console* console = nullptr;    // outlives this
   };
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Create(Options options);
   ~LocalCluster();
@@ -88,7 +88,7 @@ class LocalCluster {
   bool Runs(absl::string_view type) const { return CountRunning(type) > 0; }
   size_t CountRunning(absl::string_view type) const;
 
-  std::vector<std::string> LastLines(const std::string& task) const;
+  std::vector<std::string> LastLines(const std::string& task);
   // Where ps:0 writes the job's summary: in memory, so that the summary can be shown even if the disk is
   // full. Gone with this object.
   std::string summary_path() const;
@@ -110,8 +110,8 @@ class LocalCluster {
     std::shared_ptr<std::atomic<bool>> ending;  // EndOne(); of this incarnation
     std::unique_ptr<Subprocess> process;        // its threads use `log`
   };
-  LocalCluster(Options options, JobToken token, int wake)
-      : options_(std::move(options)), token_(std::move(token)), wake_(wake) {}
+  LocalCluster(Options options, JobToken token, UniqueFd wake)
+      : options_(std::move(options)), token_(std::move(token)), wake_(std::move(wake)) {}
 
   absl::Status Start(const std::string& type, int index, const std::string& program,
                      const std::string& cluster, std::vector<std::string> more_args);
@@ -125,7 +125,7 @@ class LocalCluster {
   const Options options_;
   const JobToken token_;
   std::shared_ptr<const Tls> tls_;
-  const int wake_;  // eventfd: exits_ has grown
+  const UniqueFd wake_;  // eventfd: exits_ has grown
   UniqueFd summary_;
   std::atomic<bool> ending_{false};
   Mutex mutex_;

@@ -80,16 +80,15 @@ void TaskLog::Add(absl::string_view line) {
     }
     last_.push_back(Printable(line));
     if (last_.size() > kKeptLines) last_.pop_front();
-    if (!continued) showed_last_ = options_.show == ShowLines::kAll || parsed.level != LogLine::Level::kInfo;
+    if (!continued) showed_last_ = options_.verbose || parsed.level != LogLine::Level::kInfo;
     show = showed_last_ && !muted_;
-    if (show && options_.show == ShowLines::kNotable) {
+    if (show && !options_.verbose) {
       held_.emplace_back(options_.clock->Now(), parsed.text);
       show = false;
     }
   }
   if (error != 0) {
-    options_.console->Line("warning: ", Console::Color::kYellow,
-                           absl::StrCat("cannot write ", options_.path, " any more: ", std::strerror(error)));
+    options_.console->Warn(absl::StrCat("cannot write ", options_.path, " any more: ", std::strerror(error)));
   }
   if (show) Show(parsed.text);
 }

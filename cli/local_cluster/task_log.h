@@ -16,15 +16,6 @@
 
 namespace weir {
 
-// Which lines of a task are shown on the console; its file gets all.
-enum class ShowLines {
-  // Warnings, errors, and output that the task's logger did not write (a crash's last words). They are held
-  // until ShowHeld(), so that a task's end is reported before what others say about its loss.
-  kNotable,
-  // All lines, at once.
-  kAll,
-};
-
 // A line of a task's text log, without the date, and without the task's name, which the console's prefix has.
 // A line of any other form is kept whole.
 struct LogLine {
@@ -34,13 +25,16 @@ struct LogLine {
 };
 LogLine ParseLogLine(absl::string_view line, absl::string_view task);
 
-// The output of one task: kept in a file, shown on the console behind "[worker:1] ". Thread-safe.
+// The output of one task: kept in a file, shown on the console behind "[worker:1] ". If it is not `verbose`,
+// the console gets only warnings, errors, and output that the task's logger did not write (a crash's last
+// words). They are held until ShowHeld(), so that a task's end is reported before what others say about its
+// loss. Thread-safe.
 class TaskLog {
  public:
   struct Options {
     std::string task;
     std::string path;
-    ShowLines show = ShowLines::kNotable;
+    bool verbose = false;        // all lines are shown at once
     Console* console = nullptr;  // outlives this
     Console::Color color = Console::Color::kNone;
     const Clock* clock = &Clock::Real();
@@ -56,7 +50,6 @@ class TaskLog {
   // From now on lines go to the file alone. Lines that are held are not shown.
   void Mute();
   std::vector<std::string> LastLines() const;
-  const std::string& path() const { return options_.path; }
 
  private:
   void Show(absl::string_view text);

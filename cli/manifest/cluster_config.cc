@@ -7,10 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "cli/manifest/deploy_files.h"
-#include "common/base/status_macros.h"
 #include "common/config/compute_devices.h"
-#include "common/config/job_config.h"
 #include "common/config/proto_json.h"
 #include "common/config/written_path.h"
 
@@ -21,7 +18,6 @@ namespace {
 constexpr absl::string_view kTaken[] = {"/bin",   "/boot",     "/dev",     "/etc",      "/lib",
                                         "/lib64", "/opt/weir", "/proc",    "/sbin",     "/sys",
                                         "/tmp",   "/usr/bin",  "/usr/lib", "/usr/sbin", kCheckpointMount};
-constexpr char kTimesFile[] = "deploy/kustomize/common/job.json";
 
 struct NamedPath {
   std::string field, path;
@@ -166,16 +162,6 @@ absl::Status CheckForCluster(const v1::JobConfig& config, const std::string& sou
                  absl::StrCat("is ", cluster.min_workers(), ", more than --workers=", pods.workers));
   }
   return problems.ToStatus();
-}
-
-absl::Status SetTimesOfPods(v1::JobConfig* config) {
-  WEIR_ASSIGN_OR_RETURN(const v1::JobConfig shipped, ParseJobConfig(DeployFileText(kTimesFile), kTimesFile));
-  v1::ClusterConfig* const cluster = config->mutable_cluster();
-  if (!cluster->has_start_seconds()) cluster->set_start_seconds(shipped.cluster().start_seconds());
-  if (!cluster->has_server_wait_seconds()) {
-    cluster->set_server_wait_seconds(shipped.cluster().server_wait_seconds());
-  }
-  return absl::OkStatus();
 }
 
 bool UsesObjectStorage(const v1::JobConfig& config) { return IsObjectPath(config.checkpoint().directory()); }

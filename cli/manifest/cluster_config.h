@@ -4,7 +4,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "proto/job_config.pb.h"
 
@@ -24,9 +23,6 @@ struct JobPods {
 // Checks `config`, as ParseJobConfig() has read it, with relative paths as they were written. InvalidArgument
 // lists all that cannot work in pods, one problem a line: "source: field: what was seen, what is allowed".
 absl::Status CheckForCluster(const v1::JobConfig& config, const std::string& source, const JobPods& pods);
-
-// Sets the times that pods need (deploy/kustomize/common/job.json) in fields that `config` does not set.
-absl::Status SetTimesOfPods(v1::JobConfig* config);
 
 // Returns whether the job's checkpoints lie in object storage. The config has passed CheckForCluster().
 bool UsesObjectStorage(const v1::JobConfig& config);

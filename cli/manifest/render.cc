@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "cli/manifest/cluster_config.h"
-#include "cli/manifest/deploy_files.h"
+#include "common/base/status_macros.h"
 #include "common/config/job_config.h"
 #include "common/config/json_document.h"
 #include "common/program/version.h"
@@ -21,6 +21,24 @@
 namespace weir {
 namespace {
 
+// A file of deploy/ that a job's manifests are built on, as it was when this program was built.
+struct DeployFile {
+  absl::string_view path;  // "deploy/kustomize/base/servers.yaml"
+  absl::string_view text;
+};
+constexpr DeployFile kFiles[] = {
+#include "deploy/files.inc"
+};
+
+// `path`: of one of kFiles.
+absl::string_view FileText(absl::string_view path) {
+  const auto* const found =
+      absl::c_find_if(kFiles, [&](const DeployFile& file) { return file.path == path; });
+  if (found == std::end(kFiles)) std::abort();  // deploy/BUILD.bazel leaves the file out
+  return found->text;
+}
+
+constexpr char kTimesFile[] = "deploy/kustomize/common/job.json";
 constexpr char kKustomize[] = "deploy/kustomize/";
 // `kubectl apply -k` does not apply this file, so `images` does not reach it.
 constexpr char kExportFile[] = "deploy/kustomize/checkpoints/export.yaml";
@@ -257,6 +275,16 @@ std::string ExportFor(const ManifestJob& job, absl::string_view text) {
 
 }  // namespace
 
+absl::Status SetTimesOfPods(v1::JobConfig* config) {
+  WEIR_ASSIGN_OR_RETURN(const v1::JobConfig shipped, ParseJobConfig(FileText(kTimesFile), kTimesFile));
+  v1::ClusterConfig* const cluster = config->mutable_cluster();
+  if (!cluster->has_start_seconds()) cluster->set_start_seconds(shipped.cluster().start_seconds());
+  if (!cluster->has_server_wait_seconds()) {
+    cluster->set_server_wait_seconds(shipped.cluster().server_wait_seconds());
+  }
+  return absl::OkStatus();
+}
+
 std::map<std::string, std::string> RenderManifest(const ManifestJob& job) {
   const Format format = FormatOf(job);
   const bool plain = job.format == ManifestFormat::kKustomize;
@@ -274,7 +302,7 @@ std::map<std::string, std::string> RenderManifest(const ManifestJob& job) {
     absl::StrAppend(&component_list, "  - ", folders.back(), "\n");
   }
   std::map<std::string, std::string> files;
-  for (const DeployFile& file : DeployFiles()) {
+  for (const DeployFile& file : kFiles) {
     for (const std::string& folder : folders) {
       if (!absl::StartsWith(file.path, absl::StrCat(folder, "/"))) continue;
       const bool adapts = !plain && absl::StartsWith(folder, absl::StrCat(kKustomize, "components/"));
@@ -289,7 +317,7 @@ std::map<std::string, std::string> RenderManifest(const ManifestJob& job) {
       absl::StrCat("// Of ", job.source, ", for pods.\n", ToJson(job.config, /*with_defaults=*/false));
   if (plain) {
     files["size.yaml"] =
-        absl::StrReplaceAll(DeployFileText("deploy/kustomize/overlays/dev/size.yaml"),
+        absl::StrReplaceAll(FileText("deploy/kustomize/overlays/dev/size.yaml"),
                             {{"servers: \"1\"", absl::StrCat("servers: ", Quoted(job.pods.servers))},
                              {"workers: \"2\"", absl::StrCat("workers: ", Quoted(job.pods.workers))}});
   }

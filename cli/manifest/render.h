@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "absl/status/status.h"
 #include "cli/manifest/cluster_config.h"
 #include "proto/job_config.pb.h"
 
@@ -22,6 +23,9 @@ struct ManifestJob {
   std::string image, gpu_image;                               // NAME:TAG or NAME@sha256:...; "": deploy/'s
   int64_t server_mib = 0, worker_mib = 0, evaluator_mib = 0;  // memory: request and limit
 };
+
+// Sets the times that pods need (deploy/kustomize/common/job.json) in fields that `config` does not set.
+absl::Status SetTimesOfPods(v1::JobConfig* config);
 
 // Returns the files of a folder that `kubectl apply -k` applies without any other folder: path below the
 // folder -> content. They are files of deploy/, the job's config, and a kustomization.yaml that adapts the

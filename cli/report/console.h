@@ -32,6 +32,8 @@ class Console {
   // `text` has no line feed. Only `prefix` is coloured.
   void Line(absl::string_view text) { Line("", Color::kNone, text); }
   void Line(absl::string_view prefix, Color color, absl::string_view text);
+  void Warn(absl::string_view text) { Line("warning: ", Color::kYellow, text); }
+  void Error(absl::string_view text) { Line("error: ", Color::kRed, text); }
   // Sets the status line, cut to the terminal's width. "" removes it.
   void SetStatus(absl::string_view text);
 

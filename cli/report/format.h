@@ -6,7 +6,11 @@
 
 #include "absl/strings/string_view.h"
 
-// Numbers and tables as people read them. Pure functions.
+namespace google::protobuf {
+class Message;
+}
+
+// Numbers and tables as people read them, and messages as programs do. Pure functions.
 namespace weir {
 
 // "950 ms", "4.21 s", "12.3 s", "3 min 20 s", "2 h 05 min"; "-" if it is not a finite number >= 0.
@@ -41,5 +45,10 @@ class Table {
 // The printable form of text from outside: each control character but a tab is shown as \xNN, so that it
 // cannot steer the terminal.
 std::string Printable(absl::string_view text);
+
+// Returns a message as JSON, with its fields by their names and a line feed at the end. Unlike WriteProto(),
+// also writes fields that are zero or empty, so that a program finds the same fields in every message. A
+// value that is not set, or not finite, is null.
+std::string MessageJson(const google::protobuf::Message& message);
 
 }  // namespace weir

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -19,24 +21,11 @@ namespace {
 constexpr double kBytesPerSecond = 50e6;
 
 std::string StateName(v1::JobState state) {
-  static_assert(v1::JobState_MAX == v1::RECOVERING, "a new state of a job needs its case here");
-  switch (state) {
-    case v1::STARTING:
-      return "starting";
-    case v1::RUNNING:
-      return "running";
-    case v1::DRAINING:
-      return "finishing";
-    case v1::DONE:
-      return "done";
-    case v1::FAILED:
-      return "failed";
-    case v1::RECOVERING:
-      return "recovering";
-    case v1::JOB_STATE_UNSPECIFIED:
-    default:  // a state of a newer version of the protocol
-      return "unknown";
-  }
+  static_assert(v1::JobState_MAX == v1::RECOVERING, "a new state of a job needs its name here");
+  constexpr const char* kNames[] = {"unknown", "starting", "running",   "finishing",
+                                    "done",    "failed",   "recovering"};
+  // A newer version of the protocol may have a further state.
+  return kNames[v1::JobState_IsValid(state) ? state : v1::JOB_STATE_UNSPECIFIED];
 }
 
 std::string Spread(const v1::Distribution& d) { return absl::StrCat("p50 ", d.p50(), " max ", d.max()); }
@@ -74,6 +63,109 @@ std::string GoesBackTo(const v1::ClusterStatus& status) {
 std::string Title(const v1::ClusterStatus& status) {
   return absl::StrCat(Printable(status.name()), " ", ModeName(status.mode(), status.staleness_bound()));
 }
+
+// Writes the lines of WaitChain() about one status.
+class Chain {
+ public:
+  explicit Chain(const v1::ClusterStatus& status) : status_(status), silent_(SilentTasks(status)) {}
+
+  std::string Text() const {
+    std::string out;
+    for (const v1::TaskStatus* task : silent_) absl::StrAppend(&out, StandsStill(*task), "\n");
+    if (status_.waits_size() > 0) {
+      absl::StrAppend(&out, "last update       ", FormatSeconds(status_.seconds_since_update()), " ago\n");
+      for (const v1::Wait& wait : status_.waits()) absl::StrAppend(&out, Sentence(wait), "\n");
+      FollowLongest(&out);
+      return out;
+    }
+    // Said only where the servers have no waits of their own to report.
+    for (const std::string& what : status_.waiting_for()) {
+      const bool told = absl::c_any_of(silent_, [&](const v1::TaskStatus* task) {
+        return absl::StartsWith(what, absl::StrCat(task->task(), " at "));
+      });
+      if (!told) absl::StrAppend(&out, "the job waits for ", Printable(what), "\n");
+    }
+    if (!out.empty()) return out;
+    return absl::StrCat("no call waits on any server; the last update was ",
+                        FormatSeconds(status_.seconds_since_update()), " ago\n");
+  }
+
+ private:
+  // Null: it is not silent.
+  const v1::TaskStatus* Silent(const std::string& task) const {
+    const auto found =
+        absl::c_find_if(silent_, [&](const v1::TaskStatus* known) { return known->task() == task; });
+    return found == silent_.end() ? nullptr : *found;
+  }
+  static std::string StandsStill(const v1::TaskStatus& task) {
+    return absl::StrCat(Printable(task.task()), task.address().empty() ? "" : " at ",
+                        Printable(task.address()),
+                        " stands still, or is cut off: nothing was heard of it for ",
+                        FormatSeconds(task.seconds_since_heard()));
+  }
+  std::string Sentence(const v1::Wait& wait) const {
+    const v1::TaskStatus* const silent = Silent(wait.server());
+    return absl::StrCat(
+        Printable(wait.calls()), wait.waiting_size() > 1 ? " wait " : " waits ",
+        FormatSeconds(wait.seconds()), " on ", Printable(wait.server()), " for ", Printable(wait.reason()),
+        silent == nullptr ? ""
+                          : absl::StrCat(" (as of ", FormatSeconds(silent->seconds_since_heard()), " ago)"));
+  }
+  // Tells what is known about a task that waits for nothing on any server.
+  std::string EndOfChain(const std::string& task) const {
+    if (const v1::TaskStatus* const silent = Silent(task); silent != nullptr) return StandsStill(*silent);
+    const std::string name = Printable(task);
+    for (const v1::TaskStatus& known : status_.tasks()) {
+      if (known.task() != task) continue;
+      if (known.phase() != v1::TASK_LIVE) return absl::StrCat(name, " is ", Printable(known.state()));
+      const bool server_silent = absl::c_any_of(
+          silent_, [](const v1::TaskStatus* other) { return absl::StartsWith(other->task(), "ps:"); });
+      return absl::StrCat(name, " has no call that waits",
+                          server_silent
+                              ? " on a server that answers: it computes, or waits for one that does not"
+                              : ": it computes, or has stopped",
+                          ". It was heard ", FormatSeconds(known.seconds_since_heard()), " ago");
+    }
+    return absl::StrCat(name, " is not in the job");
+  }
+  void FollowLongest(std::string* out) const {
+    const auto longest = absl::c_max_element(status_.waits(), [this](const v1::Wait& a, const v1::Wait& b) {
+      // The report of a silent server is old, so the chain begins elsewhere if it can.
+      const bool a_old = Silent(a.server()) != nullptr, b_old = Silent(b.server()) != nullptr;
+      return a_old != b_old ? a_old : a.seconds() < b.seconds();
+    });
+    absl::StrAppend(out, "\nthe chain of the longest wait:\n");
+    // Tasks that are in the chain already.
+    std::set<std::string> seen;
+    const v1::Wait* wait = &*longest;
+    while (wait != nullptr) {
+      absl::StrAppend(out, "  ", Sentence(*wait), "\n");
+      for (const std::string& task : wait->waiting()) seen.insert(task);
+      const v1::Wait* next = nullptr;
+      for (const std::string& task : wait->awaited()) {
+        if (seen.count(task) > 0) continue;
+        const auto found = absl::c_find_if(
+            status_.waits(), [&](const v1::Wait& w) { return absl::c_linear_search(w.waiting(), task); });
+        if (found == status_.waits().end()) {
+          absl::StrAppend(out, "  ", EndOfChain(task), "\n");
+        } else if (next == nullptr) {
+          next = &*found;
+        }
+        seen.insert(task);
+      }
+      wait = next;
+    }
+    for (const v1::TaskStatus* task : silent_) {
+      // A task that computes or commits needs all servers.
+      if (absl::StartsWith(task->task(), "ps:") && seen.count(task->task()) == 0) {
+        absl::StrAppend(out, "  ", StandsStill(*task), "\n");
+      }
+    }
+  }
+
+  const v1::ClusterStatus& status_;
+  const std::vector<const v1::TaskStatus*> silent_;
+};
 
 }  // namespace
 
@@ -194,7 +286,7 @@ std::string StatusReport(const v1::ClusterStatus& status) {
     // ps:0 keeps no time for a worker that is gone.
     const bool gone = task.phase() == v1::TASK_LEFT || task.phase() == v1::TASK_LOST;
     const bool timed = heard && (!gone || task.seconds_since_heard() > 0);
-    const bool is_silent = std::find(silent.begin(), silent.end(), &task) != silent.end();
+    const bool is_silent = absl::c_linear_search(silent, &task);
     table.AddRow({Printable(task.task()), is_silent ? "silent" : Printable(task.state()),
                   heard && !server ? FormatCount(task.clock()) : "-",
                   heard && server ? FormatCount(task.version()) : "-",
@@ -224,7 +316,9 @@ absl::Duration TimeForDigests(const v1::ClusterStatus& status) {
     }
   }
   if (bytes.empty()) return absl::ZeroDuration();
-  return absl::Seconds(static_cast<double>(*std::max_element(bytes.begin(), bytes.end())) / kBytesPerSecond);
+  return absl::Seconds(static_cast<double>(*absl::c_max_element(bytes)) / kBytesPerSecond);
 }
+
+std::string WaitChain(const v1::ClusterStatus& status) { return Chain(status).Text(); }
 
 }  // namespace weir

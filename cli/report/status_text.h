@@ -23,6 +23,10 @@ std::string StatusReport(const v1::ClusterStatus& status);
 // are cut off, and their last reports are old. Servers come first. The pointers point into `status`.
 std::vector<const v1::TaskStatus*> SilentTasks(const v1::ClusterStatus& status);
 
+// Describes why a cluster stands still, for `weir status --why`: the waits on each server, and the chain that
+// begins with the longest wait and leads from waiting task to awaited task. Ends with a line feed. Pure.
+std::string WaitChain(const v1::ClusterStatus& status);
+
 // Returns a generous limit on the time that servers need to hash their rows (tables_sha256) when all members
 // of a job are gone. Each server hashes its own rows, on one thread. Zero: the job has no embedding tables.
 absl::Duration TimeForDigests(const v1::ClusterStatus& status);

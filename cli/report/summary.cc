@@ -48,13 +48,17 @@ class Reader {
     }
   }
 
-  // null: the value is unknown.
+  // null: the value is unknown, as is a value that a server of an earlier version did not write.
   template <typename T>
   void ReadIfKnown(const char* path, std::optional<T>* out) {
-    if (const Json* value = Find(path); value != nullptr && !value->is_null()) Read(path, &out->emplace());
+    if (IsKnown(path)) Read(path, &out->emplace());
   }
   void ReadIfKnown(const char* path, std::string* out) {
-    if (const Json* value = Find(path); value == nullptr || !value->is_null()) Read(path, out);
+    if (IsKnown(path)) Read(path, out);
+  }
+  bool IsKnown(const char* path) const {
+    const Json* const value = Find(path);
+    return value != nullptr && !value->is_null();
   }
 
   // The size of an array; 0 also if there is none.
@@ -106,9 +110,7 @@ std::vector<std::string> Epochs(const JobSummary& s) {
   std::vector<std::string> rows;
   const size_t skipped = s.evaluations.size() > kEpochs ? s.evaluations.size() - kEpochs : 0;
   if (skipped > 0) rows.push_back(absl::StrCat(FormatCount(skipped), " earlier ones: see --summary=FILE"));
-  for (size_t i = skipped; i < s.evaluations.size(); ++i) {
-    rows.push_back(Epoch(s.evaluations[i]));
-  }
+  for (size_t i = skipped; i < s.evaluations.size(); ++i) rows.push_back(Epoch(s.evaluations[i]));
   return rows;
 }
 
@@ -146,11 +148,11 @@ absl::StatusOr<JobSummary> ParseSummary(const std::string& server_json) {
   for (size_t i = 0; i < reader.Count("/evaluations"); ++i) {
     s.evaluations.push_back(ReadEvaluation(absl::StrCat("/evaluations/", i), &reader));
   }
-  if (root.contains("best") && !root["best"].is_null()) {
+  if (reader.IsKnown("/best")) {
     s.best = ReadEvaluation("/best", &reader);
     reader.Read("/best/checkpoint", &s.best_checkpoint);
   }
-  if (root.contains("stopped_early")) reader.ReadIfKnown("/stopped_early", &s.stopped_early);
+  reader.ReadIfKnown("/stopped_early", &s.stopped_early);
   reader.Read("/version_staleness/p50", &s.version_staleness_p50);
   reader.Read("/version_staleness/p99", &s.version_staleness_p99);
   reader.Read("/version_staleness/max", &s.version_staleness_max);
@@ -159,12 +161,12 @@ absl::StatusOr<JobSummary> ParseSummary(const std::string& server_json) {
   reader.Read("/bytes_pushed", &s.bytes_pushed);
   reader.Read("/bytes_pulled", &s.bytes_pulled);
   reader.ReadIfKnown("/weights_sha256", &s.weights_sha256);
-  if (root.contains("tables_sha256")) reader.ReadIfKnown("/tables_sha256", &s.tables_sha256);
+  reader.ReadIfKnown("/tables_sha256", &s.tables_sha256);
   reader.Read("/checkpoint", &s.checkpoint);
   reader.Read("/recoveries", &s.recoveries);
   reader.Read("/lost_pushes", &s.lost_pushes);
   reader.Read("/pushes_refused", &s.pushes_refused);
-  if (root.contains("failure")) reader.Read("/failure", &s.failure);
+  reader.ReadIfKnown("/failure", &s.failure);
   if (!reader.status().ok()) return reader.status();
   s.server_json = server_json;
   return s;

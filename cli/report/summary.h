@@ -16,19 +16,13 @@ struct JobSummary {
   std::string mode;
   std::optional<uint32_t> staleness_bound;  // of bounded
   std::optional<uint32_t> parts;            // of sync
-  uint32_t ps = 0;
-  uint32_t workers = 0;
-  uint64_t steps = 0;
-  uint64_t pushes = 0;
-  uint64_t examples = 0;
+  uint32_t ps = 0, workers = 0;
+  uint64_t steps = 0, pushes = 0, examples = 0;
   double wall_seconds = 0;  // of training, from step 0 on
   double examples_per_second = 0;
   // A missing value is unknown: no worker has reported a loss, or nothing was evaluated. A loss may have no
   // accuracy and no AUC.
-  std::optional<double> train_loss;
-  std::optional<double> test_accuracy;
-  std::optional<double> test_auc;
-  std::optional<double> test_loss;
+  std::optional<double> train_loss, test_accuracy, test_auc, test_loss;
   // Evaluations of epochs' ends, by rising epoch. No step: no member could evaluate.
   struct Evaluation {
     uint64_t epoch = 0;
@@ -42,14 +36,12 @@ struct JobSummary {
   std::string stopped_early;  // why; "": all examples were done
   uint64_t version_staleness_p50 = 0, version_staleness_p99 = 0, version_staleness_max = 0;
   uint64_t lead_p50 = 0, lead_max = 0;  // in clocks
-  uint64_t bytes_pushed = 0;
-  uint64_t bytes_pulled = 0;
+  uint64_t bytes_pushed = 0, bytes_pulled = 0;
   std::string weights_sha256;  // "": not known, the weights were not read at the end
   std::string tables_sha256;   // "": not known, or the job has no embedding tables
   std::string checkpoint;      // the last one's folder; "": the job takes none
   uint64_t recoveries = 0;     // a server was lost and came back
-  uint64_t lost_pushes = 0;
-  uint64_t pushes_refused = 0;
+  uint64_t lost_pushes = 0, pushes_refused = 0;
   std::string failure;  // "": the job is done
 
   double total_seconds = 0;               // of the whole command

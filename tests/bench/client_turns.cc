@@ -7,9 +7,9 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "bench/host.h"
+#include "bench/contest.h"
+#include "bench/contestant.h"
 #include "bench/server_process.h"
-#include "bench/weir_contestant.h"
 #include "common/base/status_macros.h"
 #include "common/system/process.h"
 #include "common/telemetry/grpc_process.h"

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/memory.h"
-#include "bench/socket_io.h"
+#include "bench/process.h"
 #include "client/tables/sum_duplicates.h"
 #include "common/base/status_macros.h"
 #include "common/net/tcp_listener.h"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "bench/race.h"
+#include "bench/contest.h"
 #include "common/base/random.h"
 #include "common/system/huge_pages.h"
 #include "common/threads/thread_pool.h"

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "bench/race.h"
-#include "bench/weir_contestant.h"
+#include "bench/contest.h"
+#include "bench/contestant.h"
 #include "common/base/status_macros.h"
 #include "common/config/job_config.h"
 #include "common/config/server_memory.h"
@@ -37,7 +37,7 @@ Contestant Limit(const std::string& kind, uint64_t rows, uint64_t dim) {
 void RaceGather(const char* what, const Contestant& limit, const Contestant& weir, double bound, int rounds,
                 ServerHost* host, TableTargets* targets) {
   const std::string name = absl::StrCat(what, ", rows of ", weir.dim);
-  const std::vector<Track> tracks = Race({limit, weir}, {rounds, 0.25, 3}, host);
+  const std::vector<Track> tracks = Race({limit, weir}, rounds, 0.25, host);
   for (const Track& track : tracks) {
     if (!track.status.ok()) {
       return targets->Fail(name,
@@ -56,7 +56,7 @@ void RaceGather(const char* what, const Contestant& limit, const Contestant& wei
                                        {"seconds", seconds},
                                        {"cpu_seconds", cpu}});
   }
-  targets->Judge(name, Median(Ratios(tracks[0], tracks[1], StepSeconds)), bound, true);
+  targets->Judge(name, Median(StepRatios(tracks[0], tracks[1])), bound, true);
 }
 
 // Gigabytes.

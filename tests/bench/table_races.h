@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "bench/host.h"
+#include "bench/contest.h"
 #include "tests/bench/table_targets.h"
 
 namespace weir::bench {

@@ -13,7 +13,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "bench/host.h"
+#include "bench/contest.h"
 #include "bench/server_process.h"
 #include "common/system/host.h"
 #include "common/telemetry/grpc_process.h"

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "bench/contestant.h"
 #include "bench/memory.h"
-#include "bench/weir_contestant.h"
 #include "client/client.h"
 #include "common/base/status_macros.h"
 #include "tests/bench/row_contestants.h"
@@ -102,7 +102,7 @@ Contestant WeirRows(const std::string& name, uint64_t rows, uint64_t dim, const 
 }
 
 Kind WeirRowsKind() {
-  return {StartWeirServer,
+  return {WeirKind().start_server,
           [](const Contestant& contestant, int index,
              const std::vector<std::string>& addresses) -> absl::StatusOr<std::unique_ptr<StepClient>> {
             auto client = std::make_unique<WeirRowClient>(contestant, index);

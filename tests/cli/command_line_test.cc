@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "common/config/job_config.h"
 #include "common/program/exit_codes.h"
 #include "common/system/subprocess.h"
 #include "tests/cli/fake_coordinator.h"
@@ -17,6 +18,7 @@ namespace weir {
 namespace {
 
 using Catch::Contains;
+using Catch::EndsWith;
 using Catch::StartsWith;
 
 TEST_CASE("a bad command line exits with 64 and says what is allowed") {
@@ -173,6 +175,33 @@ TEST_CASE("a command whose program is not there says how to get it, and still gi
     CHECK_THAT(help.output,
                Contains("weir bench wire --sizes=") && Contains("./dev build //bench:weir_bench"));
   }
+}
+
+TEST_CASE("config check and show, where the other programs are not there") {
+  namespace fs = std::filesystem;
+  const fs::path weir = fs::path(std::getenv("TEST_TMPDIR")) / "config" / "bin" / "weir";
+  fs::create_directories(weir.parent_path());
+  fs::copy_file("cli/weir", weir, fs::copy_options::overwrite_existing);
+  const WeirResult good = Weir({"config", "check", "configs/digits.json"}, weir);
+  CHECK(good.code == 0);
+  CHECK_THAT(
+      good.output,
+      StartsWith("configs/digits.json: ok (job \"digits\", 4 layers)\n"
+                 "  not checked: the data, and whether the model fits it (the program worker is not "));
+  const WeirResult bad = Weir({"config", "check", "configs/digits.json", "--set", "seed=x"}, weir);
+  CHECK(bad.code == kExitConfig);
+  CHECK(bad.output == "--set seed=x: seed: must be a whole number at least 0, got \"x\"\n");
+  CHECK(Weir({"config", "show", "/nowhere.json"}, weir).code == kExitConfig);
+
+  const std::string show = weir.string() + " config show configs/digits.json --set train.epochs=3 ";
+  const WeirResult shown = Weir({"-c", show + "2>/dev/null"}, "/bin/sh");
+  CHECK(shown.code == 0);
+  CHECK_THAT(shown.output, Contains("\"epochs\": 3,"));
+  CHECK(ParseJobConfig(shown.output, "shown").ok());
+  CHECK_THAT(
+      Weir({"-c", show + ">/dev/null"}, "/bin/sh").output,
+      StartsWith("memory of a server, W = bytes of its weights: ") &&
+          EndsWith("\ncheckpoints: none (checkpoint.directory is not set); a lost server ends the job\n"));
 }
 
 TEST_CASE("the doctor speaks to people and programs") {

@@ -1,7 +1,5 @@
 // `weir import` of a file with embedding tables, as `weir export` writes it; of dense models see
 // tests/python/import_weights_test.py.
-#include "cli/commands/import_command.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -16,6 +14,7 @@
 #include "common/checkpoint/checkpoint_reader.h"
 #include "common/checkpoint/initial_weights.h"
 #include "common/program/exit_codes.h"
+#include "tests/cli/weir_process.h"
 #include "tests/common/checkpoint/checkpoint_fixture.h"
 
 namespace weir {
@@ -24,6 +23,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kElements = 20;
+
+int Import(const std::string& file, const std::string& directory, const std::string& like) {
+  std::vector<std::string> args = {"import", file, directory};
+  if (!like.empty()) args.push_back("--like=" + like);
+  return Weir(args).code;
+}
 
 std::string NewFolder() {
   std::string name = fs::path(std::getenv("TEST_TMPDIR")) / "import-XXXXXX";
@@ -91,7 +96,7 @@ TEST_CASE("an import has the tables that an export has, for any number of shards
   const Exported from({TestTable("clicks", 4), TestTable("shown", 1)});
   for (const std::string& like : {std::string(), from.folder}) {
     const std::string to = NewFolder();
-    REQUIRE(RunImport({from.file, to, like}) == kExitOk);
+    REQUIRE(Import(from.file, to, like) == kExitOk);
     const CheckpointReader reader = Imported(to);
     CHECK(reader.NumTables() == 2);
     CHECK(reader.RowsOf(0) == from.job.rows);
@@ -120,7 +125,7 @@ TEST_CASE("a table without rows, and keys of all 64 bits") {
                               {{"empty", 3, {}, {}}, {"full", 2, {most, 0, 7}, {1, 2, 3, 4, 5, 6}}})
               .ok());
   REQUIRE(Imported(folder).Export(file).ok());
-  REQUIRE(RunImport({file, to, ""}) == kExitOk);
+  REQUIRE(Import(file, to, "") == kExitOk);
   const CheckpointReader reader = Imported(to);
   REQUIRE(reader.NumTables() == 2);
   CHECK(reader.RowsOf(0) == 0);
@@ -133,12 +138,12 @@ TEST_CASE("tables that do not fit are refused, and nothing is written") {
   for (const v1::TableConfig& other : {TestTable("clicks", 5), TestTable("shown", 4)}) {
     const Exported like({other});
     const std::string to = NewFolder();
-    CHECK(RunImport({from.file, to, like.folder}) == kExitConfig);
+    CHECK(Import(from.file, to, like.folder) == kExitConfig);
     CHECK(fs::is_empty(to));
   }
   // The like has no table, so that the columns are tensors that it has not.
   const std::string to = NewFolder();
-  CHECK(RunImport({from.file, to, Exported({}).folder}) == kExitConfig);
+  CHECK(Import(from.file, to, Exported({}).folder) == kExitConfig);
   CHECK(fs::is_empty(to));
   ModelSpec model;
   TensorSpec& tensor = model.tensors.emplace_back();

@@ -49,7 +49,7 @@ TEST_CASE("all lines go to the file, and those that matter to the console") {
   options.task = "worker:1";
   options.path = TempFile("worker-1.log");
   options.console = &console;
-  options.show = GENERATE(ShowLines::kNotable, ShowLines::kAll);
+  options.verbose = GENERATE(false, true);
   ManualClock clock;
   options.clock = &clock;
   auto log = TaskLog::Open(options);
@@ -59,12 +59,12 @@ TEST_CASE("all lines go to the file, and those that matter to the console") {
   (*log)->Add(Logged(LogLevel::kWarning, "slow"));
   (*log)->Add("    why");
   (*log)->Add("Aborted");
-  CHECK(screen.empty() == (options.show == ShowLines::kNotable));
+  CHECK(screen.empty() == !options.verbose);
   const absl::Time then = clock.Now();
   clock.Advance(absl::Seconds(1));
   (*log)->ShowHeld(then);
   const std::string shown = screen;
-  if (options.show == ShowLines::kNotable) (*log)->Add("held until it is muted");
+  if (!options.verbose) (*log)->Add("held until it is muted");
   (*log)->ShowHeld(then);
   (*log)->Mute();
   (*log)->ShowHeld(absl::InfiniteFuture());
@@ -74,13 +74,12 @@ TEST_CASE("all lines go to the file, and those that matter to the console") {
 
   const std::string notable = "[worker:1] 00:00:00.000 W slow\n[worker:1]     why\n[worker:1] Aborted\n";
   const std::string all = "[worker:1] 00:00:00.000 I joined\n[worker:1]     further line of it\n" + notable;
-  CHECK(screen == (options.show == ShowLines::kAll ? all : notable));
+  CHECK(screen == (options.verbose ? all : notable));
   std::ostringstream file;
   file << std::ifstream(options.path).rdbuf();
   CHECK(file.str() == Logged(LogLevel::kInfo, "joined") + "\n    further line of it\n" +
                           Logged(LogLevel::kWarning, "slow") + "\n    why\nAborted\n" +
-                          (options.show == ShowLines::kNotable ? "held until it is muted\n" : "") +
-                          "muted\n");
+                          (!options.verbose ? "held until it is muted\n" : "") + "muted\n");
 
   for (int i = 0; i < 20; ++i) (*log)->Add(std::to_string(i));
   const auto last = (*log)->LastLines();

@@ -11,7 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "catch2/catch.hpp"
 #include "cli/commands/grpc_status_client.h"
-#include "cli/report/wait_chain.h"
+#include "cli/report/status_text.h"
 #include "tests/integration/processes.h"
 
 namespace weir {

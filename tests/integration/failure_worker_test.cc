@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "cli/report/wait_chain.h"
+#include "cli/report/status_text.h"
 #include "tests/integration/processes.h"
 
 namespace weir {

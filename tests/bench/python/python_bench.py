@@ -90,7 +90,7 @@ def worker(name, options, folder, job, program, *arguments):
 
 
 def exchange(options):
-    # The job of bench/weir_contestant.cc.
+    # The job of bench/contestant.cc.
     job = {"name": "bench", "data": {"batch_size": 1}, "train": {"examples": ENDLESS}, "consistency": {"mode": "async"},
            "optimizer": {"type": "momentum", "learning_rate": 1e-6}, "wire": {"transport": "shared_memory"},
            "cluster": {"lease_seconds": 600, "grace_seconds": 600}, "server": {"min_shard_kib": 0}}

@@ -1,6 +1,4 @@
-// The configs that come with Weir, and the commands and functions that read files.
-#include <unistd.h>
-
+// The configs that come with Weir, and the functions that read files.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -11,7 +9,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
-#include "cli/commands/config_command.h"
 #include "common/config/cluster_spec.h"
 #include "common/config/job_config.h"
 
@@ -27,22 +24,6 @@ std::string ReadAll(const std::string& path) {
   std::ostringstream out;
   out << std::ifstream(path).rdbuf();
   return out.str();
-}
-
-// Returns what `run` writes to a standard stream, given by its file descriptor.
-template <typename Run>
-std::string Capture(int fd, Run run) {
-  const std::string path = absl::StrCat(Folder(), "/captured");
-  std::fflush(nullptr);
-  const int saved = dup(fd);
-  FILE* file = std::fopen(path.c_str(), "w");
-  dup2(fileno(file), fd);
-  run();
-  std::fflush(nullptr);
-  dup2(saved, fd);
-  close(saved);
-  std::fclose(file);
-  return ReadAll(path);
 }
 
 TEST_CASE("Each shipped job config is valid in every mode, and so is what it shows") {
@@ -137,32 +118,6 @@ TEST_CASE("A file that cannot be read is named") {
   const std::string path = absl::StrCat(Folder(), "/large.json");
   std::ofstream(path) << std::string((16 << 20) + 1, ' ');
   CHECK(absl::StrContains(LoadJobConfig(path).status().message(), "is larger than the 16 MiB"));
-}
-
-TEST_CASE("weir config check and show") {
-  int code = -1;
-  UpOptions digits;
-  digits.config = "configs/digits.json";
-  const Programs none = {absl::NotFoundError("no server here"), absl::NotFoundError("no worker here")};
-  CHECK(Capture(STDOUT_FILENO, [&] { code = RunConfigCheck(digits, none); }) ==
-        "configs/digits.json: ok (job \"digits\", 4 layers)\n"
-        "  not checked: the data, and whether the model fits it (no worker here)\n");
-  CHECK(code == 0);
-  const std::string shown =
-      Capture(STDOUT_FILENO, [&] { code = RunConfigShow("configs/digits.json", {"train.epochs=3"}, 1, {}); });
-  CHECK(code == 0);
-  CHECK(absl::StrContains(shown, "\"epochs\": 3,"));
-  CHECK(ParseJobConfig(shown, "shown").ok());
-  const std::string memory = Capture(STDERR_FILENO, [&] { RunConfigShow("configs/digits.json", {}, 1, {}); });
-  CHECK(absl::StartsWith(memory, "memory of a server, W = bytes of its weights: "));
-  CHECK(absl::EndsWith(
-      memory, "\ncheckpoints: none (checkpoint.directory is not set); a lost server ends the job\n"));
-  digits.overrides = {"seed=x"};
-  const std::string error = Capture(STDERR_FILENO, [&] { code = RunConfigCheck(digits, none); });
-  CHECK(error == "--set seed=x: seed: must be a whole number at least 0, got \"x\"\n");
-  CHECK(code == 78);
-  CHECK(Capture(STDOUT_FILENO, [&] { code = RunConfigShow("/nowhere.json", {}, 1, {}); }) == "");
-  CHECK(code == 78);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "bench/host.h"
+#include "bench/contest.h"
 
 #include <sys/types.h>
 
@@ -6,11 +6,11 @@
 #include <chrono>
 #include <cstdio>
 #include <map>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "bench/socket_io.h"
 #include "common/base/status_macros.h"
 #include "common/net/tcp_listener.h"
 
@@ -113,6 +113,29 @@ class Agent {
   std::map<int, std::vector<Server>> running_;
 };
 
+double GigabytesPerStep(const Contestant& contestant) {
+  return 2e-9 * sizeof(float) * static_cast<double>(contestant.elements);
+}
+
+// Of one turn.
+constexpr int kLeastSteps = 3, kMostSteps = 20000;
+
+absl::StatusOr<Turn> TakeTurn(Contest& contest, int steps) {
+  const Contestant& contestant = contest.contestant();
+  WEIR_ASSIGN_OR_RETURN(Contest::Result result, contest.Run(1 + steps));
+  Turn turn;
+  for (size_t i = 0; i < result.seconds.size(); ++i) {
+    if (i % (1 + steps) != 0) turn.seconds.push_back(result.seconds[i]);
+  }
+  turn.step_seconds = contestant.clients == 1 ? Median(turn.seconds) : result.wall_seconds / (1 + steps);
+  const double gigabytes = GigabytesPerStep(contestant) * contestant.clients * (1 + steps);
+  turn.client_cpu_per_gb = result.client_cpu_seconds / gigabytes;
+  turn.server_cpu_per_gb = result.server_cpu_seconds / gigabytes;
+  turn.faults_per_step = static_cast<double>(result.faults) / (1 + steps);
+  turn.server_peak_bytes = result.server_peak_bytes;
+  return turn;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ServerHost>> ServerHost::Local() {
@@ -212,6 +235,82 @@ absl::StatusOr<Contest::Result> Contest::Run(int steps) {
                   server_before.minor_faults;
   result.server_peak_bytes = server_after.peak_resident_bytes;
   return result;
+}
+
+double Quantile(std::vector<double> values, double share) {
+  const size_t at =
+      std::min(values.size() - 1, static_cast<size_t>(share * static_cast<double>(values.size())));
+  std::nth_element(values.begin(), values.begin() + at, values.end());
+  return values[at];
+}
+
+double Median(std::vector<double> values) { return Quantile(std::move(values), 0.5); }
+
+double Track::MedianOf(const std::function<double(const Turn&)>& value) const {
+  std::vector<double> values;
+  for (const Turn& turn : turns) values.push_back(value(turn));
+  return Median(std::move(values));
+}
+
+double Track::step_seconds() const {
+  return MedianOf([](const Turn& turn) { return turn.step_seconds; });
+}
+
+double Track::gb_per_second() const {
+  return GigabytesPerStep(contestant) * contestant.clients / step_seconds();
+}
+
+double Track::StepQuantile(double share) const {
+  std::vector<double> all;
+  for (const Turn& turn : turns) all.insert(all.end(), turn.seconds.begin(), turn.seconds.end());
+  return Quantile(std::move(all), share);
+}
+
+std::vector<double> StepRatios(const Track& above, const Track& below) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < above.turns.size(); ++i) {
+    ratios.push_back(above.turns[i].step_seconds / below.turns[i].step_seconds);
+  }
+  return ratios;
+}
+
+std::vector<Track> Race(const std::vector<Contestant>& contestants, int rounds, double turn_seconds,
+                        ServerHost* host) {
+  struct Runner {
+    std::unique_ptr<Contest> contest;
+    int steps = 0;
+  };
+  std::vector<Runner> runners(contestants.size());
+  std::vector<Track> tracks;
+  for (size_t i = 0; i < contestants.size(); ++i) {
+    Track& track = tracks.emplace_back();
+    track.contestant = contestants[i];
+    track.status = [&]() -> absl::Status {
+      WEIR_ASSIGN_OR_RETURN(runners[i].contest, Contest::Start(contestants[i], host));
+      // Warms up twice, because the first warm-up shows how long the second should be.
+      int steps = 2;
+      for (int warm_up = 0; warm_up < 2; ++warm_up) {
+        WEIR_ASSIGN_OR_RETURN(const Turn turn, TakeTurn(*runners[i].contest, steps));
+        steps = std::clamp(static_cast<int>(turn_seconds / turn.step_seconds), kLeastSteps, kMostSteps);
+      }
+      runners[i].steps = steps;
+      return absl::OkStatus();
+    }();
+  }
+  for (int round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < tracks.size(); ++i) {
+      Track& track = tracks[i];
+      if (!track.status.ok()) continue;
+      absl::StatusOr<Turn> turn = TakeTurn(*runners[i].contest, runners[i].steps);
+      if (turn.ok()) {
+        track.turns.push_back(*std::move(turn));
+      } else {
+        track.status = turn.status();
+        track.turns.clear();
+      }
+    }
+  }
+  return tracks;
 }
 
 }  // namespace weir::bench

@@ -16,4 +16,8 @@ std::string DescribeServerMemory(const v1::JobConfig& config);
 std::string DescribeServerBytes(const v1::JobConfig& config, uint32_t servers, uint32_t workers,
                                 int64_t parameters);
 
+// Describes where and when the job takes checkpoints, and what the loss of a server then means to the job.
+// Returns one line, without a line feed.
+std::string DescribeCheckpoints(const v1::JobConfig& config);
+
 }  // namespace weir

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -70,5 +71,48 @@ class Contest {
   ServerHost::Servers servers_;
   std::vector<std::unique_ptr<Child>> clients_;
 };
+
+// Returns the median; of an even number of values, the upper of the two.
+double Median(std::vector<double> values);
+// Returns the value below which this share of the values lies.
+double Quantile(std::vector<double> values, double share);
+
+// One contestant's turn: some steps in a row. The first step of each client is left out, since it found the
+// caches full of other contestants' data.
+struct Turn {
+  // With one client the median; with several, the time of the whole turn divided by the steps of each client.
+  double step_seconds = 0;
+  // Per GB of gradients and weights together, as float32.
+  double client_cpu_per_gb = 0, server_cpu_per_gb = 0;
+  double faults_per_step = 0;
+  int64_t server_peak_bytes = 0;  // of all servers, so far
+  std::vector<double> seconds;    // of all steps of all clients
+
+  double cpu_per_gb() const { return client_cpu_per_gb + server_cpu_per_gb; }
+};
+
+struct Track {
+  Contestant contestant;
+  // Not OK: the contestant failed at its start or later; then there are no turns.
+  absl::Status status;
+  std::vector<Turn> turns;  // by round
+
+  double MedianOf(const std::function<double(const Turn&)>& value) const;
+  double step_seconds() const;
+  // Gradients and weights together, over all clients.
+  double gb_per_second() const;
+  // A quantile of single steps, over all turns.
+  double StepQuantile(double share) const;
+};
+
+// Returns, by round, the ratios of the times of a step in two tracks of one race.
+// Requires: both tracks are OK.
+std::vector<double> StepRatios(const Track& above, const Track& below);
+
+// Lets contestants take turns: A B C A B C ... All contestants stay started and warm the whole time. A turn
+// takes about `turn_seconds`, and has a few steps at least. Returns their tracks, in the order of
+// `contestants`.
+std::vector<Track> Race(const std::vector<Contestant>& contestants, int rounds, double turn_seconds,
+                        ServerHost* host);
 
 }  // namespace weir::bench

@@ -1,4 +1,4 @@
-#include "cli/config/server_memory.h"
+#include "cli/report/config_text.h"
 
 #include "catch2/catch.hpp"
 #include "common/config/optimizer_slots.h"
@@ -166,6 +166,20 @@ TEST_CASE("Server memory: the limit is the config's, or the machine's where that
   }
   CHECK_THAT(std::string(check(100, 39).message()),
              Catch::Contains(", and its machine has 39.0 MiB. Take more servers"));
+}
+
+TEST_CASE("Checkpoints of a job in words") {
+  v1::JobConfig config;
+  CHECK_THAT(DescribeCheckpoints(config), Catch::Contains("none") && Catch::Contains("ends the job"));
+  config.mutable_checkpoint()->set_directory("/runs/7");
+  CHECK(DescribeCheckpoints(config) ==
+        "checkpoints: at intervals that follow from what one costs and at the job's end, in /runs/7, the "
+        "newest 3 kept");
+  config.mutable_checkpoint()->set_every_steps(100);
+  config.mutable_checkpoint()->set_every_seconds(2.5);
+  config.mutable_checkpoint()->set_keep(1);
+  CHECK(DescribeCheckpoints(config) ==
+        "checkpoints: every 100 steps and every 2.5 s and at the job's end, in /runs/7, the newest 1 kept");
 }
 
 }  // namespace
