@@ -10,7 +10,6 @@
 #include "absl/types/span.h"
 #include "common/checkpoint/checkpoint_chain.h"
 #include "common/checkpoint/safetensors.h"
-#include "common/checkpoint/table_chain.h"
 #include "common/checkpoint/table_layout.h"
 #include "common/checkpoint/table_reader.h"
 #include "common/model/model_spec.h"
