@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/checkpoint/initial_weights.h"
+#include "common/checkpoint/checkpoint_writer.h"
 #include "common/config/job_config.h"
 #include "common/config/written_path.h"
 #include "common/program/version.h"
