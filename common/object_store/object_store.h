@@ -11,7 +11,6 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/config/written_path.h"
-#include "common/object_store/credentials.h"
 #include "common/object_store/http_client.h"
 #include "common/object_store/s3_settings.h"
 
