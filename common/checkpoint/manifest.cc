@@ -16,7 +16,6 @@
 #include "common/checkpoint/safetensors.h"
 #include "common/checkpoint/shard_layout.h"
 #include "common/checkpoint/table_layout.h"
-#include "common/config/config_problems.h"
 #include "common/config/json_document.h"
 #include "common/config/proto_json.h"
 #include "common/model/wire_model.h"

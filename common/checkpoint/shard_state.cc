@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/config/config_problems.h"
 #include "common/config/json_document.h"
 #include "common/config/proto_json.h"
 #include "common/protocol/interval_set.h"

@@ -10,7 +10,6 @@
 namespace weir {
 
 // The name of a task in a cluster: its job and its index there.
-
 struct Task {
   std::string type;  // "ps", "worker", "chief" or "evaluator"
   uint32_t index = 0;
