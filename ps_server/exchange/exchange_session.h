@@ -13,7 +13,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/protocol/limit_reached.h"
 #include "common/protocol/limits.h"
 #include "common/protocol/message.h"
 #include "common/protocol/row_layout.h"

@@ -13,7 +13,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "common/protocol/limit_reached.h"
 #include "common/protocol/limits.h"
 #include "common/rpc/grpc_status.h"
 #include "proto/coordinator.pb.h"

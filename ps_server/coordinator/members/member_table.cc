@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/job_identity.h"
-#include "common/protocol/limit_reached.h"
 #include "common/protocol/limits.h"
 #include "common/protocol/protocol_version.h"
 

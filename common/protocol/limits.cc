@@ -1,4 +1,4 @@
-#include "common/protocol/limit_reached.h"
+#include "common/protocol/limits.h"
 
 #include "absl/strings/cord.h"
 
