@@ -27,7 +27,7 @@
 #include "common/codec/bfloat16.h"
 #include "common/codec/finite.h"
 #include "common/codec/float16.h"
-#include "common/config/written_path.h"
+#include "common/config/written_text.h"
 #include "common/model/model_spec.h"
 #include "common/object_store/object_file_system.h"
 #include "common/program/exit_codes.h"

@@ -20,7 +20,7 @@
 #include "cli/local_cluster/first_cause.h"
 #include "cli/local_cluster/local_cluster.h"
 #include "common/base/status_macros.h"
-#include "common/config/text_file.h"
+#include "common/config/written_text.h"
 #include "common/program/command_line.h"
 #include "common/program/exit_codes.h"
 #include "common/protocol/job_failure.h"

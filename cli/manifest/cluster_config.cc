@@ -12,7 +12,7 @@
 #include "common/config/compute_devices.h"
 #include "common/config/job_config.h"
 #include "common/config/proto_json.h"
-#include "common/config/written_path.h"
+#include "common/config/written_text.h"
 
 namespace weir {
 namespace {

@@ -16,8 +16,7 @@
 #include "common/config/job_config_rules.h"
 #include "common/config/json_document.h"
 #include "common/config/proto_json.h"
-#include "common/config/text_file.h"
-#include "common/config/written_path.h"
+#include "common/config/written_text.h"
 #include "google/protobuf/descriptor.h"
 
 namespace weir {

@@ -16,7 +16,7 @@ namespace weir {
 // ("a.b[0].c=value", see ApplyOverride() in job_config.cc) wins over the text and is applied before anything
 // is checked.
 //
-// Paths are checked (common/config/written_path.h), but relative ones and "~" stay.
+// Paths are checked (common/config/written_text.h), but relative ones and "~" stay.
 //
 // InvalidArgument with all problems found, one a line: "source:line:column: field.path: what is allowed, what
 // was seen"; for a value from an override, "--set a.b=c" stands for the place.

@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/config/written_path.h"
+#include "common/config/written_text.h"
 #include "common/model/key_bucket.h"
 #include "common/protocol/mode_traits.h"
 #include "google/protobuf/descriptor.h"

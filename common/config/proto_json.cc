@@ -7,7 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/config/suggestion.h"
+#include "common/config/written_text.h"
 #include "google/protobuf/descriptor.h"
 #include "proto/options.pb.h"
 

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/config/json_document.h"
-#include "common/system/environment.h"
+#include "common/config/written_text.h"
 
 namespace weir {
 namespace {

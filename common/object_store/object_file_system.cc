@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/config/written_path.h"
+#include "common/config/written_text.h"
 #include "common/object_store/object_store.h"
 #include "common/telemetry/logging.h"
 #include "common/threads/mutex.h"

@@ -11,7 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/system/environment.h"
+#include "common/config/written_text.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {

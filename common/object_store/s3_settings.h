@@ -30,7 +30,7 @@ struct S3Settings {
   // AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN, AWS_ROLE_SESSION_NAME (weir), AWS_ENDPOINT_URL_STS.
   // AWS_REGION or AWS_DEFAULT_REGION (us-east-1), AWS_ENDPOINT_URL_S3. AWS_ENDPOINT_URL stands for both
   // endpoints. AWS_CA_BUNDLE, or else REQUESTS_CA_BUNDLE, CURL_CA_BUNDLE, SSL_CERT_FILE. Blanks and line ends
-  // around a value are no part of it (environment.h). FailedPrecondition names the variable that is missing
+  // around a value are no part of it (written_text.h). FailedPrecondition names the variable that is missing
   // or wrong. Neither files of credentials nor a machine's metadata service are asked.
   using Variable = std::function<std::optional<std::string>(const char* name)>;
   static absl::StatusOr<S3Settings> FromEnvironment(const Variable& variable);

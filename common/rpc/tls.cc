@@ -15,9 +15,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/config/written_text.h"
 #include "common/rpc/openssl.h"
 #include "common/rpc/private_file.h"
-#include "common/system/environment.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {

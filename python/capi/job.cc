@@ -8,7 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_writer.h"
 #include "common/config/job_config.h"
-#include "common/config/written_path.h"
+#include "common/config/written_text.h"
 #include "common/program/version.h"
 #include "python/capi/error.h"
 #include "python/capi/handles.h"

@@ -1,9 +1,8 @@
-#include "common/config/written_path.h"
-
 #include <cstdlib>
 #include <string>
 
 #include "catch2/catch.hpp"
+#include "common/config/written_text.h"
 
 namespace weir {
 namespace {

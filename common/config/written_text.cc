@@ -1,8 +1,14 @@
-#include "common/config/written_path.h"
+#include "common/config/written_text.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <numeric>
 
+#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -50,6 +56,39 @@ absl::StatusOr<std::string> WithoutScheme(absl::string_view path) {
 }
 
 constexpr absl::string_view kScheme = "s3://";
+
+constexpr size_t kMaxBytes = 16 << 20;
+
+absl::Status Failure(int error, const std::string& path) {
+  const std::string message = absl::StrCat(path, ": cannot be read: ", std::strerror(error));
+  switch (error) {
+    case ENOENT:
+      return absl::NotFoundError(message);
+    case EACCES:
+      return absl::PermissionDeniedError(message);
+    default:
+      return absl::InvalidArgumentError(message);
+  }
+}
+
+constexpr size_t kMaxWord = 64;  // longer ones are no slips of the pen
+
+// Levenshtein's distance, where two neighbours that have changed places count as one slip.
+size_t EditDistance(absl::string_view a, absl::string_view b) {
+  std::vector<std::vector<size_t>> rows(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  std::iota(rows[0].begin(), rows[0].end(), 0);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    rows[i][0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = rows[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      rows[i][j] = std::min({replaced, rows[i - 1][j] + 1, rows[i][j - 1] + 1});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        rows[i][j] = std::min(rows[i][j], rows[i - 2][j - 2] + 1);
+      }
+    }
+  }
+  return rows.back().back();
+}
 
 }  // namespace
 
@@ -112,6 +151,59 @@ absl::Status CheckObjectPath(absl::string_view path) {
       "must be s3://BUCKET/PREFIX, with a bucket of 3 to 63 small letters, digits, '-' and '.', and a prefix "
       "without empty steps, '.' and '..'; got \"",
       path, "\""));
+}
+
+absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
+  std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
+  if (file == nullptr) return Failure(errno, path);
+  std::string text;
+  char buffer[16384];
+  while (const size_t n = std::fread(buffer, 1, sizeof(buffer), file.get())) {
+    text.append(buffer, n);
+    if (text.size() > kMaxBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": is larger than the ", kMaxBytes >> 20, " MiB that a config may have"));
+    }
+  }
+  if (std::ferror(file.get())) return Failure(errno, path);
+  return text;
+}
+
+std::string ValueIn(absl::string_view text) { return std::string(absl::StripAsciiWhitespace(text)); }
+
+std::string EnvironmentValue(const char* variable) {
+  const char* const value = std::getenv(variable);
+  return value == nullptr ? "" : ValueIn(value);
+}
+
+absl::Status CheckOneWord(absl::string_view name, absl::string_view value) {
+  const auto bad = std::find_if_not(
+      value.begin(), value.end(), [](char c) { return absl::ascii_isgraph(static_cast<unsigned char>(c)); });
+  if (bad == value.end()) return absl::OkStatus();
+  const auto c = static_cast<unsigned char>(*bad);
+  return absl::FailedPreconditionError(absl::StrCat(name, ": its character ", bad - value.begin() + 1, " of ",
+                                                    value.size(), " is ",
+                                                    absl::ascii_isspace(c)   ? "a blank or a line end"
+                                                    : absl::ascii_iscntrl(c) ? "a control character"
+                                                                             : "not an ASCII character",
+                                                    ", which cannot be in it"));
+}
+
+std::string DidYouMean(absl::string_view word, const std::vector<std::string>& candidates) {
+  if (word.size() < 2 || word.size() > kMaxWord) return "";
+  const std::string* best = nullptr;
+  size_t best_distance = std::max<size_t>(1, word.size() / 3) + 1;
+  for (const std::string& candidate : candidates) {
+    // "num_workers" may mean "workers", and the other way round.
+    const bool contained = word.size() > 3 && (absl::StrContains(candidate, word) ||
+                                               (candidate.size() > 3 && absl::StrContains(word, candidate)));
+    const size_t distance = contained ? 1 : EditDistance(word, candidate);
+    if (distance < best_distance) {
+      best = &candidate;
+      best_distance = distance;
+    }
+  }
+  return best == nullptr ? "" : absl::StrCat(" (did you mean \"", *best, "\"?)");
 }
 
 }  // namespace weir

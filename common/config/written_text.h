@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -36,5 +37,25 @@ bool IsObjectPath(absl::string_view path);
 absl::Status CheckObjectPath(absl::string_view path);
 // Without slashes at the end of the key.
 ObjectName ObjectNameOf(absl::string_view path);
+
+// The content of a small file that a person wrote. NotFound, PermissionDenied or InvalidArgument (a folder,
+// or more than 16 MiB), with the path in the message.
+absl::StatusOr<std::string> ReadTextFile(const std::string& path);
+
+// Values that people put into environment variables and files of one value: keys, tokens, names, addresses,
+// paths. A Kubernetes Secret that was made with `echo`, or a file with CRLF, has a line end behind its value,
+// which is no part of it.
+
+// Without blanks and line ends around it.
+std::string ValueIn(absl::string_view text);
+// ValueIn() of an environment variable. Empty: it is not set, or has nothing else.
+std::string EnvironmentValue(const char* variable);
+
+// FailedPrecondition: a key or a name has a blank, a line end or another character that cannot be in it. The
+// message has `name` (a variable, or a file), and the place, but not the value, which may be secret.
+absl::Status CheckOneWord(absl::string_view name, absl::string_view value);
+
+// ` (did you mean "layers"?)` for the candidate that is closest to `word`, "" if none is close.
+std::string DidYouMean(absl::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace weir
