@@ -16,7 +16,7 @@
 #include "client/exchange/event_loop.h"
 #include "client/job/client_impl.h"
 #include "client/job/coordinator_channel.h"
-#include "common/base/shortened.h"
+#include "common/base/bounded.h"
 #include "common/base/status_macros.h"
 #include "common/codec/finite.h"
 #include "common/model/partition.h"

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/shortened.h"
+#include "common/base/bounded.h"
 #include "common/protocol/job_failure.h"
 
 namespace weir {

@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
-#include "common/base/shortened.h"
+#include "common/base/bounded.h"
 #include "common/telemetry/escape.h"
 #include "spdlog/formatter.h"
 #include "spdlog/logger.h"

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "common/base/bounded_by_key.h"
+#include "common/base/bounded.h"
 
 // The process's log: one line per event on standard error, whole lines only, whichever threads write.
 // Thread-safe. Without InitLogging: text, from kInfo on, no task. spdlog stays in the .cc file.
