@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/statistics.h"
 #include "common/config/proto_json.h"
 #include "common/model/table_digest.h"
 #include "common/protocol/job_failure.h"
 #include "common/protocol/limits.h"
 #include "common/protocol/mode_traits.h"
-#include "common/telemetry/int_histogram.h"
 
 namespace weir {
 namespace {

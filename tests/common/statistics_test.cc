@@ -1,11 +1,10 @@
-#include "common/telemetry/int_histogram.h"
-
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "catch2/catch.hpp"
 #include "common/base/random.h"
+#include "common/base/statistics.h"
 
 namespace weir {
 namespace {
