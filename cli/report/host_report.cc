@@ -12,8 +12,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/base/host.h"
 #include "common/cuda/cuda_device.h"
-#include "common/system/host.h"
 #include "common/system/unique_fd.h"
 
 namespace weir {

@@ -13,7 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/control_group.h"
+#include "common/base/host.h"
 #include "common/threads/mutex.h"
 
 namespace weir {
