@@ -18,7 +18,6 @@
 #include "common/config/json_document.h"
 #include "common/cuda/cuda_device.h"
 #include "common/program/command_line.h"
-#include "common/program/exhaustion.h"
 #include "common/program/exit_codes.h"
 #include "common/protocol/job_failure.h"
 #include "common/rpc/job_token.h"

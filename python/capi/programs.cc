@@ -4,7 +4,6 @@
 
 #include "absl/strings/string_view.h"
 #include "cli/program.h"
-#include "common/program/exhaustion.h"
 #include "common/program/exit_codes.h"
 #include "ps_server/program.h"
 
