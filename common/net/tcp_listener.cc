@@ -1,7 +1,9 @@
 #include "common/net/tcp_listener.h"
 
+#include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <string.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -64,6 +66,16 @@ uint16_t PortOf(const UniqueFd& socket) {
   if (own.ss_family == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in&>(own).sin_port);
   if (own.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6&>(own).sin6_port);
   return 0;
+}
+
+absl::StatusOr<UniqueFd> AcceptClient(int listener) {
+  UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (fd.valid()) return fd;
+  const int error = errno;
+  if (error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS) {
+    return absl::ResourceExhaustedError(absl::StrCat("cannot accept a client: ", strerror(error)));
+  }
+  return absl::UnavailableError(strerror(error));
 }
 
 }  // namespace weir

@@ -16,4 +16,8 @@ absl::StatusOr<UniqueFd> ListenTcp(const std::string& host, int port);
 // The port to which a socket is bound; 0: it is no TCP socket.
 uint16_t PortOf(const UniqueFd& socket);
 
+// Accepts a waiting client of a listening socket, which is non-blocking; so is the client's, and
+// close-on-exec. Unavailable: no client waits. ResourceExhausted: no descriptor or no memory is left for it.
+absl::StatusOr<UniqueFd> AcceptClient(int listener);
+
 }  // namespace weir

@@ -6,9 +6,13 @@
 #include "absl/strings/string_view.h"
 #include "proto/model.pb.h"
 
+namespace weir {
+
+// The version of all programs of Weir.
+inline constexpr char kVersion[] = "0.1.0";
+
 // The version of the wire protocol that a process speaks (v1.ProtocolVersion, docs/protocol.md), and whether
 // the versions of two processes fit together.
-namespace weir {
 
 // This program's version.
 v1::ProtocolVersion OwnProtocol();
