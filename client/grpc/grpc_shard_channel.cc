@@ -13,7 +13,7 @@
 #include "client/tensors/wire_options.h"
 #include "common/base/status_macros.h"
 #include "common/config/address.h"
-#include "common/net/local_host.h"
+#include "common/net/local_socket.h"
 #include "common/protocol/segment_messages.h"
 #include "common/rpc/grpc_credentials.h"
 #include "common/rpc/grpc_event.h"

@@ -1,5 +1,3 @@
-#include "common/net/local_host.h"
-
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <string.h>
