@@ -9,7 +9,6 @@
 #include "common/checkpoint/safetensors.h"
 #include "common/model/model_spec.h"
 #include "common/model/partition.h"
-#include "common/system/disk_format.h"
 #include "common/system/file_system.h"
 #include "proto/checkpoint.pb.h"
 

@@ -25,7 +25,7 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/config/json_document.h"
 #include "common/config/proto_json.h"
-#include "common/system/disk_format.h"
+#include "common/system/file_system.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {
