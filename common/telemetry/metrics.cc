@@ -16,7 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "common/telemetry/escape.h"
+#include "common/telemetry/logging.h"
 
 namespace weir {
 namespace {
