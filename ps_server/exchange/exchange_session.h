@@ -16,7 +16,7 @@
 #include "common/protocol/limits.h"
 #include "common/protocol/message.h"
 #include "common/protocol/row_layout.h"
-#include "common/threads/executor.h"
+#include "common/threads/serial_queue.h"
 #include "proto/parameter_server.pb.h"
 #include "ps_server/exchange/byte_budget.h"
 #include "ps_server/exchange/exchange_request.h"
