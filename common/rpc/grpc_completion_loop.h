@@ -13,7 +13,6 @@
 #include "absl/status/status.h"
 #include "common/rpc/grpc_event.h"
 #include "common/shared_memory/doorbell.h"
-#include "common/threads/adaptive_spin.h"
 #include "common/threads/mutex.h"
 
 namespace weir {
