@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/system/float_pool.h"
-#include "common/threads/thread_pool.h"
+#include "common/threads/thread.h"
 #include "proto/job_config.pb.h"
 #include "worker/batch_ahead.h"
 #include "worker/compute/compute_backend.h"

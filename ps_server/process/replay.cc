@@ -14,7 +14,7 @@
 #include "common/model/table_digest.h"
 #include "common/model/wire_model.h"
 #include "common/protocol/mode_traits.h"
-#include "common/threads/thread_pool.h"
+#include "common/threads/thread.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/shard/restore/restore.h"
 #include "ps_server/shard/restore/table_files.h"

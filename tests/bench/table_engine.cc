@@ -17,7 +17,7 @@
 #include "bench/race.h"
 #include "common/base/random.h"
 #include "common/system/huge_pages.h"
-#include "common/threads/thread_pool.h"
+#include "common/threads/thread.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/table/table.h"
 #include "tests/bench/row_gather.h"

@@ -10,7 +10,6 @@
 #include "common/system/subprocess.h"
 #include "common/telemetry/http_server.h"
 #include "common/threads/serial_queue.h"
-#include "common/threads/thread_pool.h"
 #include "tests/common/fake_root.h"
 #include "tests/common/no_threads.h"
 
