@@ -23,7 +23,7 @@ inline constexpr size_t kMaxRequestBytes = 64 << 10;
 // The longest PushRequest.refused, which the shard keeps with its answer.
 inline constexpr size_t kMaxRefusalBytes = 1000;
 
-// The rows of one exchange with one shard, each way (common/protocol/row_layout.h).
+// The rows of one exchange with one shard, each way (common/protocol/exchange_layout.h).
 inline constexpr uint64_t kMaxRowBytes = uint64_t{512} << 20;
 
 // The ids of readers begin here; below are the ranks of workers (proto/model.proto, Caller).

@@ -1,4 +1,4 @@
-#include "common/protocol/row_layout.h"
+#include "common/protocol/exchange_layout.h"
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
