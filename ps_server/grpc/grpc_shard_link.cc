@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/protocol_version.h"
+#include "common/rpc/grpc_convert.h"
 #include "common/rpc/grpc_credentials.h"
-#include "common/rpc/grpc_status.h"
 #include "proto/shard_control.grpc.pb.h"
 
 namespace weir {

@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/protocol/limits.h"
-#include "common/rpc/grpc_status.h"
+#include "common/rpc/grpc_convert.h"
 #include "proto/coordinator.pb.h"
 #include "ps_server/grpc/grpc_admission.h"
 #include "ps_server/grpc/grpc_event_loop.h"
