@@ -16,8 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/config/written_text.h"
+#include "common/rpc/job_token.h"
 #include "common/rpc/openssl.h"
-#include "common/rpc/private_file.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {
