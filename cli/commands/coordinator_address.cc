@@ -11,7 +11,7 @@
 #include "common/config/address.h"
 #include "common/config/cluster_spec.h"
 #include "common/program/exit_codes.h"
-#include "common/rpc/tls_probe.h"
+#include "common/rpc/tls.h"
 
 namespace weir {
 namespace {

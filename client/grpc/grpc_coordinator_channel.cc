@@ -7,7 +7,7 @@
 #include "common/rpc/grpc_completion_loop.h"
 #include "common/rpc/grpc_convert.h"
 #include "common/rpc/grpc_credentials.h"
-#include "common/rpc/tls_probe.h"
+#include "common/rpc/tls.h"
 #include "proto/coordinator.grpc.pb.h"
 
 namespace weir {

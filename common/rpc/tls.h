@@ -2,11 +2,13 @@
 
 #include <openssl/types.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/rpc/identity.h"
@@ -78,5 +80,12 @@ class Tls {
 
 // Warns in the log if the certificate ends within two weeks.
 void WarnIfExpiring(const Tls& tls, absl::Time now);
+
+// Why connections to ps:`server` at `address` cannot succeed because of TLS: gRPC itself says little more
+// than that a connection was closed. Makes a connection of its own, and takes at most a few seconds.
+// OK: nothing is known to be wrong, perhaps because nothing listens.
+// Errors: FailedPrecondition: this process has TLS (`tls`) and what listens there has not, or the reverse; or
+// one end does not accept the other's certificate, or its version of TLS.
+absl::Status ProbeTls(const std::string& address, uint32_t server, const Tls* tls);
 
 }  // namespace weir

@@ -7,7 +7,7 @@
 #include "common/config/address.h"
 #include "common/protocol/job_identity.h"
 #include "common/protocol/protocol_version.h"
-#include "common/rpc/tls_probe.h"
+#include "common/rpc/tls.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/coordinator/job/job_size.h"
 
