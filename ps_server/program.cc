@@ -22,7 +22,6 @@
 #include "common/protocol/job_failure.h"
 #include "common/rpc/job_token.h"
 #include "common/rpc/tls.h"
-#include "common/rpc/tls_flags.h"
 #include "common/system/file_system.h"
 #include "common/system/process.h"
 #include "common/telemetry/grpc_process.h"

@@ -5,7 +5,7 @@
 
 #include "common/config/compute_devices.h"
 #include "common/program/command_line.h"
-#include "common/rpc/tls_flags.h"
+#include "common/rpc/tls.h"
 
 namespace weir {
 

@@ -18,12 +18,14 @@
 #include <optional>
 #include <vector>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/config/address.h"
 #include "common/config/written_text.h"
 #include "common/net/resolve.h"
+#include "common/program/command_line.h"
 #include "common/rpc/job_token.h"
 #include "common/rpc/openssl.h"
 #include "common/system/unique_fd.h"
@@ -121,6 +123,16 @@ std::string Reason() {
 }
 
 }  // namespace
+
+void AddTlsFlags(CLI::App* app, TlsFiles* files) {
+  const auto add = [app](const char* flag, std::string* path, const char* help, const char* variable) {
+    FileOrVariable(app->add_option(flag, *path, help), variable);
+  };
+  add("--tls_ca", &files->ca, "TLS: the certificates of the CAs that the job's certificates come from",
+      kTlsCaVariable);
+  add("--tls_certificate", &files->certificate, "TLS: this process's certificate", kTlsCertificateVariable);
+  add("--tls_key", &files->key, "TLS: the private key of --tls_certificate", kTlsKeyVariable);
+}
 
 absl::StatusOr<Identity> IdentityOfCertificate(X509* certificate) {
   const GeneralNamesPtr names(

@@ -13,6 +13,10 @@
 #include "absl/time/time.h"
 #include "common/rpc/identity.h"
 
+namespace CLI {
+class App;
+}  // namespace CLI
+
 namespace weir {
 
 // Where a process finds what it needs for TLS. PEM files; other programs may replace them at any time.
@@ -32,8 +36,10 @@ TlsFiles TlsFilesOfEnvironment();
 // worker-0.key.
 TlsFiles TlsFilesIn(const std::string& directory, const Identity& identity);
 
-// The flags of a program with these files (AddTlsFlags).
+// The flags of a program with these files.
 std::vector<std::string> FlagsOf(const TlsFiles& files);
+// Adds the flags that name a process's files for TLS. Each may come from the environment, too.
+void AddTlsFlags(CLI::App* app, TlsFiles* files);
 
 // The flags that name these files, for messages.
 inline constexpr char kTlsFlags[] = "--tls_ca=FILE --tls_certificate=FILE --tls_key=FILE";
