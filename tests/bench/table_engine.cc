@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/race.h"
 #include "common/base/random.h"
-#include "common/system/huge_pages.h"
+#include "common/system/float_pool.h"
 #include "common/threads/thread.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/table/table.h"
