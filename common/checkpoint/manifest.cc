@@ -14,7 +14,7 @@
 #include "common/checkpoint/checkpoint_chain.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/safetensors.h"
-#include "common/checkpoint/shard_layout.h"
+#include "common/checkpoint/shard_file.h"
 #include "common/checkpoint/table_layout.h"
 #include "common/config/json_document.h"
 #include "common/config/proto_json.h"

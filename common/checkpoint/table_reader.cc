@@ -12,8 +12,8 @@
 namespace weir {
 namespace {
 
-// Adds entry `i`, whose columns are as wide as these.
-void Append(const TableEntries& from, size_t i, size_t dim, size_t slot_words, TableEntries& to) {
+// Adds entry `i` of some in `table`.
+void Append(const v1::CheckpointTable& table, const TableEntries& from, size_t i, TableEntries& to) {
   const auto add = [&](const auto& column, size_t width, auto& into) {
     if (column.empty()) return;
     const auto first = column.begin() + static_cast<ptrdiff_t>(i * width);
@@ -21,17 +21,13 @@ void Append(const TableEntries& from, size_t i, size_t dim, size_t slot_words, T
   };
   add(from.keys, 1, to.keys);
   add(from.updated, 1, to.updated);
-  add(from.values, dim, to.values);
-  add(from.slots, slot_words, to.slots);
+  add(from.values, table.table().dim(), to.values);
+  add(from.slots, table.slot_words(), to.slots);
   add(from.pushes, 1, to.pushes);
 }
 
-void Clear(TableEntries& entries) {
-  entries.keys.clear();
-  entries.updated.clear();
-  entries.values.clear();
-  entries.slots.clear();
-  entries.pushes.clear();
+void Clear(const v1::CheckpointTable& table, TableEntries& entries) {
+  ForEachColumn(table, entries, [](auto& column, size_t) { column.clear(); });
 }
 
 }  // namespace
@@ -177,8 +173,7 @@ absl::StatusOr<bool> TableChain::Take(Merge& merge, uint64_t most, TableEntries&
   }
   if (lowest == nullptr) return false;
   const auto take = [&, kept = lowest->section == merge.kept] {
-    const v1::CheckpointTable& table = readers_[lowest->reader].table();
-    if (kept) Append(lowest->entries, lowest->at, table.table().dim(), table.slot_words(), entries);
+    if (kept) Append(readers_[lowest->reader].table(), lowest->entries, lowest->at, entries);
     return Advance(*lowest);
   };
   if (next == nullptr || lowest->Before(*next)) {
@@ -203,12 +198,13 @@ absl::StatusOr<bool> TableChain::Take(Merge& merge, uint64_t most, TableEntries&
 absl::StatusOr<bool> TableChain::Next(Merge& merge, TableEntries& entries) {
   if (readers_.size() == 1) {
     WEIR_ASSIGN_OR_RETURN(const bool more, readers_[0].Next(merge.kept, entries));
-    if (!more) Clear(entries);
+    if (!more) Clear(readers_[0].table(), entries);
     return more;
   }
   if (!merge.begun) WEIR_RETURN_IF_ERROR(Begin(merge));
-  Clear(entries);
-  const uint64_t most = EntriesOfChunk(readers_.back().table(), merge.kept);
+  const v1::CheckpointTable& newest = readers_.back().table();
+  Clear(newest, entries);
+  const uint64_t most = EntriesOfChunk(newest, merge.kept);
   for (bool more = true; more && entries.keys.size() < most;) {
     WEIR_ASSIGN_OR_RETURN(more, Take(merge, most, entries));
   }
@@ -216,7 +212,6 @@ absl::StatusOr<bool> TableChain::Next(Merge& merge, TableEntries& entries) {
   if (!entries.keys.empty()) return true;
   // The chunks are no longer needed.
   merge.cursors.clear();
-  const v1::CheckpointTable& newest = readers_.back().table();
   const uint64_t expected = merge.kept == TableSection::kRows ? RowsOfShard(newest) : CountersOfShard(newest);
   if (merge.entries == expected) return false;
   return absl::DataLossError(absl::StrCat(readers_.back().path(), ": its chain of ", readers_.size(),

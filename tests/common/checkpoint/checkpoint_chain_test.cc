@@ -22,7 +22,6 @@
 #include "common/checkpoint/checkpoint_writer.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/table_writer.h"
-#include "common/checkpoint/whole_checkpoint.h"
 #include "common/model/key_bucket.h"
 #include "tests/common/checkpoint/checkpoint_fixture.h"
 #include "tests/common/faulty_file_system.h"

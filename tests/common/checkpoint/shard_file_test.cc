@@ -1,10 +1,9 @@
-#include "common/checkpoint/shard_state.h"
-
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "catch2/catch.hpp"
+#include "common/checkpoint/shard_file.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "tests/common/checkpoint/checkpoint_fixture.h"
 
