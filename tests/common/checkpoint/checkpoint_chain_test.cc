@@ -1,7 +1,5 @@
 // Checkpoints that hold what has changed since the one before: chains of them, what is left when a link is
 // damaged, and which links stay.
-#include "common/checkpoint/checkpoint_chain.h"
-
 #include <algorithm>
 #include <cstring>
 #include <functional>
