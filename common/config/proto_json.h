@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/config/json_document.h"
 #include "google/protobuf/message.h"
@@ -20,6 +21,11 @@ class ConfigProblems {
   // Adds a problem at the place that was noted for `path`, or else for the nearest field around it.
   void Add(const std::string& path, absl::string_view what);
   void AddAt(const JsonPlace& place, const std::string& path, absl::string_view what);
+  // Add() if something is wrong. `what`: pieces as for absl::StrCat.
+  template <typename... Pieces>
+  void AddIf(bool wrong, const std::string& path, const Pieces&... what) {
+    if (wrong) Add(path, absl::StrCat(what...));
+  }
 
   // OK, or InvalidArgument with all lines (the first 20).
   absl::Status ToStatus() const;
