@@ -338,9 +338,6 @@ absl::StatusOr<TaskEnvironment> MakeEnvironment(Listing listing, const PlacedTas
 
 }  // namespace
 
-// ---- the interface
-// ---------------------------------------------------------------------------------------------------
-
 std::optional<std::string> ClusterSpec::AddressOf(const Task& task) const {
   const auto job = jobs_.find(task.type);
   if (job == jobs_.end()) return std::nullopt;
