@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/config/address.h"
-#include "common/config/compute_devices.h"
+#include "common/config/written_text.h"
 
 namespace weir {
 namespace {

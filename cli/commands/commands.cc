@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "common/config/compute_devices.h"
+#include "common/config/written_text.h"
 #include "common/program/command_line.h"
 #include "common/rpc/tls.h"
 

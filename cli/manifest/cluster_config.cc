@@ -9,7 +9,6 @@
 #include "absl/strings/string_view.h"
 #include "cli/manifest/deploy_files.h"
 #include "common/base/status_macros.h"
-#include "common/config/compute_devices.h"
 #include "common/config/job_config.h"
 #include "common/config/proto_json.h"
 #include "common/config/written_text.h"

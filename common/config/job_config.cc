@@ -266,4 +266,9 @@ std::string FirstDifference(const v1::JobConfig& expected, const v1::JobConfig& 
   return MessageDifference(expected, got, "");
 }
 
+bool IsForCpuOnly(v1::LayerConfig::Type type) {
+  return type == v1::LayerConfig::LAYER_EMBEDDING || type == v1::LayerConfig::LAYER_CONCAT ||
+         type == v1::LayerConfig::LAYER_CROSS || type == v1::LayerConfig::LAYER_FACTORIZATION_MACHINE;
+}
+
 }  // namespace weir

@@ -42,4 +42,8 @@ std::string ToJson(const v1::JobConfig& config, bool with_defaults);
 // paths of data and checkpoints, but not whether there are any.
 std::string FirstDifference(const v1::JobConfig& expected, const v1::JobConfig& got);
 
+// Whether layers of this type compute in the host's memory by themselves, so that a worker with one needs the
+// CPU.
+bool IsForCpuOnly(v1::LayerConfig::Type type);
+
 }  // namespace weir

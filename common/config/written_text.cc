@@ -11,7 +11,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/config/json_document.h"
@@ -88,6 +90,15 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
     }
   }
   return rows.back().back();
+}
+
+constexpr size_t kMostReplicas = 64;
+
+absl::Status RefuseDevices(absl::string_view text, absl::string_view why) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("the device '", text, "' ", why,
+                   "; there are auto, cpu and cuda:N (N = 0, 1, ...), and for replicas in one worker lists "
+                   "as cuda:0,cuda:1"));
 }
 
 }  // namespace
@@ -204,6 +215,33 @@ std::string DidYouMean(absl::string_view word, const std::vector<std::string>& c
     }
   }
   return best == nullptr ? "" : absl::StrCat(" (did you mean \"", *best, "\"?)");
+}
+
+std::optional<int> CudaIndex(absl::string_view device) {
+  int index = 0;
+  const bool is_cuda = absl::ConsumePrefix(&device, "cuda:") && absl::SimpleAtoi(device, &index) &&
+                       index >= 0 && index < 1024 && absl::StrCat(index) == device;
+  return is_cuda ? std::optional(index) : std::nullopt;
+}
+
+absl::StatusOr<std::vector<std::string>> ParseDevices(absl::string_view text) {
+  std::vector<std::string> devices = absl::StrSplit(text, ',');
+  if (devices.size() > kMostReplicas) {
+    return RefuseDevices(
+        text, absl::StrCat("lists ", devices.size(), " replicas, ", kMostReplicas, " is the most"));
+  }
+  for (const std::string& device : devices) {
+    if (device == "auto") {
+      if (devices.size() > 1) return RefuseDevices(text, "has auto in a list, where it stands alone");
+    } else if (device != "cpu" && !CudaIndex(device).has_value()) {
+      return RefuseDevices(text, "is not known");
+    }
+    if ((device == "cpu") != (devices[0] == "cpu")) {
+      return RefuseDevices(
+          text, "mixes kinds; the replicas of a worker are equal shares, so give them equal devices");
+    }
+  }
+  return devices;
 }
 
 }  // namespace weir

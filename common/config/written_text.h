@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -57,5 +58,13 @@ absl::Status CheckOneWord(absl::string_view name, absl::string_view value);
 
 // ` (did you mean "layers"?)` for the candidate that is closest to `word`, "" if none is close.
 std::string DidYouMean(absl::string_view word, const std::vector<std::string>& candidates);
+
+// N of "cuda:N". nullopt: `device` is no such name.
+std::optional<int> CudaIndex(absl::string_view device);
+
+// The value of --device as a list: {"auto"} alone, or one name for each replica of the model: "cpu" or
+// "cuda:N", all of one kind. A name may come twice: two replicas on one device. InvalidArgument says what was
+// seen and what is allowed.
+absl::StatusOr<std::vector<std::string>> ParseDevices(absl::string_view text);
 
 }  // namespace weir

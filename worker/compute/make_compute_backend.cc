@@ -1,7 +1,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "common/config/compute_devices.h"
+#include "common/config/written_text.h"
 #include "worker/compute/compute_backend.h"
 #include "worker/compute/cpu_backend.h"
 #include "worker/compute/cuda_backend.h"
