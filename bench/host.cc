@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/socket_io.h"
 #include "common/base/status_macros.h"
-#include "common/net/tcp_listener.h"
+#include "common/net/tcp.h"
 
 namespace weir::bench {
 namespace {

@@ -17,7 +17,7 @@
 #include "bench/memory.h"
 #include "bench/socket_io.h"
 #include "common/base/status_macros.h"
-#include "common/net/tcp_listener.h"
+#include "common/net/tcp.h"
 
 namespace weir::bench {
 namespace {

@@ -16,7 +16,7 @@
 #include "common/config/address.h"
 #include "common/config/cluster_spec.h"
 #include "common/config/job_config.h"
-#include "common/net/resolve.h"
+#include "common/net/tcp.h"
 #include "common/program/command_line.h"
 #include "common/program/exit_codes.h"
 #include "common/protocol/job_failure.h"

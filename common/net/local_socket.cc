@@ -16,7 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/net/resolve.h"
+#include "common/net/tcp.h"
 
 namespace weir {
 namespace {

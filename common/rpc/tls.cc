@@ -24,7 +24,7 @@
 #include "common/base/status_macros.h"
 #include "common/config/address.h"
 #include "common/config/written_text.h"
-#include "common/net/resolve.h"
+#include "common/net/tcp.h"
 #include "common/program/command_line.h"
 #include "common/rpc/job_token.h"
 #include "common/rpc/openssl.h"

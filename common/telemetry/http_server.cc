@@ -22,7 +22,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
 #include "common/config/address.h"
-#include "common/net/tcp_listener.h"
+#include "common/net/tcp.h"
 #include "common/system/unique_fd.h"
 #include "common/threads/mutex.h"
 #include "common/threads/thread.h"

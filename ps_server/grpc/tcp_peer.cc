@@ -17,7 +17,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "common/net/local_socket.h"
-#include "common/net/resolve.h"
+#include "common/net/tcp.h"
 
 namespace weir {
 namespace {

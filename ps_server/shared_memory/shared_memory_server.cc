@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/net/local_socket.h"
-#include "common/net/tcp_listener.h"
+#include "common/net/tcp.h"
 #include "common/protocol/limits.h"
 #include "common/threads/thread.h"
 

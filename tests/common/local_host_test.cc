@@ -9,7 +9,7 @@
 
 #include "catch2/catch.hpp"
 #include "common/net/local_socket.h"
-#include "common/net/resolve.h"
+#include "common/net/tcp.h"
 #include "tests/common/socket_folder.h"
 
 namespace weir {

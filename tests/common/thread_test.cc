@@ -4,7 +4,7 @@
 #include <string>
 
 #include "catch2/catch.hpp"
-#include "common/net/resolve.h"
+#include "common/net/tcp.h"
 #include "common/program/exit_codes.h"
 #include "common/system/process.h"
 #include "common/system/subprocess.h"
