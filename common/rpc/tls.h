@@ -19,6 +19,8 @@ class App;
 
 namespace weir {
 
+class HttpStream;
+
 // Where a process finds what it needs for TLS. PEM files; other programs may replace them at any time.
 struct TlsFiles {
   std::string ca;           // the CAs whose certificates are accepted
@@ -93,5 +95,11 @@ void WarnIfExpiring(const Tls& tls, absl::Time now);
 // Errors: FailedPrecondition: this process has TLS (`tls`) and what listens there has not, or the reverse; or
 // one end does not accept the other's certificate, or its version of TLS.
 absl::Status ProbeTls(const std::string& address, uint32_t server, const Tls* tls);
+
+// The server's end of TLS 1.3 on a connection of HTTP that was accepted and has received nothing yet. A
+// client need not have a certificate; one with a certificate of this process's job, whatever its role, is
+// proven. The files of `tls` are read anew for each connection. Null: they are half replaced just now. The
+// socket must outlive the stream.
+std::unique_ptr<HttpStream> AcceptHttps(int socket, const Tls& tls);
 
 }  // namespace weir
