@@ -15,7 +15,7 @@
 #include "cli/commands/commands.h"
 #include "common/program/command_line.h"
 #include "common/program/exit_codes.h"
-#include "common/protocol/protocol_version.h"
+#include "common/protocol/handshake.h"
 
 namespace weir {
 namespace {

@@ -16,7 +16,7 @@
 #include "cli/manifest/deploy_files.h"
 #include "common/config/job_config.h"
 #include "common/config/json_document.h"
-#include "common/protocol/protocol_version.h"
+#include "common/protocol/handshake.h"
 
 namespace weir {
 namespace {

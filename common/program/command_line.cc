@@ -16,7 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "common/config/written_text.h"
 #include "common/program/exit_codes.h"
-#include "common/protocol/protocol_version.h"
+#include "common/protocol/handshake.h"
 
 namespace weir {
 namespace {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/handshake.h"
 #include "common/protocol/job_failure.h"
-#include "common/protocol/protocol_version.h"
 #include "common/rpc/grpc_convert.h"
 #include "common/rpc/grpc_credentials.h"
 #include "common/threads/mutex.h"

@@ -14,7 +14,7 @@
 #include "absl/strings/strip.h"
 #include "common/base/checksums.h"
 #include "common/base/status_macros.h"
-#include "common/protocol/job_identity.h"
+#include "common/protocol/handshake.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {

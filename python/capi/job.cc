@@ -9,7 +9,7 @@
 #include "common/checkpoint/checkpoint_writer.h"
 #include "common/config/job_config.h"
 #include "common/config/written_text.h"
-#include "common/protocol/protocol_version.h"
+#include "common/protocol/handshake.h"
 #include "python/capi/error.h"
 #include "python/capi/handles.h"
 #include "worker/data/example_order.h"
