@@ -12,7 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/net/tcp_listener.h"
+#include "common/net/tcp.h"
 
 namespace weir::bench {
 namespace {

@@ -17,7 +17,7 @@
 #include "bench/memory.h"
 #include "bench/process.h"
 #include "common/base/status_macros.h"
-#include "common/net/tcp_listener.h"
+#include "common/net/tcp.h"
 
 namespace weir::bench {
 namespace {

@@ -1,5 +1,5 @@
 #include "cli/program.h"
-#include "common/program/exhaustion.h"
+#include "common/program/exit_codes.h"
 
 int main(int argc, char** argv) {
   weir::EndOnExhaustion();

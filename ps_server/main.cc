@@ -1,4 +1,4 @@
-#include "common/program/exhaustion.h"
+#include "common/program/exit_codes.h"
 #include "ps_server/program.h"
 
 int main(int argc, char** argv) {

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/flat_tensors.h"
-#include "common/base/sha256.h"
+#include "common/base/checksums.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/logging.h"
 #include "common/threads/thread.h"

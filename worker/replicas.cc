@@ -8,7 +8,7 @@
 #include "client/tensors/wire_options.h"
 #include "common/base/status_macros.h"
 #include "common/config/address.h"
-#include "common/config/compute_devices.h"
+#include "common/config/written_text.h"
 
 namespace weir {
 namespace {

@@ -14,7 +14,7 @@
 #include "common/config/cluster_spec.h"
 #include "common/system/float_pool.h"
 #include "common/threads/mutex.h"
-#include "common/threads/thread_pool.h"
+#include "common/threads/thread.h"
 #include "proto/job_config.pb.h"
 #include "worker/batch_ahead.h"
 #include "worker/compute/compute_backend.h"

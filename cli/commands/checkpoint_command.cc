@@ -15,7 +15,6 @@
 #include "cli/report/format.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_reader.h"
-#include "common/checkpoint/whole_checkpoint.h"
 #include "common/object_store/object_file_system.h"
 #include "common/program/exit_codes.h"
 

@@ -11,11 +11,11 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/config/address.h"
 #include "common/config/cluster_spec.h"
+#include "common/config/written_text.h"
 #include "common/object_store/object_file_system.h"
 #include "common/program/command_line.h"
 #include "common/program/exit_codes.h"
-#include "common/rpc/tls_flags.h"
-#include "common/rpc/tls_probe.h"
+#include "common/rpc/tls.h"
 
 namespace weir {
 namespace {

@@ -14,12 +14,13 @@
 #include "cli/commands/job_plan.h"
 #include "cli/local_cluster/installation.h"
 #include "cli/report/config_text.h"
+#include "common/base/host.h"
 #include "common/base/status_macros.h"
 #include "common/config/dns_cluster.h"
 #include "common/config/job_config.h"
 #include "common/config/server_memory.h"
 #include "common/program/exit_codes.h"
-#include "common/system/host.h"
+#include "common/system/subprocess.h"
 
 namespace weir {
 namespace {

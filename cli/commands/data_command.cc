@@ -20,8 +20,8 @@
 #include "absl/strings/str_format.h"
 #include "cli/commands/commands.h"
 #include "cli/report/format.h"
-#include "common/base/area_under_curve.h"
 #include "common/base/random.h"
+#include "common/base/statistics.h"
 #include "common/program/exit_codes.h"
 
 namespace weir {

@@ -5,8 +5,8 @@
 #include <chrono>
 #include <utility>
 
+#include "common/rpc/grpc_convert.h"
 #include "common/rpc/grpc_credentials.h"
-#include "common/rpc/grpc_status.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "proto/parameter_server.grpc.pb.h"
 

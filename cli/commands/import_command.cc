@@ -22,10 +22,10 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_reader.h"
-#include "common/checkpoint/initial_weights.h"
+#include "common/checkpoint/checkpoint_writer.h"
 #include "common/checkpoint/safetensors.h"
 #include "common/codec/floats.h"
-#include "common/config/written_path.h"
+#include "common/config/written_text.h"
 #include "common/model/model_spec.h"
 #include "common/object_store/object_file_system.h"
 #include "common/program/exit_codes.h"
@@ -93,8 +93,8 @@ class WeightsFile {
     }
   }
   uint64_t DimOf(const std::string& table) const { return by_name_.at(table + kValues)->shape[1]; }
-  absl::StatusOr<InitialRows> ReadRows(const std::string& table) const {
-    InitialRows rows;
+  absl::StatusOr<ImportedRows> ReadRows(const std::string& table) const {
+    ImportedRows rows;
     rows.table = table;
     rows.dim = static_cast<uint32_t>(DimOf(table));
     const StoredTensor& keys = *by_name_.at(table + kKeys);
@@ -322,7 +322,7 @@ absl::StatusOr<std::string> Import(const ImportOptions& options) {
   WEIR_ASSIGN_OR_RETURN(WeightsFile file, WeightsFile::Open(options.file));
   WEIR_ASSIGN_OR_RETURN(const Contents contents, ContentsOf(options, file));
   WEIR_ASSIGN_OR_RETURN(const std::vector<float> weights, file.Read(contents.model));
-  std::vector<InitialRows> tables;
+  std::vector<ImportedRows> tables;
   uint64_t rows = 0;
   for (const std::string& table : contents.tables) {
     WEIR_ASSIGN_OR_RETURN(tables.emplace_back(), file.ReadRows(table));

@@ -20,7 +20,7 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/config/job_config.h"
 #include "common/config/json_document.h"
-#include "common/config/written_path.h"
+#include "common/config/written_text.h"
 #include "common/object_store/object_file_system.h"
 #include "common/program/exit_codes.h"
 

@@ -22,7 +22,7 @@
 #include "common/config/dns_cluster.h"
 #include "common/config/job_config.h"
 #include "common/config/server_memory.h"
-#include "common/config/text_file.h"
+#include "common/config/written_text.h"
 #include "common/model/model_spec.h"
 #include "common/program/exit_codes.h"
 #include "common/system/file_system.h"

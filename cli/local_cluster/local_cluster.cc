@@ -24,11 +24,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "cli/certs/certificate_files.h"
+#include "common/base/host.h"
 #include "common/base/status_macros.h"
 #include "common/config/json_document.h"
 #include "common/rpc/identity.h"
 #include "common/system/clock.h"
-#include "common/system/host.h"
 
 namespace weir {
 namespace {

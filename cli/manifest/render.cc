@@ -16,7 +16,7 @@
 #include "common/base/status_macros.h"
 #include "common/config/job_config.h"
 #include "common/config/json_document.h"
-#include "common/program/version.h"
+#include "common/protocol/handshake.h"
 
 namespace weir {
 namespace {

@@ -17,8 +17,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "cli/report/format.h"
+#include "common/base/host.h"
 #include "common/cuda/cuda_device.h"
-#include "common/system/host.h"
 #include "common/system/unique_fd.h"
 #include "nlohmann/json.hpp"
 

@@ -9,7 +9,6 @@
 #include "absl/time/time.h"
 #include "client/call/backoff.h"
 #include "client/call/call_group.h"
-#include "common/system/awake_clock.h"
 #include "common/system/clock.h"
 
 namespace weir {

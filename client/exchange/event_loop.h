@@ -7,8 +7,8 @@
 
 #include "absl/functional/any_invocable.h"
 #include "common/system/clock.h"
-#include "common/threads/executor.h"
 #include "common/threads/future.h"
+#include "common/threads/serial_queue.h"
 
 namespace weir {
 

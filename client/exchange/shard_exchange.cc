@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/codec/value_codec.h"
+#include "common/protocol/exchange_layout.h"
 #include "common/protocol/job_failure.h"
-#include "common/protocol/outcomes.h"
 
 namespace weir {
 namespace {

@@ -19,7 +19,7 @@
 #include "client/tensors/tensor_map.h"
 #include "client/tensors/wire_options.h"
 #include "common/codec/wire_codec.h"
-#include "common/protocol/chunk_set.h"
+#include "common/protocol/exchange_layout.h"
 #include "common/protocol/message.h"
 #include "common/threads/mutex.h"
 #include "proto/parameter_server.pb.h"

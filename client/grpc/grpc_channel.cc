@@ -4,7 +4,6 @@
 
 #include "common/base/status_macros.h"
 #include "common/config/address.h"
-#include "common/net/local_host.h"
 #include "common/net/local_socket.h"
 #include "common/protocol/limits.h"
 #include "common/rpc/grpc_socket_options.h"

@@ -4,10 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/grpc/grpc_channel.h"
+#include "common/rpc/grpc_completion_loop.h"
+#include "common/rpc/grpc_convert.h"
 #include "common/rpc/grpc_credentials.h"
-#include "common/rpc/grpc_event.h"
-#include "common/rpc/grpc_status.h"
-#include "common/rpc/tls_probe.h"
+#include "common/rpc/tls.h"
 #include "proto/coordinator.grpc.pb.h"
 
 namespace weir {

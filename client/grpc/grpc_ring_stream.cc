@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/segment_messages.h"
+#include "common/rpc/grpc_convert.h"
 #include "common/rpc/grpc_credentials.h"
-#include "common/rpc/grpc_status.h"
 
 namespace weir {
 

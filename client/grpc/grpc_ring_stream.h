@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "client/exchange/shard_channel.h"
 #include "client/grpc/grpc_poller.h"
-#include "common/rpc/grpc_event.h"
+#include "common/rpc/grpc_completion_loop.h"
 #include "common/rpc/job_token.h"
 #include "common/shared_memory/doorbell.h"
 #include "common/shared_memory/message_ring.h"

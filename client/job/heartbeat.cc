@@ -9,7 +9,7 @@
 #include "client/call/backoff.h"
 #include "client/call/call_group.h"
 #include "common/protocol/job_failure.h"
-#include "common/system/awake_clock.h"
+#include "common/system/clock.h"
 
 namespace weir {
 

@@ -11,7 +11,7 @@
 #include "absl/types/span.h"
 #include "client/tables/key_cuts.h"
 #include "client/types.h"
-#include "common/protocol/row_layout.h"
+#include "common/protocol/exchange_layout.h"
 #include "proto/parameter_server.pb.h"
 
 namespace weir {

@@ -12,7 +12,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
-#include "common/checkpoint/checkpoint_chain.h"
 #include "common/checkpoint/manifest.h"
 #include "common/telemetry/logging.h"
 

@@ -123,7 +123,7 @@ absl::Status MarkDamaged(FileSystem& fs, const std::string& folder, const std::s
 
 // Of the checkpoints up to step `newest`, keeps the newest `keep` >= 1 that LatestComplete would accept, and
 // everything newer than the last of these. Also keeps the checkpoint of step `best`, and the chains of all
-// these (checkpoint_chain.h). Removes the rest, failed checkpoints before `newest` included, and temporary
+// these (manifest.h). Removes the rest, failed checkpoints before `newest` included, and temporary
 // files in the checkpoints that stay. Called after the commit of `newest` has returned OK, since only then
 // `newest` surely outlives a crash. Later checkpoints are not touched: a coordinator that has taken over
 // meanwhile may have made them, and knows which of them it needs.

@@ -5,16 +5,18 @@
 #include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/base/crc32c.h"
+#include "common/base/checksums.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/safetensors.h"
-#include "common/checkpoint/shard_layout.h"
-#include "common/checkpoint/shard_state.h"
+#include "common/checkpoint/shard_file.h"
+#include "common/checkpoint/table_reader.h"
+#include "common/model/key_bucket.h"
 
 namespace weir {
 namespace {
@@ -27,79 +29,54 @@ ModelSpec WithoutInitialValues(ModelSpec model) {
   return model;
 }
 
+using Columns = TableReader::Columns;
+
+std::string KindOf(const v1::TableConfig& table) {
+  return v1::TableOptimizer::Kind_Name(table.optimizer().type());
+}
+
+std::string InitOf(const v1::TableConfig& table) {
+  return absl::StrCat(v1::TableInit::Kind_Name(table.init().type()), " ", table.init().value());
+}
+
+// "" or the first difference between two tables of one name.
+std::string Difference(const v1::TableConfig& expected, const v1::TableConfig& got, bool weights_only) {
+  const auto say = [](absl::string_view field, const auto& a, const auto& b) {
+    return absl::StrCat(field, ": expected ", a, ", got ", b);
+  };
+  if (expected.dim() != got.dim()) return say("dim", expected.dim(), got.dim());
+  if (weights_only) return "";
+  if (KindOf(expected) != KindOf(got)) return say("optimizer.type", KindOf(expected), KindOf(got));
+  // A key without a row reads it.
+  if (InitOf(expected) != InitOf(got)) return say("init", InitOf(expected), InitOf(got));
+  return "";
+}
+
+// Keeps the elements [i * width, (i + 1) * width) for which keep[i].
+template <typename T>
+void KeepSome(const std::vector<bool>& keep, size_t width, std::vector<T>& values) {
+  if (values.empty()) return;
+  size_t kept = 0;
+  for (size_t i = 0; i < keep.size(); ++i) {
+    if (!keep[i]) continue;
+    const auto from = values.begin() + static_cast<ptrdiff_t>(i * width);
+    std::copy(from, from + static_cast<ptrdiff_t>(width),
+              values.begin() + static_cast<ptrdiff_t>(kept++ * width));
+  }
+  values.resize(kept * width);
+}
+
+void KeepThoseOf(uint32_t shard, uint32_t num_shards, const v1::CheckpointTable& table,
+                 TableEntries& entries) {
+  std::vector<bool> keep;
+  keep.reserve(entries.keys.size());
+  for (const uint64_t key : entries.keys) {
+    keep.push_back(ShardOfKey(key, num_shards) == shard);
+  }
+  ForEachColumn(table, entries, [&](auto& column, size_t width) { KeepSome(keep, width, column); });
+}
+
 }  // namespace
-
-// A shard's file whose length and header are those that the manifest records.
-class CheckpointReader::ShardFile {
- public:
-  static absl::StatusOr<ShardFile> Open(FileSystem& fs, const std::string& folder,
-                                        const v1::CheckpointFile& record, std::vector<ShardTensor> tensors) {
-    ShardFile shard(JoinPath(folder, record.name()), record, std::move(tensors));
-    WEIR_ASSIGN_OR_RETURN(shard.file_, OpenRecorded(fs, folder, record));
-    WEIR_RETURN_IF_ERROR(shard.CheckHeader());
-    return shard;
-  }
-
-  uint32_t shard() const { return record_->shard(); }
-  const std::vector<ShardTensor>& tensors() const { return tensors_; }
-  const v1::ShardState& state() const { return state_; }
-
-  // Hands out a tensor's values in pieces, each with the local position of its first value. The values are
-  // known to be right only when this has returned OK.
-  absl::Status Read(size_t tensor,
-                    const std::function<void(int64_t local, absl::Span<const float>)>& take) const {
-    const ShardTensor& t = tensors_[tensor];
-    std::vector<float> buffer(std::min(kChunk, static_cast<size_t>(t.range.length())));
-    uint32_t crc32c = 0;
-    uint64_t offset = record_->header_bytes() + t.stored.offset;
-    for (int64_t local = t.range.begin; local < t.range.end;) {
-      const auto chunk = absl::MakeSpan(buffer).subspan(0, static_cast<size_t>(t.range.end - local));
-      const auto bytes = absl::MakeSpan(reinterpret_cast<char*>(chunk.data()), chunk.size() * sizeof(float));
-      WEIR_RETURN_IF_ERROR(file_->Read(offset, bytes));
-      crc32c = ExtendCrc32c(crc32c, bytes.data(), bytes.size());
-      take(local, chunk);
-      local += static_cast<int64_t>(chunk.size());
-      offset += bytes.size();
-    }
-    return CheckCrc32c(path_, absl::StrCat("tensor '", t.stored.name, "'"), crc32c,
-                       record_->tensors(static_cast<int>(tensor)).crc32c());
-  }
-
- private:
-  ShardFile(std::string path, const v1::CheckpointFile& record, std::vector<ShardTensor> tensors)
-      : path_(std::move(path)), record_(&record), tensors_(std::move(tensors)) {}
-
-  absl::Status CheckHeader() {
-    const auto bad = [&](absl::string_view what) {
-      return absl::DataLossError(absl::StrCat(path_, ": the header ", what));
-    };
-    WEIR_ASSIGN_OR_RETURN(
-        const SafetensorsHeader header,
-        ReadRecordedHeader(*file_, path_, record_->header_bytes(), record_->header_crc32c()));
-    if (!std::equal(header.tensors.begin(), header.tensors.end(), tensors_.begin(), tensors_.end(),
-                    [](const StoredTensor& a, const ShardTensor& b) { return a == b.stored; })) {
-      return bad("does not list the tensors of this shard's part of the model");
-    }
-    const auto text = header.metadata.find(kStateKey);
-    if (text == header.metadata.end()) return bad(absl::StrCat("has no ", kStateKey));
-    absl::StatusOr<v1::ShardState> state =
-        ParseShardState(text->second, absl::StrCat(path_, " (", kStateKey, ")"));
-    if (!state.ok()) return absl::DataLossError(state.status().message());
-    if (state->shard() != record_->shard() || state->num_shards() != record_->num_shards() ||
-        state->version().incarnation() != record_->version().incarnation() ||
-        state->version().count() != record_->version().count()) {
-      return bad("holds the state of another shard or version");
-    }
-    state_ = *std::move(state);
-    return absl::OkStatus();
-  }
-
-  std::string path_;
-  const v1::CheckpointFile* record_;
-  std::vector<ShardTensor> tensors_;
-  std::unique_ptr<ReadableFile> file_;
-  v1::ShardState state_;
-};
 
 // The tensors of a safetensors file that a model has not.
 class CheckpointReader::Additions {
@@ -165,7 +142,7 @@ absl::StatusOr<CheckpointReader> CheckpointReader::Open(FileSystem& fs, const st
   return CheckpointReader(fs, folder, std::move(manifest), std::move(chain));
 }
 
-absl::StatusOr<CheckpointReader::ShardFile> CheckpointReader::OpenShard(uint32_t shard) const {
+absl::StatusOr<ShardFile> CheckpointReader::OpenShard(uint32_t shard) const {
   return ShardFile::Open(*fs_, folder_, manifest_.files(static_cast<int>(shard)),
                          TensorsOfShard(model_, partition_, shard, SlotsOf(manifest_)));
 }
@@ -176,30 +153,52 @@ absl::Status CheckpointReader::Verify() const {
     for (size_t tensor = 0; tensor < file.tensors().size(); ++tensor) {
       WEIR_RETURN_IF_ERROR(file.Read(tensor, [](int64_t, absl::Span<const float>) {}));
     }
-    WEIR_RETURN_IF_ERROR(VerifyTables(manifest_.files(static_cast<int>(shard))));
+    const TableTarget nowhere = {[](const TableEntries&) { return absl::OkStatus(); },
+                                 [](const TableEntries&) { return absl::OkStatus(); }};
+    for (size_t table = 0; table < NumTables(); ++table) {
+      WEIR_RETURN_IF_ERROR(LoadTable(table, shard, manifest_.num_shards(), nowhere));
+    }
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckpointReader::LoadFrom(const ShardFile& file, const Partition& partition, uint32_t shard,
-                                        const std::vector<absl::Span<float>>& arrays) const {
-  for (size_t tensor = 0; tensor < file.tensors().size(); ++tensor) {
-    const ShardTensor& t = file.tensors()[tensor];
-    if (t.array >= arrays.size()) break;
-    bool needed = false;
-    ForEachShared(partition_, file.shard(), t.range, partition, shard,
-                  [&](int64_t, int64_t, int64_t) { needed = true; });
-    if (!needed) continue;
-    WEIR_RETURN_IF_ERROR(file.Read(tensor, [&](int64_t first, absl::Span<const float> values) {
-      const LocalRange range{first, first + static_cast<int64_t>(values.size())};
-      ForEachShared(partition_, file.shard(), range, partition, shard,
-                    [&](int64_t local, int64_t other, int64_t length) {
-                      std::memcpy(arrays[t.array].data() + other, values.data() + (local - first),
-                                  static_cast<size_t>(length) * sizeof(float));
-                    });
-    }));
+absl::Status CheckpointReader::Copy(const ShardFile& file, size_t tensor, const Partition& to, uint32_t shard,
+                                    int64_t begin, absl::Span<float> values) const {
+  return file.Read(tensor, [&](int64_t first, absl::Span<const float> piece) {
+    const LocalRange range{first, first + static_cast<int64_t>(piece.size())};
+    ForEachShared(partition_, file.shard(), range, to, shard,
+                  [&](int64_t local, int64_t other, int64_t length) {
+                    std::memcpy(values.data() + (other - begin), piece.data() + (local - first),
+                                static_cast<size_t>(length) * sizeof(float));
+                  });
+  });
+}
+
+absl::StatusOr<std::vector<v1::ShardState>> CheckpointReader::LoadArrays(
+    uint32_t shard, uint32_t num_shards, const std::vector<absl::Span<float>>& arrays) const {
+  const Partition partition(model_.elements(), num_shards);
+  for (const absl::Span<float>& array : arrays) {
+    if (array.size() != static_cast<size_t>(partition.shard_elements(shard))) {
+      return absl::InvalidArgumentError(absl::StrCat("shard ", shard, " of ", num_shards, " has ",
+                                                     partition.shard_elements(shard), " elements, not ",
+                                                     array.size()));
+    }
   }
-  return absl::OkStatus();
+  std::vector<v1::ShardState> states;
+  for (uint32_t old = 0; old < manifest_.num_shards(); ++old) {
+    if (num_shards == manifest_.num_shards() && old != shard) continue;
+    WEIR_ASSIGN_OR_RETURN(const ShardFile file, OpenShard(old));
+    for (size_t tensor = 0; tensor < file.tensors().size(); ++tensor) {
+      const ShardTensor& t = file.tensors()[tensor];
+      if (t.array >= arrays.size()) break;
+      bool needed = false;
+      ForEachShared(partition_, old, t.range, partition, shard,
+                    [&](int64_t, int64_t, int64_t) { needed = true; });
+      if (needed) WEIR_RETURN_IF_ERROR(Copy(file, tensor, partition, shard, 0, arrays[t.array]));
+    }
+    states.push_back(file.state());
+  }
+  return states;
 }
 
 absl::StatusOr<v1::ShardState> CheckpointReader::LoadShard(const ModelSpec& model, uint32_t shard,
@@ -220,26 +219,8 @@ absl::StatusOr<v1::ShardState> CheckpointReader::LoadShard(const ModelSpec& mode
                      absl::StrJoin(slots, ", "), "], got [", absl::StrJoin(manifest_.slots(), ", "),
                      "]; its weights alone can start a new job"));
   }
-  const Partition partition(model.elements(), num_shards);
-  for (const absl::Span<float>& array : arrays) {
-    if (array.size() != static_cast<size_t>(partition.shard_elements(shard))) {
-      return absl::InvalidArgumentError(absl::StrCat("shard ", shard, " of ", num_shards, " has ",
-                                                     partition.shard_elements(shard), " elements, not ",
-                                                     array.size()));
-    }
-  }
-  if (num_shards == manifest_.num_shards()) {
-    WEIR_ASSIGN_OR_RETURN(const ShardFile file, OpenShard(shard));
-    WEIR_RETURN_IF_ERROR(LoadFrom(file, partition, shard, arrays));
-    return file.state();
-  }
-  std::vector<v1::ShardState> states;
-  for (uint32_t old = 0; old < manifest_.num_shards(); ++old) {
-    WEIR_ASSIGN_OR_RETURN(const ShardFile file, OpenShard(old));
-    WEIR_RETURN_IF_ERROR(LoadFrom(file, partition, shard, arrays));
-    states.push_back(file.state());
-  }
-  return MergeShardStates(states, shard, num_shards);
+  WEIR_ASSIGN_OR_RETURN(const std::vector<v1::ShardState> states, LoadArrays(shard, num_shards, arrays));
+  return num_shards == manifest_.num_shards() ? states[0] : MergeShardStates(states, shard, num_shards);
 }
 
 absl::Status CheckpointReader::CheckModel(const ModelSpec& model) const {
@@ -252,18 +233,7 @@ absl::Status CheckpointReader::CheckModel(const ModelSpec& model) const {
 absl::Status CheckpointReader::LoadWeights(const ModelSpec& model, uint32_t shard, uint32_t num_shards,
                                            absl::Span<float> weights) const {
   WEIR_RETURN_IF_ERROR(CheckModel(model));
-  const Partition partition(model.elements(), num_shards);
-  if (weights.size() != static_cast<size_t>(partition.shard_elements(shard))) {
-    return absl::InvalidArgumentError(absl::StrCat("shard ", shard, " of ", num_shards, " has ",
-                                                   partition.shard_elements(shard), " elements, not ",
-                                                   weights.size()));
-  }
-  for (uint32_t old = 0; old < manifest_.num_shards(); ++old) {
-    if (num_shards == manifest_.num_shards() && old != shard) continue;
-    WEIR_ASSIGN_OR_RETURN(const ShardFile file, OpenShard(old));
-    WEIR_RETURN_IF_ERROR(LoadFrom(file, partition, shard, {weights}));
-  }
-  return absl::OkStatus();
+  return LoadArrays(shard, num_shards, {weights}).status();
 }
 
 absl::Status CheckpointReader::WriteExport(WritableFile& file, const std::string& path,
@@ -298,14 +268,7 @@ absl::Status CheckpointReader::WriteExport(WritableFile& file, const std::string
     for (size_t i = 0; i < files.size(); ++i) {
       const ShardFile& part = files[i];
       if (next[i] == part.tensors().size() || part.tensors()[next[i]].stored.name != tensor.name) continue;
-      WEIR_RETURN_IF_ERROR(part.Read(next[i]++, [&](int64_t first, absl::Span<const float> piece) {
-        const LocalRange range{first, first + static_cast<int64_t>(piece.size())};
-        ForEachShared(partition_, part.shard(), range, whole, 0,
-                      [&](int64_t local, int64_t at, int64_t length) {
-                        std::memcpy(values.data() + (at - address), piece.data() + (local - first),
-                                    static_cast<size_t>(length) * sizeof(float));
-                      });
-      }));
+      WEIR_RETURN_IF_ERROR(Copy(part, next[i]++, whole, 0, address, absl::MakeSpan(values)));
     }
     for (size_t names = 0; names <= tensor.aliases.size(); ++names) {
       WEIR_RETURN_IF_ERROR(writer->Append(values));
@@ -322,6 +285,168 @@ absl::StatusOr<size_t> CheckpointReader::Export(const std::string& path, const s
   WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<StagedFile> file, fs_->Stage(path, absl::StrCat(path, ".tmp")));
   WEIR_RETURN_IF_ERROR(file->Publish(WriteExport(*file, path, additions), FileSystem::Existing::kReplace));
   return additions.tensors().size();
+}
+
+size_t CheckpointReader::NumTables() const {
+  return manifest_.files_size() == 0 ? 0 : static_cast<size_t>(manifest_.files(0).tables_size());
+}
+
+const v1::TableConfig& CheckpointReader::TableAt(size_t index) const {
+  return manifest_.files(0).tables(static_cast<int>(index)).table();
+}
+
+size_t CheckpointReader::FindTable(const std::string& name) const {
+  size_t index = 0;
+  while (index < NumTables() && TableAt(index).name() != name) ++index;
+  return index;
+}
+
+uint64_t CheckpointReader::RowsOf(size_t index) const {
+  uint64_t rows = 0;
+  for (const v1::CheckpointFile& file : manifest_.files()) {
+    rows += RowsOfShard(file.tables(static_cast<int>(index)));
+  }
+  return rows;
+}
+
+absl::Status CheckpointReader::CheckTables(const std::vector<v1::TableConfig>& tables,
+                                           bool weights_only) const {
+  const auto differs = [&](absl::string_view table, absl::string_view how) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        folder_, " has other embedding tables than the job: table '", table, "'", how,
+        weights_only ? "" : "; the weights and rows alone can start a new job (checkpoint.init_from)"));
+  };
+  for (size_t i = 0; i < NumTables(); ++i) {
+    const std::string& name = TableAt(i).name();
+    if (std::none_of(tables.begin(), tables.end(), [&](const auto& table) { return table.name() == name; })) {
+      return differs(name, " is not one of the job");
+    }
+  }
+  for (const v1::TableConfig& table : tables) {
+    const size_t saved = FindTable(table.name());
+    if (saved == NumTables()) {
+      if (weights_only) continue;
+      return differs(table.name(), " is missing in it");
+    }
+    const std::string difference = Difference(table, TableAt(saved), weights_only);
+    if (!difference.empty()) return differs(table.name(), absl::StrCat(", ", difference));
+  }
+  return absl::OkStatus();
+}
+
+uint64_t CheckpointReader::VersionOfTable(size_t index, uint32_t shard, uint32_t num_shards) const {
+  uint64_t version = 0;
+  for (const v1::CheckpointFile& file : manifest_.files()) {
+    if (index == NumTables() || (num_shards == manifest_.num_shards() && file.shard() != shard)) continue;
+    version = std::max(version, weir::VersionOfTable(file, file.tables(static_cast<int>(index))));
+  }
+  return version;
+}
+
+absl::Status CheckpointReader::LoadTable(size_t index, uint32_t shard, uint32_t num_shards,
+                                         const TableTarget& target) const {
+  if (index == NumTables()) return absl::OkStatus();
+  const bool same_shards = num_shards == manifest_.num_shards();
+  TableEntries entries;
+  for (const v1::CheckpointFile& file : manifest_.files()) {
+    if (same_shards && file.shard() != shard) continue;
+    const v1::CheckpointTable& of = file.tables(static_cast<int>(index));
+    WEIR_ASSIGN_OR_RETURN(TableChain reader,
+                          OpenTable(file.shard(), index, target.counters ? Columns::kAll : Columns::kValues));
+    const auto take_all = [&](const auto& next, const auto& take) -> absl::Status {
+      while (true) {
+        WEIR_ASSIGN_OR_RETURN(const bool more, next());
+        if (!more) return absl::OkStatus();
+        if (!same_shards) KeepThoseOf(shard, num_shards, of, entries);
+        WEIR_RETURN_IF_ERROR(take(entries));
+      }
+    };
+    WEIR_RETURN_IF_ERROR(take_all([&] { return reader.NextRows(entries); }, target.rows));
+    if (!target.counters) continue;
+    entries = {};
+    WEIR_RETURN_IF_ERROR(take_all([&] { return reader.NextCounters(entries); }, target.counters));
+    entries = {};
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TableChain> CheckpointReader::OpenTable(uint32_t shard, size_t index, Columns columns) const {
+  WEIR_ASSIGN_OR_RETURN(const std::vector<TableFile> files,
+                        FilesOfTable(folder_, manifest_, chain_, shard, index));
+  return TableChain::Open(*fs_, files, columns);
+}
+
+absl::Status CheckpointReader::AddExportedTables(std::vector<StoredTensor>& tensors) const {
+  for (size_t i = 0; i < NumTables(); ++i) {
+    const std::string& name = TableAt(i).name();
+    const uint64_t rows = RowsOf(i);
+    for (StoredTensor& tensor : std::vector<StoredTensor>{
+             {absl::StrCat(name, "/keys"), TensorType::kI64, {rows}, 0, 0},
+             {absl::StrCat(name, "/values"), TensorType::kF32, {rows, TableAt(i).dim()}, 0, 0}}) {
+      if (std::any_of(tensors.begin(), tensors.end(),
+                      [&](const StoredTensor& other) { return other.name == tensor.name; })) {
+        return absl::FailedPreconditionError(absl::StrCat(folder_, ": the model has a tensor '", tensor.name,
+                                                          "', which table '", name, "' needs in an export"));
+      }
+      tensors.push_back(std::move(tensor));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointReader::ExportTables(SafetensorsWriter& writer) const {
+  TableEntries entries;
+  for (size_t i = 0; i < NumTables(); ++i) {
+    // All keys come before all values, so the files are read twice, their keys alone at first.
+    for (const Columns columns : {Columns::kKeys, Columns::kValues}) {
+      for (const v1::CheckpointFile& file : manifest_.files()) {
+        WEIR_ASSIGN_OR_RETURN(TableChain reader, OpenTable(file.shard(), i, columns));
+        while (true) {
+          WEIR_ASSIGN_OR_RETURN(const bool more, reader.NextRows(entries));
+          if (!more) break;
+          WEIR_RETURN_IF_ERROR(
+              columns == Columns::kValues
+                  ? writer.Append(entries.values)
+                  : writer.Append(absl::string_view(reinterpret_cast<const char*>(entries.keys.data()),
+                                                    entries.keys.size() * sizeof(uint64_t))));
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadWhole(FileSystem& fs, const std::string& folder) {
+  WEIR_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(fs, folder));
+  return reader.Verify();
+}
+
+absl::StatusOr<FoundCheckpoint> FindWholeBefore(FileSystem& fs, const std::string& path, uint64_t below,
+                                                const OnDamaged& damaged) {
+  if (!IsFolderOfCheckpoints(fs, path)) {
+    return absl::DataLossError(absl::StrCat(path,
+                                            " names one checkpoint, so no other one is taken; name the ",
+                                            "folder that it is in, or another checkpoint there"));
+  }
+  std::vector<std::string> seen;
+  while (true) {
+    absl::StatusOr<FoundCheckpoint> found = ResolveCheckpoint(fs, path, below);
+    if (absl::IsNotFound(found.status())) {
+      seen.emplace_back(found.status().message());
+      return absl::DataLossError(absl::StrJoin(seen, "; "));
+    }
+    WEIR_RETURN_IF_ERROR(found.status());
+    seen.insert(seen.end(), found->refused.begin(), found->refused.end());
+    const absl::Status whole = ReadWhole(fs, found->folder);
+    if (whole.ok()) {
+      found->refused = std::move(seen);
+      return found;
+    }
+    if (!IsDamage(whole)) return whole;
+    seen.emplace_back(whole.message());
+    if (damaged) damaged(found->folder, seen.back());
+    below = found->manifest.step();
+  }
 }
 
 }  // namespace weir

@@ -8,9 +8,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "common/checkpoint/checkpoint_chain.h"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/manifest.h"
 #include "common/checkpoint/safetensors.h"
-#include "common/checkpoint/table_chain.h"
+#include "common/checkpoint/shard_file.h"
 #include "common/checkpoint/table_layout.h"
 #include "common/checkpoint/table_reader.h"
 #include "common/model/model_spec.h"
@@ -46,7 +47,7 @@ class CheckpointReader {
   };
   // Loads what shard `shard` of `num_shards` needs to continue. If the checkpoint has the same number of
   // shards, the state is that of the shard's own file, and no other file is read; else it is
-  // MergeShardStates() of all files (shard_state.h). FailedPrecondition: the model or the slots differ; names
+  // MergeShardStates() of all files (shard_file.h). FailedPrecondition: the model or the slots differ; names
   // the first difference.
   absl::StatusOr<v1::ShardState> LoadShard(const ModelSpec& model, uint32_t shard, uint32_t num_shards,
                                            const Target& target) const;
@@ -94,18 +95,19 @@ class CheckpointReader {
   absl::StatusOr<size_t> Export(const std::string& path, const std::string& with = "") const;
 
  private:
-  class ShardFile;
-
   CheckpointReader(FileSystem& fs, std::string folder, v1::CheckpointManifest manifest,
                    std::vector<ChainLink> chain);
   absl::StatusOr<ShardFile> OpenShard(uint32_t shard) const;
-  // Fills the part of another shard's arrays (the weights, then slots) that `file` holds.
-  absl::Status LoadFrom(const ShardFile& file, const Partition& partition, uint32_t shard,
-                        const std::vector<absl::Span<float>>& arrays) const;
+  // Copies what shard `shard` of the partition `to` has of a tensor in `file`. `values`: its elements from
+  // the local position `begin` on.
+  absl::Status Copy(const ShardFile& file, size_t tensor, const Partition& to, uint32_t shard, int64_t begin,
+                    absl::Span<float> values) const;
+  // Fills a shard's arrays (the weights, then slots). Returns the states of the files that it has read.
+  absl::StatusOr<std::vector<v1::ShardState>> LoadArrays(uint32_t shard, uint32_t num_shards,
+                                                         const std::vector<absl::Span<float>>& arrays) const;
   class Additions;
   absl::Status WriteExport(WritableFile& file, const std::string& path, const Additions& additions) const;
   absl::StatusOr<TableChain> OpenTable(uint32_t shard, size_t index, TableReader::Columns columns) const;
-  absl::Status VerifyTables(const v1::CheckpointFile& file) const;
   absl::Status AddExportedTables(std::vector<StoredTensor>& tensors) const;
   absl::Status ExportTables(SafetensorsWriter& writer) const;
 
@@ -116,5 +118,15 @@ class CheckpointReader {
   ModelSpec model_;
   Partition partition_;
 };
+
+// Reads every byte of the checkpoint in this folder, and of what it builds on. Errors: as CheckpointReader.
+absl::Status ReadWhole(FileSystem& fs, const std::string& folder);
+
+// The newest checkpoint of a step below `below` in a folder of checkpoints that is whole, as ReadWhole()
+// says. `damaged` is called for each checkpoint that is not, with its folder and what is wrong; may be null.
+// DataLoss: none is whole, or the path names one checkpoint; says what was seen.
+using OnDamaged = std::function<void(const std::string& folder, const std::string& why)>;
+absl::StatusOr<FoundCheckpoint> FindWholeBefore(FileSystem& fs, const std::string& path, uint64_t below,
+                                                const OnDamaged& damaged = nullptr);
 
 }  // namespace weir

@@ -12,12 +12,13 @@
 #include "common/system/file_system.h"
 #include "proto/checkpoint.pb.h"
 
+namespace weir {
+
 // A checkpoint is written in three stages (docs/checkpoint_format.md):
 //   the coordinator   BeginCheckpoint(), checkpoint_folder.h
 //   each shard        WriteShardFile(), of a frozen version; its answer goes to the coordinator
 //   the coordinator   CommitCheckpoint(); only from then on is there a checkpoint
 // An error in any stage leaves no checkpoint, and the older ones as they are.
-namespace weir {
 
 // OK if a file can hold these names beside those of slots: UTF-8, not "__metadata__", not beginning with
 // "weir.". Else InvalidArgument. Called before a job starts.
@@ -49,5 +50,21 @@ absl::StatusOr<v1::CheckpointFile> WriteShardFile(FileSystem& fs, const std::str
 // (checkpoint_folder.h).
 absl::Status CommitCheckpoint(FileSystem& fs, const std::string& dir, v1::CheckpointManifest manifest,
                               const Confirm& confirm = nullptr);
+
+// The rows of an embedding table: `dim` values for each key. Keys may come in any order, each once.
+struct ImportedRows {
+  std::string table;
+  uint32_t dim = 0;
+  std::vector<uint64_t> keys;
+  std::vector<float> values;  // keys.size() x dim
+};
+
+// Writes a checkpoint that holds weights, rows and no training: what a job takes with checkpoint.init_from,
+// to begin with values that no initializer makes. `weights`: the model's tensors end to end. The checkpoint
+// is DIRECTORY/step-00000000; the folder is made. AlreadyExists: it holds such a checkpoint, which stays.
+// InvalidArgument: a key comes twice, or no table has such a dim.
+absl::Status WriteInitialWeights(FileSystem& fs, const std::string& directory, const ModelSpec& model,
+                                 absl::Span<const float> weights,
+                                 const std::vector<ImportedRows>& tables = {});
 
 }  // namespace weir

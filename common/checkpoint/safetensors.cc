@@ -8,7 +8,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/crc32c.h"
+#include "common/base/checksums.h"
 #include "common/base/status_macros.h"
 #include "common/config/json_document.h"
 

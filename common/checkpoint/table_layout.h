@@ -28,6 +28,16 @@ struct TableEntries {
   std::vector<uint64_t> pushes;
 };
 
+// Calls visit(column, width) for each column. `width`: its values for each key, in a row of `table`.
+template <typename Entries, typename Visit>
+void ForEachColumn(const v1::CheckpointTable& table, Entries& entries, const Visit& visit) {
+  visit(entries.keys, 1);
+  visit(entries.updated, 1);
+  visit(entries.values, table.table().dim());
+  visit(entries.slots, table.slot_words());
+  visit(entries.pushes, 1);
+}
+
 // Chunks of the size that writers choose: large enough for a disk, and small enough for a reader that reads
 // deltas beside each other.
 constexpr uint64_t kTableChunkBytes = 16 << 20, kDeltaChunkBytes = 2 << 20;

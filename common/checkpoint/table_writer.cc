@@ -87,19 +87,14 @@ bool TableWriter::due() const {
 }
 
 absl::Status TableWriter::WriteChunk(Section& section, uint64_t entries) {
-  TableEntries& from = section.buffer;
+  absl::Status status;
   // A column that the section does not have is empty.
-  const auto write = [&](auto& column, uint64_t width) -> absl::Status {
-    if (column.empty()) return absl::OkStatus();
-    WEIR_RETURN_IF_ERROR(writer_->Append(Bytes(column, entries * width)));
+  ForEachColumn(table_, section.buffer, [&](auto& column, uint64_t width) {
+    if (column.empty() || !status.ok()) return;
+    status = writer_->Append(Bytes(column, entries * width));
     DropFirst(column, entries * width);
-    return absl::OkStatus();
-  };
-  WEIR_RETURN_IF_ERROR(write(from.keys, 1));
-  WEIR_RETURN_IF_ERROR(write(from.updated, 1));
-  WEIR_RETURN_IF_ERROR(write(from.values, table_.table().dim()));
-  WEIR_RETURN_IF_ERROR(write(from.slots, table_.slot_words()));
-  WEIR_RETURN_IF_ERROR(write(from.pushes, 1));
+  });
+  WEIR_RETURN_IF_ERROR(status);
   section.written += entries;
   return absl::OkStatus();
 }

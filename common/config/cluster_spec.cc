@@ -9,8 +9,7 @@
 #include "common/config/address.h"
 #include "common/config/dns_cluster.h"
 #include "common/config/json_document.h"
-#include "common/config/suggestion.h"
-#include "common/config/text_file.h"
+#include "common/config/written_text.h"
 
 namespace weir {
 namespace {
@@ -338,9 +337,6 @@ absl::StatusOr<TaskEnvironment> MakeEnvironment(Listing listing, const PlacedTas
 }
 
 }  // namespace
-
-// ---- the interface
-// ---------------------------------------------------------------------------------------------------
 
 std::optional<std::string> ClusterSpec::AddressOf(const Task& task) const {
   const auto job = jobs_.find(task.type);

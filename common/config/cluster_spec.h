@@ -9,7 +9,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/config/pod.h"
 #include "common/config/task.h"
 
 // The cluster, and this process's task in it: TF_CONFIG as TensorFlow and Kubeflow's operators write it,

@@ -11,8 +11,8 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
-#include "common/config/suggestion.h"
 #include "common/config/task.h"
+#include "common/config/written_text.h"
 
 namespace weir {
 namespace {

@@ -16,8 +16,7 @@
 #include "common/config/job_config_rules.h"
 #include "common/config/json_document.h"
 #include "common/config/proto_json.h"
-#include "common/config/text_file.h"
-#include "common/config/written_path.h"
+#include "common/config/written_text.h"
 #include "google/protobuf/descriptor.h"
 
 namespace weir {
@@ -265,6 +264,11 @@ std::string ToJson(const v1::JobConfig& config, bool with_defaults) {
 
 std::string FirstDifference(const v1::JobConfig& expected, const v1::JobConfig& got) {
   return MessageDifference(expected, got, "");
+}
+
+bool IsForCpuOnly(v1::LayerConfig::Type type) {
+  return type == v1::LayerConfig::LAYER_EMBEDDING || type == v1::LayerConfig::LAYER_CONCAT ||
+         type == v1::LayerConfig::LAYER_CROSS || type == v1::LayerConfig::LAYER_FACTORIZATION_MACHINE;
 }
 
 }  // namespace weir

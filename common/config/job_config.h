@@ -16,7 +16,7 @@ namespace weir {
 // ("a.b[0].c=value", see ApplyOverride() in job_config.cc) wins over the text and is applied before anything
 // is checked.
 //
-// Paths are checked (common/config/written_path.h), but relative ones and "~" stay.
+// Paths are checked (common/config/written_text.h), but relative ones and "~" stay.
 //
 // InvalidArgument with all problems found, one a line: "source:line:column: field.path: what is allowed, what
 // was seen"; for a value from an override, "--set a.b=c" stands for the place.
@@ -41,5 +41,9 @@ std::string ToJson(const v1::JobConfig& config, bool with_defaults);
 // "optimizer.learning_rate: expected 0.1, got 0.01", `expected` first. `debug` may differ, and so may the
 // paths of data and checkpoints, but not whether there are any.
 std::string FirstDifference(const v1::JobConfig& expected, const v1::JobConfig& got);
+
+// Whether layers of this type compute in the host's memory by themselves, so that a worker with one needs the
+// CPU.
+bool IsForCpuOnly(v1::LayerConfig::Type type);
 
 }  // namespace weir

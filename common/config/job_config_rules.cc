@@ -10,7 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/config/written_path.h"
+#include "common/config/written_text.h"
 #include "common/model/key_bucket.h"
 #include "common/protocol/mode_traits.h"
 #include "google/protobuf/descriptor.h"
@@ -105,17 +105,11 @@ void CheckUses(const Message& message, const std::string& path, ConfigProblems* 
     const bool set = IsSet(message, *message.GetDescriptor()->FindFieldByName(use.field));
     const std::string word = SelectorWord(message, use.selector);
     const bool used = Contains(use.used_by, word);
-    if (set && !used) {
-      problems->Add(
-          FieldPath(path, use.field),
-          absl::StrCat("is not used with ", use.selector, " \"", word, "\", only with ",
-                       absl::StrJoin(use.used_by, ", "), "; take it out (--set ", FieldPath(path, use.field),
-                       "=null) or change ", FieldPath(path, use.selector)));
-    }
-    if (!set && used && use.need == Need::kRequired) {
-      problems->Add(FieldPath(path, use.field),
-                    absl::StrCat("is missing and must be given with ", use.selector, " \"", word, "\""));
-    }
+    problems->AddIf(set && !used, FieldPath(path, use.field), "is not used with ", use.selector, " \"", word,
+                    "\", only with ", absl::StrJoin(use.used_by, ", "), "; take it out (--set ",
+                    FieldPath(path, use.field), "=null) or change ", FieldPath(path, use.selector));
+    problems->AddIf(!set && used && use.need == Need::kRequired, FieldPath(path, use.field),
+                    "is missing and must be given with ", use.selector, " \"", word, "\"");
   }
 }
 
@@ -181,17 +175,12 @@ void CheckWhoseWork(const v1::JobConfig& config, ConfigProblems* problems) {
   const absl::string_view hint =
       ". (A program that brings its own model and data leaves out model, and of data all "
       "but batch_size and drop_last)";
-  if (first != fields.end() && !config.has_model()) {
-    problems->Add("model",
-                  absl::StrCat("is missing and must be given with ", FieldPath("data", (*first)->name()),
-                               ": an object with layers, loss", hint));
-  }
-  if (!data.has_format() && (first != fields.end() || config.has_model())) {
-    problems->Add("data.format",
-                  absl::StrCat("is missing and must be given with ",
-                               first != fields.end() ? FieldPath("data", (*first)->name()) : "model",
-                               ": one of digits, idx, csv", hint));
-  }
+  const std::string given = first == fields.end() ? "" : FieldPath("data", (*first)->name());
+  problems->AddIf(!given.empty() && !config.has_model(), "model", "is missing and must be given with ", given,
+                  ": an object with layers, loss", hint);
+  problems->AddIf(!data.has_format() && (!given.empty() || config.has_model()), "data.format",
+                  "is missing and must be given with ", given.empty() ? "model" : given,
+                  ": one of digits, idx, csv", hint);
 }
 
 std::string LossWord(v1::ModelConfig::Loss loss) {
@@ -207,27 +196,20 @@ void CheckColumns(const v1::DataConfig& data, ConfigProblems* problems) {
     const std::string path = ElementPath("data.columns", i);
     CheckUses(column, path, problems);
     names.Check(i, column.name());
-    if (column.has_separator() && column.separator() == data.separator()) {
-      problems->Add(FieldPath(path, "separator"), absl::StrCat("is ", JsonQuote(column.separator()),
-                                                               ", as data.separator; the two must differ"));
-    }
+    problems->AddIf(column.has_separator() && column.separator() == data.separator(),
+                    FieldPath(path, "separator"), "is ", JsonQuote(column.separator()),
+                    ", as data.separator; the two must differ");
     labels += column.type() == v1::ColumnConfig::COLUMN_LABEL;
     inputs +=
         column.type() != v1::ColumnConfig::COLUMN_LABEL && column.type() != v1::ColumnConfig::COLUMN_IGNORED;
   }
-  if (labels != 1) {
-    problems->Add("data.columns",
-                  absl::StrCat("must have exactly one column of type \"label\", got ", labels));
-  }
-  if (inputs == 0) {
-    problems->Add("data.columns",
+  problems->AddIf(labels != 1, "data.columns", "must have exactly one column of type \"label\", got ",
+                  labels);
+  problems->AddIf(inputs == 0, "data.columns",
                   "must have a column of type \"number\", \"categorical\" or \"key\", got none: an "
                   "example would be a label only");
-  }
-  if (data.has_label_column()) {
-    problems->Add("data.label_column",
+  problems->AddIf(data.has_label_column(), "data.label_column",
                   "cannot be given together with data.columns, whose types say which one is the label");
-  }
 }
 
 void CheckData(const v1::JobConfig& config, ConfigProblems* problems) {
@@ -235,10 +217,8 @@ void CheckData(const v1::JobConfig& config, ConfigProblems* problems) {
   if (!data.has_format()) return;
   CheckUses(data, "data", problems);
   const v1::ModelConfig::Loss loss = config.model().loss();
-  if (data.has_classes() && loss != v1::ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY) {
-    problems->Add("data.classes",
-                  absl::StrCat("is not used with model.loss ", JsonQuote(LossWord(loss)), "; take it out"));
-  }
+  problems->AddIf(data.has_classes() && loss != v1::ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY, "data.classes",
+                  "is not used with model.loss ", JsonQuote(LossWord(loss)), "; take it out");
   CheckColumns(data, problems);
   if (data.format() != v1::DataConfig::FORMAT_DIGITS) {
     if (data.has_train()) CheckFiles(data.format(), data.train(), "data.train", problems);
@@ -248,10 +228,8 @@ void CheckData(const v1::JobConfig& config, ConfigProblems* problems) {
 
 void CheckTrain(const v1::JobConfig& config, ConfigProblems* problems) {
   const v1::TrainConfig& train = config.train();
-  if (train.has_epochs() && train.has_examples()) {
-    problems->Add("train.examples",
+  problems->AddIf(train.has_epochs() && train.has_examples(), "train.examples",
                   "cannot be given together with train.epochs: both say how long the job is");
-  }
   if (train.micro_batches() > 1 && !config.has_model()) {
     problems->Add(
         "train.micro_batches",
@@ -268,55 +246,46 @@ void CheckTrain(const v1::JobConfig& config, ConfigProblems* problems) {
   const bool parts = TraitsOf(config).works_on_parts && config.consistency().has_parts();
   const uint64_t batch = config.data().batch_size();
   const uint64_t unit = parts ? batch * config.consistency().parts() : batch;
-  if (config.data().drop_last() && train.has_examples() && train.examples() < unit) {
-    problems->Add("data.drop_last",
-                  absl::StrCat("leaves nothing of train.examples, which is ", train.examples(), ": a ",
-                               parts ? "step" : "batch", " has ", unit, " examples; take it out"));
-  }
-  if (train.divergence() > 0 && train.divergence() <= 1) {
-    problems->Add("train.divergence", absl::StrCat("must be above 1, or 0 for off, got ", train.divergence(),
-                                                   ": it is how many times its lowest the loss may be"));
-  }
+  problems->AddIf(config.data().drop_last() && train.has_examples() && train.examples() < unit,
+                  "data.drop_last", "leaves nothing of train.examples, which is ", train.examples(), ": a ",
+                  parts ? "step" : "batch", " has ", unit, " examples; take it out");
+  problems->AddIf(train.divergence() > 0 && train.divergence() <= 1, "train.divergence",
+                  "must be above 1, or 0 for off, got ", train.divergence(),
+                  ": it is how many times its lowest the loss may be");
 }
 
 void CheckWorkers(const v1::JobConfig& config, ConfigProblems* problems) {
   const v1::ClusterConfig& cluster = config.cluster();
-  if (cluster.has_workers() && cluster.min_workers() > cluster.workers()) {
-    problems->Add("cluster.min_workers", absl::StrCat("must be at most cluster.workers, which is ",
-                                                      cluster.workers(), ", got ", cluster.min_workers()));
-  }
+  problems->AddIf(cluster.has_workers() && cluster.min_workers() > cluster.workers(), "cluster.min_workers",
+                  "must be at most cluster.workers, which is ", cluster.workers(), ", got ",
+                  cluster.min_workers());
   const v1::DebugConfig& debug = config.debug();
-  if (debug.has_delayed_worker() && !debug.has_worker_delay()) {
-    problems->Add("debug.delayed_worker", "needs debug.worker_delay, which says how long it is held back");
-  }
-  if (debug.has_delayed_worker() && cluster.has_workers() && debug.delayed_worker() >= cluster.workers()) {
-    problems->Add("debug.delayed_worker", absl::StrCat("must be below cluster.workers, which is ",
-                                                       cluster.workers(), ", got ", debug.delayed_worker()));
-  }
+  problems->AddIf(debug.has_delayed_worker() && !debug.has_worker_delay(), "debug.delayed_worker",
+                  "needs debug.worker_delay, which says how long it is held back");
+  problems->AddIf(
+      debug.has_delayed_worker() && cluster.has_workers() && debug.delayed_worker() >= cluster.workers(),
+      "debug.delayed_worker", "must be below cluster.workers, which is ", cluster.workers(), ", got ",
+      debug.delayed_worker());
 }
 
 void CheckConsistency(const v1::JobConfig& config, ConfigProblems* problems) {
   const v1::ConsistencyConfig& consistency = config.consistency();
   CheckUses(consistency, "consistency", problems);
-  if (consistency.prefetch() && consistency.has_staleness() && consistency.staleness() == 0) {
-    problems->Add(
-        "consistency.prefetch",
-        "needs a consistency.staleness of at least 1: with 0 a worker's next pull must hold its last "
-        "push, and cannot be answered before it");
-  }
-  if (RowsOnArrival(config) && config.tables_size() == 0) {
-    problems->Add("consistency.tables", "is \"async\", but the job has no `tables`; take it out");
-  }
+  problems->AddIf(
+      consistency.prefetch() && consistency.has_staleness() && consistency.staleness() == 0,
+      "consistency.prefetch",
+      "needs a consistency.staleness of at least 1: with 0 a worker's next pull must hold its last "
+      "push, and cannot be answered before it");
+  problems->AddIf(RowsOnArrival(config) && config.tables_size() == 0, "consistency.tables",
+                  "is \"async\", but the job has no `tables`; take it out");
   // With neither parts nor workers given, the number of parts is not known yet.
   const bool has_parts = consistency.has_parts();
   if (!TraitsOf(consistency.mode()).works_on_parts) return;
   if (!has_parts && !config.cluster().has_workers()) return;
   const uint32_t parts = has_parts ? consistency.parts() : config.cluster().workers();
-  if (consistency.backup_workers() >= parts) {
-    problems->Add("consistency.backup_workers",
-                  absl::StrCat("must be below ", has_parts ? "consistency.parts" : "cluster.workers",
-                               ", which is ", parts, ", got ", consistency.backup_workers()));
-  }
+  problems->AddIf(consistency.backup_workers() >= parts, "consistency.backup_workers", "must be below ",
+                  has_parts ? "consistency.parts" : "cluster.workers", ", which is ", parts, ", got ",
+                  consistency.backup_workers());
 }
 
 // True for fields that have a meaning only if checkpoints are taken.
@@ -328,10 +297,9 @@ void CheckCheckpoint(const v1::CheckpointConfig& checkpoint, ConfigProblems* pro
   std::vector<const FieldDescriptor*> fields;
   checkpoint.GetReflection()->ListFields(checkpoint, &fields);
   for (const FieldDescriptor* field : fields) {
-    if (!checkpoint.has_directory() && NeedsDirectory(*field)) {
-      problems->Add(FieldPath("checkpoint", field->name()),
+    problems->AddIf(!checkpoint.has_directory() && NeedsDirectory(*field),
+                    FieldPath("checkpoint", field->name()),
                     "needs checkpoint.directory, the folder where checkpoints go");
-    }
   }
   for (const auto& [name, path] :
        {std::pair("directory", checkpoint.directory()), std::pair("init_from", checkpoint.init_from())}) {
@@ -341,104 +309,79 @@ void CheckCheckpoint(const v1::CheckpointConfig& checkpoint, ConfigProblems* pro
     }
   }
   constexpr double kShortest = 0.1;
-  if (checkpoint.every_seconds() > 0 && checkpoint.every_seconds() < kShortest) {
-    problems->Add("checkpoint.every_seconds", absl::StrCat("must be 0 (not by time) or at least ", kShortest,
-                                                           ", got ", checkpoint.every_seconds()));
-  }
+  problems->AddIf(checkpoint.every_seconds() > 0 && checkpoint.every_seconds() < kShortest,
+                  "checkpoint.every_seconds", "must be 0 (not by time) or at least ", kShortest, ", got ",
+                  checkpoint.every_seconds());
 }
 
 void CheckEvaluation(const v1::JobConfig& config, ConfigProblems* problems) {
   const v1::EvaluationConfig& evaluation = config.evaluation();
   for (const auto& [name, set] :
        {std::pair("keep_best", evaluation.keep_best()), std::pair("patience", evaluation.patience() > 0)}) {
-    if (set && evaluation.every_epochs() == 0) {
-      problems->Add(FieldPath("evaluation", name),
+    problems->AddIf(set && evaluation.every_epochs() == 0, FieldPath("evaluation", name),
                     "needs evaluations of epochs, and evaluation.every_epochs is 0");
-    }
   }
-  if (evaluation.keep_best() && !config.checkpoint().has_directory()) {
-    problems->Add("evaluation.keep_best", "needs checkpoint.directory, the folder where checkpoints go");
-  }
-  if (evaluation.has_metric() && !evaluation.keep_best() && evaluation.patience() == 0) {
-    problems->Add("evaluation.metric",
+  problems->AddIf(evaluation.keep_best() && !config.checkpoint().has_directory(), "evaluation.keep_best",
+                  "needs checkpoint.directory, the folder where checkpoints go");
+  problems->AddIf(evaluation.has_metric() && !evaluation.keep_best() && evaluation.patience() == 0,
+                  "evaluation.metric",
                   "is for evaluation.keep_best and evaluation.patience, of which neither is given");
-  }
-  if (evaluation.has_min_delta() && evaluation.patience() == 0) {
-    problems->Add("evaluation.min_delta", "is for evaluation.patience, which is not given");
-  }
-  if (evaluation.metric() == v1::EvaluationConfig::METRIC_TEST_AUC &&
-      config.model().loss() != v1::ModelConfig::LOSS_SIGMOID_CROSS_ENTROPY) {
-    problems->Add("evaluation.metric",
+  problems->AddIf(evaluation.has_min_delta() && evaluation.patience() == 0, "evaluation.min_delta",
+                  "is for evaluation.patience, which is not given");
+  problems->AddIf(evaluation.metric() == v1::EvaluationConfig::METRIC_TEST_AUC &&
+                      config.model().loss() != v1::ModelConfig::LOSS_SIGMOID_CROSS_ENTROPY,
+                  "evaluation.metric",
                   "is \"test_auc\", which only model.loss \"sigmoid_cross_entropy\" has; use \"test_loss\"");
-  }
-  if (evaluation.metric() == v1::EvaluationConfig::METRIC_TEST_ACCURACY &&
-      config.model().loss() == v1::ModelConfig::LOSS_MEAN_SQUARED_ERROR) {
-    problems->Add("evaluation.metric",
+  problems->AddIf(evaluation.metric() == v1::EvaluationConfig::METRIC_TEST_ACCURACY &&
+                      config.model().loss() == v1::ModelConfig::LOSS_MEAN_SQUARED_ERROR,
+                  "evaluation.metric",
                   "is \"test_accuracy\", which model.loss \"mean_squared_error\" does not have; use "
                   "\"test_loss\"");
-  }
 }
 
 void CheckServer(const v1::JobConfig& config, ConfigProblems* problems) {
   const v1::ServerConfig& server = config.server();
   if (server.durability() != v1::ServerConfig::DURABILITY_LOG) return;
-  if (!TraitsOf(config).applies_alone) {
-    problems->Add(
-        "server.durability",
-        "is \"log\", which is for consistency.mode \"bounded\" and \"async\": in sync no acknowledged "
-        "push is ever lost, since all servers go back to one checkpoint and the steps after it are "
-        "done again; take it out");
-  }
-  if (!config.checkpoint().has_directory()) {
-    problems->Add("server.durability",
+  problems->AddIf(
+      !TraitsOf(config).applies_alone, "server.durability",
+      "is \"log\", which is for consistency.mode \"bounded\" and \"async\": in sync no acknowledged "
+      "push is ever lost, since all servers go back to one checkpoint and the steps after it are "
+      "done again; take it out");
+  problems->AddIf(!config.checkpoint().has_directory(), "server.durability",
                   "is \"log\", which needs checkpoint.directory, the folder where the log goes");
-  }
-  if (IsObjectPath(config.checkpoint().directory())) {
-    problems->Add("server.durability",
+  problems->AddIf(IsObjectPath(config.checkpoint().directory()), "server.durability",
                   "is \"log\", which needs a checkpoint.directory on a disk: the log lies beside the "
                   "checkpoints, is synced with each push, and cannot be written to object storage (s3://). "
                   "Take one of the two out");
-  }
-  if (server.has_apply() && server.apply() == v1::ServerConfig::APPLY_STREAMED) {
-    problems->Add(
-        "server.apply",
-        "is \"streamed\", but with server.durability \"log\" a push is received whole and logged before "
-        "it is applied; take it out");
-  }
+  problems->AddIf(
+      server.has_apply() && server.apply() == v1::ServerConfig::APPLY_STREAMED, "server.apply",
+      "is \"streamed\", but with server.durability \"log\" a push is received whole and logged before "
+      "it is applied; take it out");
 }
 
 void CheckTable(const v1::TableConfig& table, const std::string& path, ConfigProblems* problems) {
   const auto allowed = [](char c) { return absl::ascii_isalnum(c) || absl::StrContains("_-./", c); };
-  if (!std::all_of(table.name().begin(), table.name().end(), allowed)) {
-    problems->Add(FieldPath(path, "name"), absl::StrCat("must have letters, digits, _, -, . and / only, got ",
-                                                        JsonQuote(table.name())));
-  }
-  if (table.max_rows() > 0 && table.max_rows() < kKeyBuckets) {
-    problems->Add(FieldPath(path, "max_rows"),
-                  absl::StrCat("must be 0 (any number) or at least ", kKeyBuckets,
-                               ", a row for each bucket of keys, got ", table.max_rows()));
-  }
-  if (table.init().type() != v1::TableInit::KIND_CONSTANT && table.init().value() < 0) {
-    problems->Add(FieldPath(path, "init.value"),
-                  absl::StrCat("must be at least 0, since it is the width of a distribution, got ",
-                               table.init().value()));
-  }
+  problems->AddIf(!std::all_of(table.name().begin(), table.name().end(), allowed), FieldPath(path, "name"),
+                  "must have letters, digits, _, -, . and / only, got ", JsonQuote(table.name()));
+  problems->AddIf(table.max_rows() > 0 && table.max_rows() < kKeyBuckets, FieldPath(path, "max_rows"),
+                  "must be 0 (any number) or at least ", kKeyBuckets, ", a row for each bucket of keys, got ",
+                  table.max_rows());
+  problems->AddIf(table.init().type() != v1::TableInit::KIND_CONSTANT && table.init().value() < 0,
+                  FieldPath(path, "init.value"),
+                  "must be at least 0, since it is the width of a distribution, got ", table.init().value());
   const v1::TableOptimizer& optimizer = table.optimizer();
   CheckUses(optimizer, FieldPath(path, "optimizer"), problems);
   CheckUses(optimizer.schedule(), FieldPath(path, "optimizer.schedule"), problems);
   if (optimizer.type() != v1::TableOptimizer::KIND_FTRL) return;
   const double warmup = std::max<double>(1, static_cast<double>(optimizer.schedule().warmup_steps()));
-  if (static_cast<float>(optimizer.learning_rate() / warmup) <= 0) {
-    problems->Add(
-        FieldPath(path, "optimizer.learning_rate"),
-        absl::StrCat("must be above 0 with type \"ftrl\", which divides by it, got ",
-                     optimizer.learning_rate(), warmup > 1 ? absl::StrCat(" / warmup_steps ", warmup) : ""));
-  }
-  if (optimizer.schedule().type() != v1::ScheduleConfig::SCHEDULE_CONSTANT) {
-    problems->Add(FieldPath(path, "optimizer.schedule.type"),
+  problems->AddIf(static_cast<float>(optimizer.learning_rate() / warmup) <= 0,
+                  FieldPath(path, "optimizer.learning_rate"),
+                  "must be above 0 with type \"ftrl\", which divides by it, got ", optimizer.learning_rate(),
+                  warmup > 1 ? absl::StrCat(" / warmup_steps ", warmup) : "");
+  problems->AddIf(optimizer.schedule().type() != v1::ScheduleConfig::SCHEDULE_CONSTANT,
+                  FieldPath(path, "optimizer.schedule.type"),
                   "must be \"constant\" with type \"ftrl\", which lowers the rate of each value itself and "
                   "divides by the learning rate");
-  }
 }
 
 void CheckTables(const v1::JobConfig& config, ConfigProblems* problems) {
@@ -450,16 +393,13 @@ void CheckTables(const v1::JobConfig& config, ConfigProblems* problems) {
 }
 
 void CheckWire(const v1::WireConfig& wire, ConfigProblems* problems) {
-  if (wire.chunk_kib() % 256 != 0) {
-    problems->Add("wire.chunk_kib", absl::StrCat("must be a multiple of 256, got ", wire.chunk_kib()));
-  }
+  problems->AddIf(wire.chunk_kib() % 256 != 0, "wire.chunk_kib", "must be a multiple of 256, got ",
+                  wire.chunk_kib());
   const std::string& name = wire.congestion_control();
   const auto plausible = [](char c) { return absl::ascii_isalnum(c) || c == '_' || c == '-'; };
-  if (!std::all_of(name.begin(), name.end(), plausible)) {
-    problems->Add("wire.congestion_control",
-                  absl::StrCat("must be \"auto\" or a name of letters, digits, _ and -, as \"cubic\", got ",
-                               JsonQuote(name)));
-  }
+  problems->AddIf(!std::all_of(name.begin(), name.end(), plausible), "wire.congestion_control",
+                  "must be \"auto\" or a name of letters, digits, _ and -, as \"cubic\", got ",
+                  JsonQuote(name));
 }
 
 }  // namespace

@@ -7,8 +7,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/config/suggestion.h"
+#include "common/config/written_text.h"
 #include "google/protobuf/descriptor.h"
+#include "google/protobuf/text_format.h"
 #include "proto/options.pb.h"
 
 namespace weir {
@@ -21,6 +22,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
+constexpr size_t kMaxProblems = 20;
 constexpr size_t kMaxLine = 110;  // columns of a list's element that is printed on one line
 
 const v1::FieldLimits& LimitsOf(const FieldDescriptor& field) {
@@ -34,9 +36,6 @@ std::vector<std::string> EnumWords(const EnumDescriptor& type) {
   }
   return words;
 }
-
-// ---- reading
-// ---------------------------------------------------------------------------------------------------------
 
 // The interval that a number must lie in.
 struct Bounds {
@@ -106,12 +105,9 @@ class FieldReader {
  public:
   FieldReader(const JsonValue& value, const std::string& path, const FieldDescriptor& field, Message* message,
               ConfigProblems* problems, UnknownFields unknown)
-      : value_(value),
-        path_(path),
-        field_(field),
-        message_(message),
-        problems_(problems),
-        unknown_(unknown) {}
+      : value_(value), path_(path), field_(field), message_(message), problems_(problems), unknown_(unknown) {
+    problems->NotePlace(path, value.place);
+  }
 
   void Read() {
     switch (field_.cpp_type()) {
@@ -177,8 +173,7 @@ class FieldReader {
         return Put<const EnumValueDescriptor*>(&Reflection::SetEnum, &Reflection::AddEnum, type.value(i));
       }
     }
-    const std::vector<std::string> words = EnumWords(type);
-    Refuse(absl::StrCat("one of ", absl::StrJoin(words, ", ")));
+    Refuse(absl::StrCat("one of ", absl::StrJoin(EnumWords(type), ", ")));
   }
 
   template <typename T>
@@ -224,18 +219,16 @@ std::vector<std::string> FieldNames(const Descriptor& type) {
   return names;
 }
 
-void ReadField(const JsonMember& member, const std::string& path, const FieldDescriptor& field,
+void ReadField(const JsonValue& value, const std::string& path, const FieldDescriptor& field,
                Message* message, ConfigProblems* problems, UnknownFields unknown) {
-  problems->NotePlace(path, member.value.place);
-  if (!field.is_repeated()) return FieldReader(member.value, path, field, message, problems, unknown).Read();
-  if (member.value.kind != JsonValue::Kind::kArray) {
-    return problems->AddAt(member.value.place, path,
-                           absl::StrCat("must be a list, got ", member.value.Describe()));
+  if (!field.is_repeated()) return FieldReader(value, path, field, message, problems, unknown).Read();
+  problems->NotePlace(path, value.place);
+  if (value.kind != JsonValue::Kind::kArray) {
+    return problems->AddAt(value.place, path, absl::StrCat("must be a list, got ", value.Describe()));
   }
-  for (size_t i = 0; i < member.value.elements.size(); ++i) {
-    const std::string element_path = ElementPath(path, static_cast<int>(i));
-    problems->NotePlace(element_path, member.value.elements[i].place);
-    FieldReader(member.value.elements[i], element_path, field, message, problems, unknown).Read();
+  for (size_t i = 0; i < value.elements.size(); ++i) {
+    FieldReader(value.elements[i], ElementPath(path, static_cast<int>(i)), field, message, problems, unknown)
+        .Read();
   }
 }
 
@@ -264,9 +257,6 @@ void CheckPresence(const JsonValue& object, const std::string& path, const Descr
     }
   }
 }
-
-// ---- writing
-// ---------------------------------------------------------------------------------------------------------
 
 class Writer {
  public:
@@ -323,9 +313,6 @@ class Writer {
 
 }  // namespace
 
-// ---- the interface
-// ---------------------------------------------------------------------------------------------------
-
 void ReadProto(const JsonValue& value, const std::string& path, Message* message, ConfigProblems* problems,
                UnknownFields unknown) {
   problems->NotePlace(path, value.place);
@@ -339,7 +326,7 @@ void ReadProto(const JsonValue& value, const std::string& path, Message* message
   for (const JsonMember& member : value.members) {
     const std::string member_path = FieldPath(path, member.key);
     if (const FieldDescriptor* field = type.FindFieldByName(member.key)) {
-      ReadField(member, member_path, *field, message, problems, unknown);
+      ReadField(member.value, member_path, *field, message, problems, unknown);
     } else if (unknown == UnknownFields::kRefuse) {
       problems->AddAt(member.place, member_path,
                       absl::StrCat("unknown field", DidYouMean(member.key, names),
@@ -358,9 +345,6 @@ std::string WriteScalar(const Message& message, const FieldDescriptor& field, in
   const Reflection& r = *message.GetReflection();
   const bool one = index < 0;
   switch (field.cpp_type()) {
-    case FieldDescriptor::CPPTYPE_BOOL:
-      return (one ? r.GetBool(message, &field) : r.GetRepeatedBool(message, &field, index)) ? "true"
-                                                                                            : "false";
     case FieldDescriptor::CPPTYPE_STRING:
       return JsonQuote(one ? r.GetString(message, &field) : r.GetRepeatedString(message, &field, index));
     case FieldDescriptor::CPPTYPE_ENUM:
@@ -370,18 +354,11 @@ std::string WriteScalar(const Message& message, const FieldDescriptor& field, in
       return JsonNumber(one ? r.GetFloat(message, &field) : r.GetRepeatedFloat(message, &field, index));
     case FieldDescriptor::CPPTYPE_DOUBLE:
       return JsonNumber(one ? r.GetDouble(message, &field) : r.GetRepeatedDouble(message, &field, index));
-    case FieldDescriptor::CPPTYPE_INT32:
-      return absl::StrCat(one ? r.GetInt32(message, &field) : r.GetRepeatedInt32(message, &field, index));
-    case FieldDescriptor::CPPTYPE_INT64:
-      return absl::StrCat(one ? r.GetInt64(message, &field) : r.GetRepeatedInt64(message, &field, index));
-    case FieldDescriptor::CPPTYPE_UINT32:
-      return absl::StrCat(one ? r.GetUInt32(message, &field) : r.GetRepeatedUInt32(message, &field, index));
-    case FieldDescriptor::CPPTYPE_UINT64:
-      return absl::StrCat(one ? r.GetUInt64(message, &field) : r.GetRepeatedUInt64(message, &field, index));
-    case FieldDescriptor::CPPTYPE_MESSAGE:
-      break;  // not a scalar
+    default:  // true, false and whole numbers
+      std::string text;
+      google::protobuf::TextFormat::PrintFieldValueToString(message, &field, index, &text);
+      return text;
   }
-  return "";
 }
 
 std::string EnumWord(const EnumValueDescriptor& value) {
@@ -398,5 +375,35 @@ std::string EnumWord(const EnumValueDescriptor& value) {
   const size_t prefix = underscore == std::string::npos ? 0 : underscore + 1;
   return absl::AsciiStrToLower(absl::string_view(value.name()).substr(prefix));
 }
+
+void ConfigProblems::Add(const std::string& path, absl::string_view what) {
+  std::string around = path;
+  auto place = places_.find(around);
+  while (place == places_.end() && !around.empty()) {
+    const size_t cut = around.find_last_of(".[");
+    around.resize(cut == std::string::npos ? 0 : cut);
+    place = places_.find(around);
+  }
+  AddAt(place == places_.end() ? JsonPlace() : place->second, path, what);
+}
+
+void ConfigProblems::AddAt(const JsonPlace& place, const std::string& path, absl::string_view what) {
+  const std::string where = place.ToString();
+  problems_.push_back(absl::StrCat(where, where.empty() ? "" : ": ", path, path.empty() ? "" : ": ", what));
+}
+
+absl::Status ConfigProblems::ToStatus() const {
+  if (problems_.empty()) return absl::OkStatus();
+  const size_t shown = std::min(problems_.size(), kMaxProblems);
+  std::string lines = absl::StrJoin(problems_.begin(), problems_.begin() + shown, "\n");
+  if (shown < problems_.size()) absl::StrAppend(&lines, "\nand ", problems_.size() - shown, " more");
+  return absl::InvalidArgumentError(lines);
+}
+
+std::string FieldPath(const std::string& path, absl::string_view field) {
+  return path.empty() ? std::string(field) : absl::StrCat(path, ".", field);
+}
+
+std::string ElementPath(const std::string& path, int index) { return absl::StrCat(path, "[", index, "]"); }
 
 }  // namespace weir

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/config/optimizer_slots.h"
-#include "common/config/written_path.h"
+#include "common/config/written_text.h"
 #include "common/model/partition.h"
 #include "common/protocol/mode_traits.h"
 

@@ -8,7 +8,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "common/base/sha256.h"
+#include "common/base/checksums.h"
 
 // One hash of the rows of embedding tables: the same for any number of shards (docs/tables.md).
 namespace weir {

@@ -6,11 +6,12 @@
 #include <future>
 #include <optional>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/config/written_path.h"
+#include "common/config/written_text.h"
 #include "common/object_store/object_store.h"
 #include "common/telemetry/logging.h"
 #include "common/threads/mutex.h"
@@ -256,63 +257,48 @@ class StorageByPath final : public FileSystem {
   explicit StorageByPath(FileSystem& disk) : disk_(disk) {}
 
   absl::StatusOr<std::unique_ptr<FileSystem>> OpenFolder(const std::string& path) override {
-    WEIR_ASSIGN_OR_RETURN(FileSystem* const at, At(path));
-    return at->OpenFolder(path);
+    return Do(&FileSystem::OpenFolder, path);
   }
   bool HoldsFolders(const std::string& path) const override {
     return !IsObjectPath(path) && disk_.HoldsFolders(path);
   }
-  absl::Status Reserve(const std::string& path) override {
-    WEIR_ASSIGN_OR_RETURN(FileSystem* const at, At(path));
-    return at->Reserve(path);
-  }
+  absl::Status Reserve(const std::string& path) override { return Do(&FileSystem::Reserve, path); }
   void EndWithin(absl::Duration time) override {
     MutexLock lock(mutex_);
     if (objects_ != nullptr) objects_->EndWithin(time);
   }
   absl::StatusOr<std::unique_ptr<StagedFile>> Stage(const std::string& path,
                                                     const std::string& temporary) override {
-    WEIR_ASSIGN_OR_RETURN(FileSystem* const at, At(path));
-    return at->Stage(path, temporary);
+    return Do(&FileSystem::Stage, path, temporary);
   }
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path, Existing existing) override {
-    WEIR_ASSIGN_OR_RETURN(FileSystem* const at, At(path));
-    return at->Create(path, existing);
+    return Do(&FileSystem::Create, path, existing);
   }
   absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override {
-    WEIR_ASSIGN_OR_RETURN(FileSystem* const at, At(path));
-    return at->Open(path);
+    return Do(&FileSystem::Open, path);
   }
   absl::Status Rename(const std::string& from, const std::string& to) override {
-    WEIR_ASSIGN_OR_RETURN(FileSystem* const at, At(from));
-    return at->Rename(from, to);
+    return Do(&FileSystem::Rename, from, to);
   }
   absl::Status RenameNew(const std::string& from, const std::string& to) override {
-    WEIR_ASSIGN_OR_RETURN(FileSystem* const at, At(from));
-    return at->RenameNew(from, to);
+    return Do(&FileSystem::RenameNew, from, to);
   }
-  absl::Status Remove(const std::string& path) override {
-    WEIR_ASSIGN_OR_RETURN(FileSystem* const at, At(path));
-    return at->Remove(path);
-  }
-  absl::Status MakeFolder(const std::string& path) override {
-    WEIR_ASSIGN_OR_RETURN(FileSystem* const at, At(path));
-    return at->MakeFolder(path);
-  }
-  absl::Status RemoveFolder(const std::string& path) override {
-    WEIR_ASSIGN_OR_RETURN(FileSystem* const at, At(path));
-    return at->RemoveFolder(path);
-  }
+  absl::Status Remove(const std::string& path) override { return Do(&FileSystem::Remove, path); }
+  absl::Status MakeFolder(const std::string& path) override { return Do(&FileSystem::MakeFolder, path); }
+  absl::Status RemoveFolder(const std::string& path) override { return Do(&FileSystem::RemoveFolder, path); }
   absl::StatusOr<std::vector<std::string>> List(const std::string& folder) override {
-    WEIR_ASSIGN_OR_RETURN(FileSystem* const at, At(folder));
-    return at->List(folder);
+    return Do(&FileSystem::List, folder);
   }
-  absl::Status SyncFolder(const std::string& folder) override {
-    WEIR_ASSIGN_OR_RETURN(FileSystem* const at, At(folder));
-    return at->SyncFolder(folder);
-  }
+  absl::Status SyncFolder(const std::string& folder) override { return Do(&FileSystem::SyncFolder, folder); }
 
  private:
+  template <typename Result, typename... More>
+  Result Do(Result (FileSystem::*what)(const std::string&, More...), const std::string& path,
+            std::common_type_t<More>... more) {
+    WEIR_ASSIGN_OR_RETURN(FileSystem* const at, At(path));
+    return (at->*what)(path, more...);
+  }
+
   absl::StatusOr<FileSystem*> At(const std::string& path) {
     if (!IsObjectPath(path)) return &disk_;
     WEIR_RETURN_IF_ERROR(CheckObjectPath(path));

@@ -8,7 +8,7 @@ namespace weir {
 
 class ObjectStore;
 
-// Takes paths in object storage (written_path.h) to S3, as the environment describes it (s3_settings.h, from
+// Takes paths in object storage (written_text.h) to S3, as the environment describes it (s3_settings.h, from
 // the first such path on), and all other paths to `disk`. `disk` outlives the result.
 //
 // In object storage

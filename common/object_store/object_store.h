@@ -10,8 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "common/config/written_path.h"
-#include "common/object_store/credentials.h"
+#include "common/config/written_text.h"
 #include "common/object_store/http_client.h"
 #include "common/object_store/s3_settings.h"
 

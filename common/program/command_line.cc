@@ -14,11 +14,9 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "common/config/suggestion.h"
-#include "common/config/written_path.h"
+#include "common/config/written_text.h"
 #include "common/program/exit_codes.h"
-#include "common/program/version.h"
-#include "common/system/environment.h"
+#include "common/protocol/handshake.h"
 
 namespace weir {
 namespace {

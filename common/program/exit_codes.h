@@ -21,4 +21,10 @@ enum ExitCode {
 // fenced, or whose job was drained, may find its place in the job again: kExitPeerLost.
 ExitCode ExitCodeOf(const absl::Status& status);
 
+// From now on the program exits with kExitInternal, and says why, if one of its threads finds no memory, or
+// if a library gets no thread. Without this call, an exception that nobody catches would abort it. Other such
+// exceptions are faults of the program, and still abort. Called first in main; not in a library, which must
+// not end the program of its user.
+void EndOnExhaustion();
+
 }  // namespace weir

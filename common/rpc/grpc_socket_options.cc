@@ -22,7 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
-#include "common/net/local_host.h"
+#include "common/net/local_socket.h"
 #include "common/system/unique_fd.h"
 #include "common/telemetry/logging.h"
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <utility>
 
@@ -53,5 +54,13 @@ class JobToken {
 // The error for a call without the token.
 inline constexpr char kTokenMissing[] =
     "this job has a token; give --token_file=FILE with the file that its servers have";
+
+// Reads a file that holds a secret, or the first `most_bytes` + 1 of it if it is larger. It must be a regular
+// file of this user's or of root's, perhaps behind symbolic links, as Kubernetes mounts a Secret. Neither
+// others nor the group may have access, except that the group may read a file of root's.
+// Errors: FailedPrecondition: there is no such file, it cannot be read, or others may use it; the message
+// begins with `what` ("the token file") and the path.
+absl::StatusOr<std::string> ReadPrivateFile(absl::string_view what, const std::string& path,
+                                            size_t most_bytes);
 
 }  // namespace weir

@@ -1,23 +1,37 @@
 #include "common/rpc/tls.h"
 
+#include <errno.h>
 #include <openssl/crypto.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
+#include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
+#include <poll.h>
+#include <sys/socket.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/config/address.h"
+#include "common/config/written_text.h"
+#include "common/net/tcp.h"
+#include "common/program/command_line.h"
+#include "common/rpc/job_token.h"
 #include "common/rpc/openssl.h"
-#include "common/rpc/private_file.h"
-#include "common/system/environment.h"
+#include "common/system/unique_fd.h"
+#include "common/telemetry/http_server.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {
@@ -57,7 +71,125 @@ absl::StatusOr<std::vector<X509Ptr>> ReadCertificates(const std::string& path) {
   return certificates;
 }
 
+using Steady = std::chrono::steady_clock;
+
+// For the connection, the handshake and the first bytes together.
+constexpr std::chrono::seconds kLimit{2};
+
+// Waits until the socket is ready for `events`. False: it was not, in time.
+bool WaitFor(int socket, short events, Steady::time_point deadline) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Steady::now());
+  pollfd entry{socket, events, 0};
+  return left.count() > 0 && poll(&entry, 1, static_cast<int>(left.count())) == 1;
+}
+
+// Invalid: there is no connection.
+UniqueFd Connect(const Address& address, Steady::time_point deadline) {
+  for (const Ip& ip : ResolveSoon(address.host)) {
+    const sockaddr_storage end = EndAt(ip, address.port);
+    UniqueFd fd(socket(ip.family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!fd.valid()) continue;
+    const socklen_t length = ip.family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&end), length) != 0) {
+      int error = 0;
+      socklen_t size = sizeof(error);
+      if (errno != EINPROGRESS || !WaitFor(fd.get(), POLLOUT, deadline) ||
+          getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0) {
+        continue;
+      }
+    }
+    return fd;
+  }
+  return {};
+}
+
+// Runs `step`, SSL_connect() or a read, until it has ended. nullopt: it did not end in time.
+template <typename Step>
+std::optional<int> Run(SSL* ssl, int socket, Steady::time_point deadline, Step step) {
+  while (true) {
+    ERR_clear_error();
+    const int result = step();
+    if (result > 0) return result;
+    const int error = SSL_get_error(ssl, result);
+    if (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE) return result;
+    if (!WaitFor(socket, error == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT, deadline)) return std::nullopt;
+  }
+}
+
+absl::Status Refuse(uint32_t server, const std::string& address, absl::string_view why) {
+  return absl::FailedPreconditionError(absl::StrCat("ps:", server, " at ", address, " ", why));
+}
+
+std::string Reason() {
+  const char* const text = ERR_reason_error_string(ERR_peek_last_error());
+  return text == nullptr ? "it closed the connection" : text;
+}
+
+class HttpsStream final : public HttpStream {
+ public:
+  HttpsStream(int socket, SslContextPtr context, std::string job)
+      : socket_(socket), job_(std::move(job)), context_(std::move(context)), ssl_(SSL_new(context_.get())) {
+    BIO* const bio = NewSocketBio(socket).release();
+    SSL_set_bio(ssl_.get(), bio, bio);
+    SSL_set_accept_state(ssl_.get());
+  }
+
+  ssize_t Receive(char* bytes, size_t size) override {
+    size_t got = 0;
+    ERR_clear_error();
+    const int ok = SSL_read_ex(ssl_.get(), bytes, size, &got);
+    return Result(ok, got);
+  }
+  ssize_t Send(const char* bytes, size_t size) override {
+    size_t sent = 0;
+    ERR_clear_error();
+    const int ok = SSL_write_ex(ssl_.get(), bytes, size, &sent);
+    return Result(ok, sent);
+  }
+  void EndOutput() override {
+    SSL_shutdown(ssl_.get());
+    ERR_clear_error();
+    shutdown(socket_, SHUT_WR);
+  }
+  short awaited() const override { return awaited_; }
+  bool proven() const override {
+    const X509Ptr certificate(SSL_get1_peer_certificate(ssl_.get()));
+    if (certificate == nullptr || SSL_get_verify_result(ssl_.get()) != X509_V_OK) return false;
+    const auto identity = IdentityOfCertificate(certificate.get());
+    return identity.ok() && identity->job == job_;
+  }
+
+ private:
+  // The handshake is part of the first call: to receive, TLS may have to send first.
+  ssize_t Result(int ok, size_t bytes) {
+    awaited_ = 0;
+    if (ok == 1) return static_cast<ssize_t>(bytes);
+    const int error = SSL_get_error(ssl_.get(), ok);
+    ERR_clear_error();
+    if (error == SSL_ERROR_ZERO_RETURN) return 0;
+    awaited_ = error == SSL_ERROR_WANT_READ ? POLLIN : error == SSL_ERROR_WANT_WRITE ? POLLOUT : 0;
+    errno = awaited_ != 0 ? EAGAIN : EPROTO;
+    return -1;
+  }
+
+  const int socket_;
+  const std::string job_;
+  const SslContextPtr context_;
+  const SslPtr ssl_;
+  short awaited_ = 0;
+};
+
 }  // namespace
+
+void AddTlsFlags(CLI::App* app, TlsFiles* files) {
+  const auto add = [app](const char* flag, std::string* path, const char* help, const char* variable) {
+    FileOrVariable(app->add_option(flag, *path, help), variable);
+  };
+  add("--tls_ca", &files->ca, "TLS: the certificates of the CAs that the job's certificates come from",
+      kTlsCaVariable);
+  add("--tls_certificate", &files->certificate, "TLS: this process's certificate", kTlsCertificateVariable);
+  add("--tls_key", &files->key, "TLS: the private key of --tls_certificate", kTlsKeyVariable);
+}
 
 absl::StatusOr<Identity> IdentityOfCertificate(X509* certificate) {
   const GeneralNamesPtr names(
@@ -201,6 +333,80 @@ void WarnIfExpiring(const Tls& tls, absl::Time now) {
     LogWarning("the certificate ", path, " ends on ", absl::FormatTime(end, absl::UTCTimeZone()),
                "; replace the file, the process takes the new one up by itself");
   }
+}
+
+absl::Status ProbeTls(const std::string& address, uint32_t server, const Tls* tls) {
+  const absl::StatusOr<Address> to = ParseAddress(address);
+  if (!to.ok() || to->is_unix()) return absl::OkStatus();
+  const Steady::time_point deadline = Steady::now() + kLimit;
+  const UniqueFd fd = Connect(*to, deadline);
+  if (!fd.valid()) return absl::OkStatus();
+  // As gRPC's.
+  const SslContextPtr context = MakeSslContext(TLS_client_method(), tls);
+  if (context == nullptr) return absl::OkStatus();
+  const SslPtr ssl(SSL_new(context.get()));
+  BIO* const bio = NewSocketBio(fd.get()).release();
+  SSL_set_bio(ssl.get(), bio, bio);
+  const unsigned char http2[] = {2, 'h', '2'};
+  SSL_set_alpn_protos(ssl.get(), http2, sizeof(http2));
+  const std::optional<int> connected =
+      Run(ssl.get(), fd.get(), deadline, [&] { return SSL_connect(ssl.get()); });
+  if (tls == nullptr) {
+    if (connected != 1) return absl::OkStatus();
+    return Refuse(server, address,
+                  absl::StrCat("demands TLS, and this process has no certificate; give ", kTlsFlags,
+                               " (`weir certs init` makes such files)"));
+  }
+  if (!connected.has_value()) return absl::OkStatus();
+  const Identity expected{tls->identity().job, Role::kServer, server};
+  if (connected != 1) {
+    const int reason = ERR_GET_REASON(ERR_peek_last_error());
+    const long verified = SSL_get_verify_result(ssl.get());
+    if (verified != X509_V_OK) {
+      return Refuse(server, address,
+                    absl::StrCat("has a certificate that the CAs of ", tls->files().ca,
+                                 " do not prove: ", X509_verify_cert_error_string(verified)));
+    }
+    if (reason == SSL_R_WRONG_VERSION_NUMBER || reason == SSL_R_HTTP_REQUEST ||
+        reason == SSL_R_PACKET_LENGTH_TOO_LONG) {
+      return Refuse(server, address,
+                    absl::StrCat("does not speak TLS, and this process does; give it ", kTlsFlags,
+                                 " too, or take them away here"));
+    }
+    // A server that is ending closes connections, too.
+    if (reason == 0) return absl::OkStatus();
+    return Refuse(server, address, absl::StrCat("speaks no TLS 1.3 with this process: ", Reason()));
+  }
+  const X509Ptr certificate(SSL_get1_peer_certificate(ssl.get()));
+  const absl::StatusOr<Identity> found = IdentityOfCertificate(certificate.get());
+  if (!found.ok() || !(*found == expected)) {
+    return Refuse(server, address,
+                  absl::StrCat("has a certificate that ",
+                               found.ok() ? absl::StrCat("is that of ", found->ToUri())
+                                          : std::string(found.status().message()),
+                               "; expected is ", expected.ToUri()));
+  }
+  // In TLS 1.3 the server judges this process's certificate after this end of the handshake. If it accepts
+  // the certificate, it speaks HTTP/2 at once.
+  char first = 0;
+  const std::optional<int> got =
+      Run(ssl.get(), fd.get(), deadline, [&] { return SSL_read(ssl.get(), &first, 1); });
+  if (!got.has_value() || *got > 0) return absl::OkStatus();
+  return Refuse(server, address,
+                absl::StrCat("does not accept the certificate ", tls->files().certificate, " (",
+                             tls->identity().ToUri(), "): ", Reason(), "; do its CAs (--tls_ca) prove it?"));
+}
+
+std::unique_ptr<HttpStream> AcceptHttps(int socket, const Tls& tls) {
+  SslContextPtr context = MakeSslContext(TLS_server_method(), &tls);
+  ERR_clear_error();
+  if (context == nullptr) return nullptr;
+  // A connection has one request, so there is nothing to resume.
+  SSL_CTX_set_num_tickets(context.get(), 0);
+  SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);
+  // A retried write may come from another place in memory.
+  SSL_CTX_set_mode(context.get(), SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  return std::make_unique<HttpsStream>(socket, std::move(context), tls.identity().job);
 }
 
 }  // namespace weir

@@ -2,16 +2,24 @@
 
 #include <openssl/types.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/rpc/identity.h"
 
+namespace CLI {
+class App;
+}  // namespace CLI
+
 namespace weir {
+
+class HttpStream;
 
 // Where a process finds what it needs for TLS. PEM files; other programs may replace them at any time.
 struct TlsFiles {
@@ -30,8 +38,10 @@ TlsFiles TlsFilesOfEnvironment();
 // worker-0.key.
 TlsFiles TlsFilesIn(const std::string& directory, const Identity& identity);
 
-// The flags of a program with these files (AddTlsFlags).
+// The flags of a program with these files.
 std::vector<std::string> FlagsOf(const TlsFiles& files);
+// Adds the flags that name a process's files for TLS. Each may come from the environment, too.
+void AddTlsFlags(CLI::App* app, TlsFiles* files);
 
 // The flags that name these files, for messages.
 inline constexpr char kTlsFlags[] = "--tls_ca=FILE --tls_certificate=FILE --tls_key=FILE";
@@ -78,5 +88,18 @@ class Tls {
 
 // Warns in the log if the certificate ends within two weeks.
 void WarnIfExpiring(const Tls& tls, absl::Time now);
+
+// Why connections to ps:`server` at `address` cannot succeed because of TLS: gRPC itself says little more
+// than that a connection was closed. Makes a connection of its own, and takes at most a few seconds.
+// OK: nothing is known to be wrong, perhaps because nothing listens.
+// Errors: FailedPrecondition: this process has TLS (`tls`) and what listens there has not, or the reverse; or
+// one end does not accept the other's certificate, or its version of TLS.
+absl::Status ProbeTls(const std::string& address, uint32_t server, const Tls* tls);
+
+// The server's end of TLS 1.3 on a connection of HTTP that was accepted and has received nothing yet. A
+// client need not have a certificate; one with a certificate of this process's job, whatever its role, is
+// proven. The files of `tls` are read anew for each connection. Null: they are half replaced just now. The
+// socket must outlive the stream.
+std::unique_ptr<HttpStream> AcceptHttps(int socket, const Tls& tls);
 
 }  // namespace weir

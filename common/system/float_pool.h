@@ -1,8 +1,12 @@
 #pragma once
 
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <new>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -15,6 +19,20 @@ namespace weir {
 // Memory of the heap. Its pages come from the system when they are first written.
 inline std::shared_ptr<float> HeapFloats(size_t elements) {
   return {new float[elements], std::default_delete<float[]>()};
+}
+
+// Memory of this process with any contents, in huge pages where it spans one and the system allows them; at
+// least 64-byte aligned. Its pages come from the system when they are first written. The last reference frees
+// it.
+inline std::shared_ptr<void> AllocateInHugePages(size_t bytes) {
+  constexpr size_t kHugePage = 2 << 20;
+  bytes = std::max<size_t>(bytes, 1);
+  const size_t alignment = bytes >= kHugePage ? kHugePage : 64;
+  void* const memory = ::operator new(bytes, std::align_val_t(alignment));
+  // A hint, which the system may ignore.
+  if (alignment == kHugePage) madvise(memory, bytes, MADV_HUGEPAGE);
+  return std::shared_ptr<void>(
+      memory, [alignment](void* done) { ::operator delete(done, std::align_val_t(alignment)); });
 }
 
 // Recycles buffers of one size: each is made, and its pages are faulted in, once. So once there are as many

@@ -21,7 +21,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status_macros.h"
-#include "common/net/tcp_listener.h"
+#include "common/config/address.h"
+#include "common/net/tcp.h"
 #include "common/system/unique_fd.h"
 #include "common/threads/mutex.h"
 #include "common/threads/thread.h"
@@ -46,11 +47,6 @@ struct Page {
   std::string content_type;
   std::function<std::string()> body;
 };
-
-std::string HostAndPort(const std::string& host, int port) {
-  return host.find(':') == std::string::npos ? absl::StrCat(host, ":", port)
-                                             : absl::StrCat("[", host, "]:", port);
-}
 
 std::string Response(absl::string_view status, absl::string_view content_type, absl::string_view body) {
   return absl::StrCat("HTTP/1.1 ", status, "\r\nContent-Type: ", content_type,
@@ -218,18 +214,16 @@ void HttpServer::State::Run() {
     }
     pause = false;
     if (polled[1].revents == 0) continue;
-    UniqueFd fd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd.valid()) {
-      pause = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
-      continue;
-    }
+    absl::StatusOr<UniqueFd> fd = AcceptClient(listener.get());
+    pause = absl::IsResourceExhausted(fd.status());
+    if (!fd.ok()) continue;
     // The oldest connection goes: a client that is served within milliseconds is hardly ever the oldest.
     if (connections.size() == kMostConnections) {
       connections.front().Refuse("503 Service Unavailable", "too many connections\n");
       connections.pop_front();
     }
     // The deadline counts from now, not from when the wait began.
-    connections.emplace_back(std::move(fd), SteadyClock::now() + options.time_limit);
+    connections.emplace_back(*std::move(fd), SteadyClock::now() + options.time_limit);
   }
 }
 
@@ -286,9 +280,11 @@ std::string HttpServer::State::Get(absl::string_view path, absl::string_view aut
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const Options& options) {
   absl::StatusOr<UniqueFd> listener = ListenTcp(options.host, options.port);
   if (!listener.ok()) {
-    return absl::Status(listener.status().code(),
-                        absl::StrCat("cannot serve HTTP on ", HostAndPort(options.host, options.port), ": ",
-                                     listener.status().message()));
+    return absl::Status(
+        listener.status().code(),
+        absl::StrCat("cannot serve HTTP on ",
+                     Address{options.host, static_cast<uint16_t>(options.port), ""}.ToString(), ": ",
+                     listener.status().message()));
   }
   return StartOn(*std::move(listener), options);
 }
@@ -320,7 +316,9 @@ HttpServer::~HttpServer() {
 
 int HttpServer::port() const { return state_->port; }
 
-std::string HttpServer::address() const { return HostAndPort(state_->options.host, state_->port); }
+std::string HttpServer::address() const {
+  return Address{state_->options.host, static_cast<uint16_t>(state_->port), ""}.ToString();
+}
 
 void HttpServer::Handle(const std::string& path, const std::string& content_type,
                         std::function<std::string()> body) {

@@ -17,7 +17,7 @@
 namespace weir {
 
 // How the bytes of an HTTP connection travel over its non-blocking socket: as they are, or encrypted
-// (common/rpc/https.h).
+// (common/rpc/tls.h).
 class HttpStream {
  public:
   virtual ~HttpStream() = default;

@@ -11,11 +11,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "common/base/bounded_by_key.h"
+#include "common/base/bounded.h"
+
+namespace weir {
 
 // The process's log: one line per event on standard error, whole lines only, whichever threads write.
 // Thread-safe. Without InitLogging: text, from kInfo on, no task. spdlog stays in the .cc file.
-namespace weir {
 
 enum class LogFormat {
   // 2026-11-21T10:26:55.123Z I worker:1 joined as worker 1
@@ -111,5 +112,12 @@ class LogLimits {
  private:
   BoundedByKey<LogLimit> limits_;
 };
+
+// `text` with each byte that is no part of valid UTF-8 replaced by U+FFFD.
+std::string ValidUtf8(absl::string_view text);
+
+// Appends `text` as a JSON string, quotes included; valid JSON whatever the bytes (invalid UTF-8 becomes
+// U+FFFD).
+void AppendJsonString(absl::string_view text, std::string& out);
 
 }  // namespace weir

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -16,7 +15,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "common/telemetry/escape.h"
+#include "common/config/json_document.h"
+#include "common/telemetry/logging.h"
 
 namespace weir {
 namespace {
@@ -36,9 +36,7 @@ bool LegalName(absl::string_view name) {
 std::string Number(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
-  char buffer[32];
-  const auto end = std::to_chars(buffer, buffer + sizeof(buffer), value).ptr;
-  return std::string(buffer, end);
+  return JsonNumber(value);
 }
 
 // {a="x",b="y"}, or nothing for no labels.

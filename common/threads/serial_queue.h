@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "common/threads/mutex.h"
 #include "common/threads/thread.h"
@@ -120,6 +121,16 @@ class SerialQueue {
   bool handed_over_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
+};
+
+// Runs tasks one at a time, in the order in which they were posted.
+class Executor {
+ public:
+  // On any thread. `task` does not run within this call, and never runs once the executor has stopped.
+  virtual void Post(absl::AnyInvocable<void()> task) = 0;
+
+ protected:
+  ~Executor() = default;
 };
 
 }  // namespace weir

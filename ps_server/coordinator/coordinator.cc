@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/shortened.h"
+#include "common/base/bounded.h"
 #include "common/protocol/job_failure.h"
 #include "common/protocol/part_assignment.h"
 #include "common/telemetry/logging.h"

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/codec/wire_codec.h"
-#include "common/protocol/limit_reached.h"
 #include "common/protocol/limits.h"
 
 namespace weir {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "common/base/status_macros.h"
-#include "common/net/accept.h"
+#include "common/net/tcp.h"
 #include "common/telemetry/logging.h"
 #include "common/threads/thread.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/net/resolve.h"
+#include "common/net/tcp.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {

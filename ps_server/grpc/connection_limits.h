@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
-#include "common/protocol/limit_reached.h"
+#include "common/protocol/limits.h"
 #include "common/system/clock.h"
 #include "common/telemetry/logging.h"
 #include "common/threads/mutex.h"

@@ -1,8 +1,8 @@
 #include "ps_server/grpc/grpc_admission.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/rpc/grpc_convert.h"
 #include "common/rpc/grpc_credentials.h"
-#include "common/rpc/grpc_status.h"
 #include "common/system/clock.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/grpc/tcp_peer.h"

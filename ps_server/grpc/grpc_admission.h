@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "common/protocol/limit_reached.h"
+#include "common/protocol/limits.h"
 #include "common/rpc/identity.h"
 #include "common/rpc/job_token.h"
 #include "common/telemetry/logging.h"

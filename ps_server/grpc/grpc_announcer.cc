@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/handshake.h"
 #include "common/protocol/job_failure.h"
-#include "common/protocol/protocol_version.h"
+#include "common/rpc/grpc_convert.h"
 #include "common/rpc/grpc_credentials.h"
-#include "common/rpc/grpc_status.h"
 #include "common/threads/mutex.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "ps_server/grpc/announce_schedule.h"

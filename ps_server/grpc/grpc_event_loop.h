@@ -11,10 +11,9 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "common/rpc/grpc_completion_loop.h"
-#include "common/rpc/grpc_event.h"
 #include "common/shared_memory/doorbell.h"
-#include "common/threads/executor.h"
 #include "common/threads/mutex.h"
+#include "common/threads/serial_queue.h"
 
 namespace weir {
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "common/protocol/segment_messages.h"
-#include "common/rpc/grpc_payload.h"
+#include "common/rpc/grpc_convert.h"
 #include "ps_server/grpc/grpc_unary_call.h"
 
 namespace weir {

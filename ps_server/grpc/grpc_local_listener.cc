@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/net/local_host.h"
 #include "common/net/local_socket.h"
 #include "common/rpc/grpc_socket_options.h"
 

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/protocol/protocol_version.h"
+#include "common/protocol/handshake.h"
+#include "common/rpc/grpc_convert.h"
 #include "common/rpc/grpc_credentials.h"
-#include "common/rpc/grpc_status.h"
 #include "proto/shard_control.grpc.pb.h"
 
 namespace weir {

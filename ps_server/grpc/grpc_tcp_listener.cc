@@ -8,8 +8,7 @@
 #include <vector>
 
 #include "common/base/status_macros.h"
-#include "common/net/resolve.h"
-#include "common/net/tcp_listener.h"
+#include "common/net/tcp.h"
 #include "common/rpc/grpc_socket_options.h"
 #include "ps_server/grpc/grpc_server_options.h"
 

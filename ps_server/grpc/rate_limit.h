@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "common/base/bounded_by_key.h"
+#include "common/base/bounded.h"
 
 namespace weir {
 

@@ -6,9 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/handshake.h"
 #include "common/protocol/job_failure.h"
-#include "common/protocol/job_identity.h"
-#include "common/protocol/protocol_version.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/grpc/grpc_shard_link.h"
 #include "ps_server/grpc/grpc_unary_call.h"

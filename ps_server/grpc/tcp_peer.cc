@@ -16,8 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
-#include "common/net/local_host.h"
-#include "common/net/resolve.h"
+#include "common/net/local_socket.h"
+#include "common/net/tcp.h"
 
 namespace weir {
 namespace {

@@ -9,7 +9,7 @@
 #include "absl/time/time.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
-#include "common/checkpoint/whole_checkpoint.h"
+#include "common/checkpoint/checkpoint_reader.h"
 #include "common/object_store/object_file_system.h"
 #include "common/protocol/job_failure.h"
 #include "common/telemetry/logging.h"

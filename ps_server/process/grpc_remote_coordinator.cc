@@ -5,9 +5,8 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/config/address.h"
-#include "common/protocol/job_identity.h"
-#include "common/protocol/protocol_version.h"
-#include "common/rpc/tls_probe.h"
+#include "common/protocol/handshake.h"
+#include "common/rpc/tls.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/coordinator/job/job.h"
 

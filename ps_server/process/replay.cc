@@ -6,15 +6,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/sha256.h"
+#include "common/base/checksums.h"
+#include "common/base/host.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/model/partition.h"
 #include "common/model/table_digest.h"
 #include "common/model/wire_model.h"
 #include "common/protocol/mode_traits.h"
-#include "common/system/host.h"
-#include "common/threads/thread_pool.h"
+#include "common/threads/thread.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/shard/restore/restore.h"
 #include "ps_server/shard/restore/table_files.h"

@@ -12,13 +12,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/host.h"
 #include "common/base/status_macros.h"
 #include "common/config/address.h"
 #include "common/object_store/object_file_system.h"
 #include "common/protocol/job_failure.h"
 #include "common/rpc/grpc_credentials.h"
 #include "common/rpc/grpc_socket_options.h"
-#include "common/system/host.h"
 #include "common/system/process.h"
 #include "common/telemetry/grpc_process.h"
 #include "common/telemetry/logging.h"

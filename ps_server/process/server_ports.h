@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/protocol/limit_reached.h"
+#include "common/protocol/limits.h"
 #include "common/rpc/job_token.h"
 #include "common/rpc/tls.h"
 #include "common/telemetry/metrics.h"

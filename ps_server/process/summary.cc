@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/config/job_config.h"
-#include "common/program/version.h"
+#include "common/protocol/handshake.h"
 
 namespace weir {
 namespace {

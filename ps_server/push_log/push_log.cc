@@ -12,9 +12,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "common/base/crc32c.h"
+#include "common/base/checksums.h"
 #include "common/base/status_macros.h"
-#include "common/protocol/job_identity.h"
+#include "common/protocol/handshake.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {

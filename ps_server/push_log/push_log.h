@@ -11,7 +11,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "common/system/disk_format.h"
 #include "common/system/file_system.h"
 #include "common/threads/mutex.h"
 #include "proto/push_log.pb.h"

@@ -10,9 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/statistics.h"
 #include "common/protocol/interval_set.h"
 #include "common/protocol/mode_traits.h"
-#include "common/telemetry/int_histogram.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/job_config.pb.h"
 #include "proto/parameter_server.pb.h"

@@ -17,7 +17,7 @@
 #include "common/system/clock.h"
 #include "common/system/file_system.h"
 #include "common/threads/serial_queue.h"
-#include "common/threads/thread_pool.h"
+#include "common/threads/thread.h"
 #include "proto/job_config.pb.h"
 #include "proto/parameter_server.pb.h"
 #include "proto/shard_control.pb.h"

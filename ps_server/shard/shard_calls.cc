@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/handshake.h"
 #include "common/protocol/job_failure.h"
-#include "common/protocol/job_identity.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/shard/shard.h"
 

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/protocol/limit_reached.h"
+#include "common/protocol/limits.h"
 #include "common/protocol/mode_traits.h"
 #include "common/telemetry/logging.h"
 

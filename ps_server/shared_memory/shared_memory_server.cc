@@ -13,9 +13,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/net/accept.h"
-#include "common/net/local_host.h"
 #include "common/net/local_socket.h"
+#include "common/net/tcp.h"
 #include "common/protocol/limits.h"
 #include "common/threads/thread.h"
 

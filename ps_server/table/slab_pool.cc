@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <system_error>
 
-#include "common/system/huge_pages.h"
+#include "common/system/float_pool.h"
 
 namespace weir {
 namespace {

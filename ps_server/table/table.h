@@ -14,7 +14,7 @@
 #include "absl/types/span.h"
 #include "common/model/key_bucket.h"
 #include "common/model/model_spec.h"
-#include "common/threads/thread_pool.h"
+#include "common/threads/thread.h"
 #include "ps_server/table/hot_keys.h"
 #include "ps_server/table/row_optimizer.h"
 #include "ps_server/table/table_partition.h"

@@ -32,7 +32,7 @@
 #include "CLI/CLI.hpp"
 #include "common/base/random.h"
 #include "common/codec/floats.h"
-#include "common/threads/thread_pool.h"
+#include "common/threads/thread.h"
 #include "nlohmann/json.hpp"
 #include "proto/job_config.pb.h"
 #include "ps_server/optimizer/kernels.h"

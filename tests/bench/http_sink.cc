@@ -20,7 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
-#include "common/net/tcp_listener.h"
+#include "common/net/tcp.h"
 #include "common/system/unique_fd.h"
 
 namespace weir {

@@ -10,7 +10,7 @@
 #include "bench/process.h"
 #include "client/tables/sum_duplicates.h"
 #include "common/base/status_macros.h"
-#include "common/net/tcp_listener.h"
+#include "common/net/tcp.h"
 #include "common/system/unique_fd.h"
 #include "tests/bench/row_contestants.h"
 #include "tests/bench/row_gather.h"

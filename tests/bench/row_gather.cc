@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "common/model/key_bucket.h"
-#include "common/system/huge_pages.h"
+#include "common/system/float_pool.h"
 
 namespace weir::bench {
 namespace {

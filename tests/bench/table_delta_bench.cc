@@ -27,7 +27,7 @@
 #include "common/checkpoint/checkpoint_writer.h"
 #include "common/model/key_bucket.h"
 #include "common/system/file_system.h"
-#include "common/threads/thread_pool.h"
+#include "common/threads/thread.h"
 #include "nlohmann/json.hpp"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/shard/restore/table_files.h"

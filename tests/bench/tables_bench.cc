@@ -15,7 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "bench/contest.h"
 #include "bench/server_process.h"
-#include "common/system/host.h"
+#include "common/base/host.h"
 #include "common/telemetry/grpc_process.h"
 #include "ps_server/table/table.h"
 #include "tests/bench/row_contestants.h"

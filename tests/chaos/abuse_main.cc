@@ -24,7 +24,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/tls_flags.h"
+#include "common/rpc/tls.h"
 #include "nlohmann/json.hpp"
 #include "tests/chaos/abusers.h"
 #include "tests/chaos/chaos_job.h"

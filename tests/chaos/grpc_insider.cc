@@ -11,7 +11,7 @@
 #include "common/base/status_macros.h"
 #include "common/config/job_config.h"
 #include "common/model/wire_model.h"
-#include "common/protocol/protocol_version.h"
+#include "common/protocol/handshake.h"
 #include "common/rpc/grpc_credentials.h"
 #include "proto/parameter_server.grpc.pb.h"
 #include "worker/data/load_data.h"

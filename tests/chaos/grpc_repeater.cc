@@ -14,7 +14,7 @@
 #include "absl/strings/match.h"
 #include "common/base/random.h"
 #include "common/codec/value_codec.h"
-#include "common/protocol/row_layout.h"
+#include "common/protocol/exchange_layout.h"
 #include "common/threads/mutex.h"
 #include "proto/parameter_server.grpc.pb.h"
 #include "tests/integration/grpc_forwarder.h"

@@ -12,7 +12,7 @@
 #include "catch2/catch.hpp"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_reader.h"
-#include "common/checkpoint/initial_weights.h"
+#include "common/checkpoint/checkpoint_writer.h"
 #include "common/program/exit_codes.h"
 #include "tests/cli/weir_process.h"
 #include "tests/common/checkpoint/checkpoint_fixture.h"

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "common/base/host.h"
 #include "common/program/exit_codes.h"
-#include "common/system/host.h"
 #include "tests/cli/checkpointed_job.h"
 #include "tests/cli/up_process.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "client/client.h"
-#include "common/base/sha256.h"
+#include "common/base/checksums.h"
 #include "common/protocol/job_failure.h"
 #include "tests/client/client_fixture.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/codec/floats.h"
-#include "common/protocol/row_layout.h"
+#include "common/protocol/exchange_layout.h"
 
 namespace weir {
 namespace {

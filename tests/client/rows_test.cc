@@ -12,7 +12,7 @@
 #include "common/base/random.h"
 #include "common/codec/floats.h"
 #include "common/model/key_bucket.h"
-#include "common/protocol/row_layout.h"
+#include "common/protocol/exchange_layout.h"
 #include "tests/client/client_fixture.h"
 #include "tests/client/gate.h"
 

@@ -1,6 +1,5 @@
-#include "common/threads/adaptive_spin.h"
-
 #include "catch2/catch.hpp"
+#include "common/shared_memory/doorbell.h"
 
 namespace weir {
 namespace {

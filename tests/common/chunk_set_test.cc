@@ -1,7 +1,6 @@
-#include "common/protocol/chunk_set.h"
-
 #include "absl/strings/match.h"
 #include "catch2/catch.hpp"
+#include "common/protocol/exchange_layout.h"
 
 namespace weir {
 namespace {

@@ -1,6 +1,5 @@
-#include "common/config/compute_devices.h"
-
 #include "catch2/catch.hpp"
+#include "common/config/written_text.h"
 
 namespace weir {
 namespace {

@@ -1,8 +1,7 @@
-#include "common/base/crc32c.h"
-
 #include <string>
 
 #include "catch2/catch.hpp"
+#include "common/base/checksums.h"
 #include "common/base/random.h"
 
 namespace weir {

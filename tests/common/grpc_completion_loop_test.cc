@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/rpc/grpc_event.h"
 #include "common/shared_memory/doorbell.h"
 #include "common/threads/mutex.h"
 

@@ -15,7 +15,7 @@
 #include <typeinfo>
 
 #include "common/rpc/openssl.h"
-#include "common/rpc/tls_probe.h"
+#include "common/rpc/tls.h"
 #include "tests/common/test_certificates.h"
 
 namespace weir {

@@ -1,7 +1,7 @@
 #include <sched.h>
 
 #include "catch2/catch.hpp"
-#include "common/system/host.h"
+#include "common/base/host.h"
 #include "tests/common/fake_root.h"
 
 namespace weir {

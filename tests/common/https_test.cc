@@ -1,5 +1,3 @@
-#include "common/rpc/https.h"
-
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -8,6 +6,7 @@
 
 #include "catch2/catch.hpp"
 #include "common/rpc/openssl.h"
+#include "common/rpc/tls.h"
 #include "common/telemetry/http_server.h"
 #include "tests/common/socket_folder.h"
 #include "tests/common/telemetry/https_client.h"

@@ -1,6 +1,5 @@
-#include "common/protocol/job_identity.h"
-
 #include "catch2/catch.hpp"
+#include "common/protocol/handshake.h"
 
 namespace weir {
 namespace {

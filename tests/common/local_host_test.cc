@@ -1,5 +1,3 @@
-#include "common/net/local_host.h"
-
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <string.h>
@@ -11,7 +9,7 @@
 
 #include "catch2/catch.hpp"
 #include "common/net/local_socket.h"
-#include "common/net/resolve.h"
+#include "common/net/tcp.h"
 #include "tests/common/socket_folder.h"
 
 namespace weir {

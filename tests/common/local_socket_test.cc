@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "catch2/catch.hpp"
-#include "common/net/accept.h"
+#include "common/net/tcp.h"
 #include "tests/common/open_descriptors.h"
 #include "tests/common/reserved_address.h"
 

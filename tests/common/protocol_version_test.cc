@@ -1,8 +1,7 @@
-#include "common/protocol/protocol_version.h"
-
 #include <string>
 
 #include "catch2/catch.hpp"
+#include "common/protocol/handshake.h"
 
 namespace weir {
 namespace {

@@ -1,9 +1,8 @@
-#include "common/protocol/row_layout.h"
-
 #include <catch2/catch.hpp>
 #include <utility>
 #include <vector>
 
+#include "common/protocol/exchange_layout.h"
 #include "common/protocol/limits.h"
 
 namespace weir {

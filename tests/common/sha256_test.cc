@@ -1,8 +1,7 @@
-#include "common/base/sha256.h"
-
 #include <string>
 
 #include "catch2/catch.hpp"
+#include "common/base/checksums.h"
 
 namespace weir {
 namespace {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
-#include "common/threads/executor.h"
 #include "common/threads/mutex.h"
+#include "common/threads/serial_queue.h"
 
 namespace weir {
 

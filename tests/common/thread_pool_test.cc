@@ -1,5 +1,3 @@
-#include "common/threads/thread_pool.h"
-
 #include <algorithm>
 #include <atomic>
 #include <set>
@@ -8,6 +6,7 @@
 
 #include "catch2/catch.hpp"
 #include "common/threads/mutex.h"
+#include "common/threads/thread.h"
 
 namespace weir {
 namespace {

@@ -4,13 +4,12 @@
 #include <string>
 
 #include "catch2/catch.hpp"
-#include "common/net/resolve.h"
+#include "common/net/tcp.h"
 #include "common/program/exit_codes.h"
 #include "common/system/process.h"
 #include "common/system/subprocess.h"
 #include "common/telemetry/http_server.h"
 #include "common/threads/serial_queue.h"
-#include "common/threads/thread_pool.h"
 #include "tests/common/fake_root.h"
 #include "tests/common/no_threads.h"
 

@@ -6,7 +6,7 @@
 
 #include "common/model/wire_model.h"
 #include "common/system/clock.h"
-#include "common/threads/thread_pool.h"
+#include "common/threads/thread.h"
 #include "ps_server/exchange/exchange_session.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/shard/shard.h"

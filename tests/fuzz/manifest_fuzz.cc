@@ -1,7 +1,7 @@
 // A checkpoint's manifest: the input is the text before its checksum.
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
-#include "common/base/crc32c.h"
+#include "common/base/checksums.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/manifest.h"
 #include "tests/common/checkpoint/checkpoint_fixture.h"

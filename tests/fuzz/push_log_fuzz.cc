@@ -6,7 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/crc32c.h"
+#include "common/base/checksums.h"
 #include "ps_server/push_log/push_log.h"
 #include "tests/common/faulty_file_system.h"
 #include "tests/fuzz/fuzz_target.h"

@@ -15,7 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "common/net/tcp_listener.h"
+#include "common/net/tcp.h"
 #include "common/object_store/object_store.h"
 #include "common/system/unique_fd.h"
 #include "common/threads/mutex.h"

@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "client/shared_memory/shared_memory_link.h"
-#include "common/net/accept.h"
 #include "common/net/local_socket.h"
+#include "common/net/tcp.h"
 #include "tests/common/reserved_address.h"
 #include "tests/fuzz/descriptors.h"
 #include "tests/fuzz/fuzz_target.h"

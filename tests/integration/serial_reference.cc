@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "common/base/sha256.h"
+#include "common/base/checksums.h"
 #include "common/base/status_macros.h"
 #include "ps_server/optimizer/kernels.h"
 #include "worker/compute/compute_backend.h"

@@ -13,7 +13,7 @@
 #include "common/base/random.h"
 #include "common/model/partition.h"
 #include "common/model/wire_model.h"
-#include "common/threads/thread_pool.h"
+#include "common/threads/thread.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/shard/shard.h"
 #include "tests/integration/serial_reference.h"

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/config/address.h"
-#include "common/net/local_host.h"
+#include "common/net/local_socket.h"
 
 namespace weir {
 

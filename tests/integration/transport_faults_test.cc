@@ -20,7 +20,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "catch2/catch.hpp"
-#include "common/net/local_host.h"
+#include "common/net/local_socket.h"
 #include "common/shared_memory/message_ring.h"
 #include "common/system/unique_fd.h"
 #include "local/in_process_cluster.h"

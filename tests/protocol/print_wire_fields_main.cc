@@ -1,7 +1,7 @@
 // Prints the fields of the present version, as tests/protocol keeps those of the version before.
 #include <cstdio>
 
-#include "common/protocol/protocol_version.h"
+#include "common/protocol/handshake.h"
 #include "tests/protocol/wire_fields.h"
 
 int main() {

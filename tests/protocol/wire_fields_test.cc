@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/protocol/protocol_version.h"
+#include "common/protocol/handshake.h"
 #include "proto/coordinator.pb.h"
 
 namespace weir {

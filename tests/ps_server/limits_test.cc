@@ -1,4 +1,6 @@
 // What clients may have of a server at most (docs/security.md): each limit, and what a client is told.
+#include "common/protocol/limits.h"
+
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -13,7 +15,6 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/protocol/limit_reached.h"
 #include "common/system/unique_fd.h"
 #include "tests/common/telemetry/http_client.h"
 #include "tests/ps_server/http2_client.h"

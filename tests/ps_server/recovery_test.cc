@@ -9,8 +9,8 @@
 #include "catch2/catch.hpp"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/model/wire_model.h"
+#include "common/protocol/handshake.h"
 #include "common/protocol/job_failure.h"
-#include "common/protocol/protocol_version.h"
 #include "common/threads/mutex.h"
 #include "tests/ps_server/server_fixture.h"
 

@@ -13,7 +13,7 @@
 
 #include "absl/strings/numbers.h"
 #include "catch2/catch.hpp"
-#include "common/protocol/limit_reached.h"
+#include "common/protocol/limits.h"
 #include "common/rpc/job_token.h"
 #include "ps_server/process/server_ports.h"
 #include "tests/ps_server/http2_client.h"

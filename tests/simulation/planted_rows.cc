@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/crc32c.h"
+#include "common/base/checksums.h"
 #include "common/base/status_macros.h"
 #include "tests/common/forwarding_client.h"
 #include "tests/simulation/planted_bugs.h"

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/codec/wire_codec.h"
-#include "common/protocol/row_layout.h"
+#include "common/protocol/exchange_layout.h"
 
 namespace weir {
 namespace {

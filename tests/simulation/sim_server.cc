@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/handshake.h"
 #include "common/protocol/job_failure.h"
 #include "common/protocol/part_assignment.h"
-#include "common/protocol/protocol_version.h"
 #include "ps_server/coordinator/checkpoints/job_store.h"
 #include "tests/simulation/watched_policy.h"
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/threads/executor.h"
+#include "common/threads/serial_queue.h"
 #include "ps_server/exchange/exchange_session.h"
 #include "tests/simulation/network.h"
 #include "tests/simulation/site.h"

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/checkpoint_folder.h"
-#include "common/checkpoint/whole_checkpoint.h"
+#include "common/checkpoint/checkpoint_reader.h"
 #include "common/program/exit_codes.h"
 #include "tests/simulation/sim_program.h"
 #include "tests/simulation/sim_server.h"

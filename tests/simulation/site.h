@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/client.h"
 #include "client/exchange/shard_channel.h"
-#include "common/threads/thread_pool.h"
+#include "common/threads/thread.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/coordinator/checkpoints/job_store.h"
 #include "ps_server/exchange/shared_memory.h"

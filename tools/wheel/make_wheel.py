@@ -33,7 +33,7 @@ def run(*command, **options):
 
 
 def version():
-    return re.search(r'kVersion\[\] = "([^"]+)"', (ROOT / "common/program/version.h").read_text()).group(1)
+    return re.search(r'kVersion\[\] = "([^"]+)"', (ROOT / "common/protocol/handshake.h").read_text()).group(1)
 
 
 def stripped(path, folder):

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/config/compute_devices.h"
+#include "common/config/written_text.h"
 #include "common/cuda/cuda_device.h"
 
 namespace weir {

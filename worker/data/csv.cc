@@ -14,7 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "common/base/shortened.h"
+#include "common/base/bounded.h"
 #include "common/base/status_macros.h"
 #include "common/config/json_document.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/crc32c.h"
+#include "common/base/checksums.h"
 #include "common/base/random.h"
 
 namespace weir {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/area_under_curve.h"
+#include "common/base/statistics.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/logging.h"
 

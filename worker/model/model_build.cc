@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "common/base/status_macros.h"
-#include "common/config/compute_devices.h"
+#include "common/config/job_config.h"
 #include "proto/job_config.pb.h"
 #include "worker/model/layer.h"
 #include "worker/model/model.h"

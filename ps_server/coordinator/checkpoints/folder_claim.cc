@@ -20,12 +20,12 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
-#include "common/base/crc32c.h"
+#include "common/base/checksums.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/config/json_document.h"
 #include "common/config/proto_json.h"
-#include "common/system/disk_format.h"
+#include "common/system/file_system.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {

@@ -12,7 +12,7 @@
 #include "common/config/job_config.h"
 #include "common/config/server_memory.h"
 #include "common/model/wire_model.h"
-#include "common/protocol/protocol_version.h"
+#include "common/protocol/handshake.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/coordinator/job/job.h"
 

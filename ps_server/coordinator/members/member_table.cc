@@ -5,10 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/protocol/job_identity.h"
-#include "common/protocol/limit_reached.h"
+#include "common/protocol/handshake.h"
 #include "common/protocol/limits.h"
-#include "common/protocol/protocol_version.h"
 
 namespace weir {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/protocol/limit_reached.h"
+#include "common/protocol/limits.h"
 
 namespace weir {
 namespace {

@@ -5,8 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/config/address.h"
-#include "common/protocol/job_identity.h"
-#include "common/protocol/protocol_version.h"
+#include "common/protocol/handshake.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {

@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
-#include "common/protocol/chunk_set.h"
+#include "common/protocol/exchange_layout.h"
 #include "proto/parameter_server.pb.h"
 #include "ps_server/consistency/policy.h"
 #include "ps_server/shard/rows/shard_tables.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "common/protocol/limit_reached.h"
+#include "common/protocol/limits.h"
 
 namespace weir {
 

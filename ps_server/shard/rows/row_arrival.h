@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "common/protocol/row_layout.h"
+#include "common/protocol/exchange_layout.h"
 #include "google/protobuf/repeated_field.h"
 #include "proto/job_config.pb.h"
 #include "proto/parameter_server.pb.h"

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "common/threads/thread_pool.h"
+#include "common/threads/thread.h"
 #include "google/protobuf/repeated_field.h"
 #include "proto/job_config.pb.h"
 #include "ps_server/optimizer/schedule.h"

@@ -14,7 +14,7 @@
 #include "common/system/clock.h"
 #include "common/system/float_pool.h"
 #include "common/threads/mutex.h"
-#include "common/threads/thread_pool.h"
+#include "common/threads/thread.h"
 #include "proto/job_config.pb.h"
 #include "ps_server/optimizer/groups.h"
 #include "ps_server/optimizer/optimizer.h"

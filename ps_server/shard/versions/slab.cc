@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "common/system/huge_pages.h"
+#include "common/system/float_pool.h"
 
 namespace weir {
 

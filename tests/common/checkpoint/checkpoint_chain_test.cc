@@ -1,7 +1,5 @@
 // Checkpoints that hold what has changed since the one before: chains of them, what is left when a link is
 // damaged, and which links stay.
-#include "common/checkpoint/checkpoint_chain.h"
-
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -22,7 +20,6 @@
 #include "common/checkpoint/checkpoint_writer.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/table_writer.h"
-#include "common/checkpoint/whole_checkpoint.h"
 #include "common/model/key_bucket.h"
 #include "tests/common/checkpoint/checkpoint_fixture.h"
 #include "tests/common/faulty_file_system.h"

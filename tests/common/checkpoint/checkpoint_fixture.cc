@@ -10,7 +10,7 @@
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
-#include "common/checkpoint/shard_state.h"
+#include "common/checkpoint/shard_file.h"
 #include "common/checkpoint/table_writer.h"
 #include "common/model/key_bucket.h"
 #include "common/model/wire_model.h"

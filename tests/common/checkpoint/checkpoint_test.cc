@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "catch2/catch.hpp"
-#include "common/base/crc32c.h"
+#include "common/base/checksums.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_reader.h"
 #include "common/checkpoint/checkpoint_writer.h"

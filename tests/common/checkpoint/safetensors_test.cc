@@ -7,7 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "catch2/catch.hpp"
-#include "common/base/crc32c.h"
+#include "common/base/checksums.h"
 #include "tests/common/faulty_file_system.h"
 
 namespace weir {

@@ -1,6 +1,4 @@
 // Temporary keys for a token in a file, from a real STS server.
-#include "common/object_store/credentials.h"
-
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -10,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "catch2/catch.hpp"
 #include "common/object_store/object_store.h"
+#include "common/object_store/s3_settings.h"
 #include "tests/common/object_store/s3_server.h"
 
 namespace weir {

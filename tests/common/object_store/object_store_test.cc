@@ -13,7 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
-#include "common/config/written_path.h"
+#include "common/config/written_text.h"
 #include "tests/common/object_store/s3_server.h"
 
 namespace weir {

@@ -11,7 +11,6 @@
 
 #include "catch2/catch.hpp"
 #include "common/base/random.h"
-#include "common/telemetry/escape.h"
 #include "nlohmann/json.hpp"
 
 namespace weir {

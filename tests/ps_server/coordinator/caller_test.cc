@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/protocol/protocol_version.h"
+#include "common/protocol/handshake.h"
 #include "tests/ps_server/coordinator/coordinator_fixture.h"
 
 namespace weir {

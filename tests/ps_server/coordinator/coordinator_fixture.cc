@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/model/wire_model.h"
+#include "common/protocol/handshake.h"
 #include "common/protocol/job_failure.h"
-#include "common/protocol/protocol_version.h"
 
 namespace weir {
 namespace {

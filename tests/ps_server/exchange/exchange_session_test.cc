@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/protocol/limit_reached.h"
+#include "common/protocol/limits.h"
 #include "tests/common/task_queue.h"
 #include "tests/ps_server/shard/shard_fixture.h"
 

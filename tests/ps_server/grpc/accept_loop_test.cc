@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/net/tcp_listener.h"
+#include "common/net/tcp.h"
 #include "common/threads/mutex.h"
 
 namespace weir {

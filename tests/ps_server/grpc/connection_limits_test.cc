@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/net/tcp_listener.h"
+#include "common/net/tcp.h"
 #include "common/system/unique_fd.h"
 
 namespace weir {

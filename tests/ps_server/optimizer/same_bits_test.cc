@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "catch2/catch.hpp"
+#include "common/base/checksums.h"
 #include "common/base/portable_math.h"
 #include "common/base/random.h"
-#include "common/base/sha256.h"
 #include "common/system/subprocess.h"
 #include "proto/job_config.pb.h"
 #include "ps_server/optimizer/schedule.h"

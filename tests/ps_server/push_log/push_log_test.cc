@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
-#include "common/base/crc32c.h"
+#include "common/base/checksums.h"
 #include "common/base/random.h"
 #include "tests/common/faulty_file_system.h"
 

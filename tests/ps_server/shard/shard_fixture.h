@@ -9,7 +9,7 @@
 
 #include "common/model/model_spec.h"
 #include "common/system/clock.h"
-#include "common/threads/thread_pool.h"
+#include "common/threads/thread.h"
 #include "ps_server/shard/shard.h"
 #include "tests/common/faulty_file_system.h"
 #include "tests/ps_server/answer.h"

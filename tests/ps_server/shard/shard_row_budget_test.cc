@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/protocol/limit_reached.h"
+#include "common/protocol/limits.h"
 #include "tests/ps_server/shard/shard_fixture.h"
 
 namespace weir {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/threads/thread_pool.h"
+#include "common/threads/thread.h"
 #include "ps_server/optimizer/kernels.h"
 
 namespace weir {

@@ -11,7 +11,7 @@
 #include "catch2/catch.hpp"
 #include "common/base/random.h"
 #include "common/model/key_bucket.h"
-#include "common/threads/thread_pool.h"
+#include "common/threads/thread.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/table/table.h"
 #include "tests/ps_server/table/reference_table.h"

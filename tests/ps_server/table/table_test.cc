@@ -9,7 +9,7 @@
 
 #include "catch2/catch.hpp"
 #include "common/model/key_bucket.h"
-#include "common/threads/thread_pool.h"
+#include "common/threads/thread.h"
 #include "ps_server/optimizer/kernels.h"
 
 namespace weir {

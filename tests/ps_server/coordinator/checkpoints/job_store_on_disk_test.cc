@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "catch2/catch.hpp"
-#include "common/base/crc32c.h"
+#include "common/base/checksums.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_reader.h"
 #include "common/checkpoint/checkpoint_writer.h"

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "common/protocol/protocol_version.h"
+#include "common/protocol/handshake.h"
 #include "tests/ps_server/coordinator/checkpoints_fixture.h"
 
 namespace weir {

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "common/threads/thread_pool.h"
+#include "common/threads/thread.h"
 #include "ps_server/optimizer/kernels.h"
 #include "tests/common/faulty_file_system.h"
 
