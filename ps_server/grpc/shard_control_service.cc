@@ -10,8 +10,8 @@
 #include "common/protocol/job_identity.h"
 #include "common/protocol/protocol_version.h"
 #include "common/telemetry/logging.h"
+#include "ps_server/grpc/grpc_calls.h"
 #include "ps_server/grpc/grpc_shard_link.h"
-#include "ps_server/grpc/grpc_unary_call.h"
 
 namespace weir {
 
