@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "common/model/model_spec.h"
 #include "common/rpc/job_token.h"
 
 namespace weir {
@@ -32,6 +33,32 @@ struct MutableTensor {
   std::string name;
   absl::Span<float> values;
 };
+
+// The model's tensors in flat memory that holds them end to end, in its order: each as make(name, values).
+template <typename Value, typename Make>
+auto CutIntoTensors(const ModelSpec& model, absl::Span<Value> flat, const Make& make) {
+  std::vector<decltype(make(std::string(), flat))> tensors;
+  for (const TensorSpec& tensor : model.tensors) {
+    const auto elements = static_cast<size_t>(tensor.elements());
+    tensors.push_back(make(tensor.name, flat.first(elements)));
+    flat.remove_prefix(elements);
+  }
+  return tensors;
+}
+inline std::vector<MutableTensor> TensorsOf(const ModelSpec& model, absl::Span<float> flat) {
+  return CutIntoTensors(model, flat, [](const auto& name, auto values) {
+    return MutableTensor{name, values};
+  });
+}
+inline std::vector<ConstTensor> TensorsOf(const ModelSpec& model, absl::Span<const float> flat) {
+  return CutIntoTensors(model, flat, [](const auto& name, auto values) { return ConstTensor{name, values}; });
+}
+// A gradient that is bfloat16 already.
+inline std::vector<ConstTensor> TensorsOf(const ModelSpec& model, absl::Span<const uint16_t> flat) {
+  return CutIntoTensors(model, flat, [](const auto& name, auto values) {
+    return ConstTensor{name, {}, values};
+  });
+}
 
 // An embedding table of the job, from its config.
 struct TableSpec {

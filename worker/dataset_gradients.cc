@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "client/flat_tensors.h"
+#include "client/types.h"
 #include "common/base/status_macros.h"
 
 namespace weir {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/flat_tensors.h"
+#include "client/types.h"
 #include "common/base/checksums.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/logging.h"

@@ -6,7 +6,7 @@
 #include <thread>
 #include <utility>
 
-#include "client/flat_tensors.h"
+#include "client/types.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/mode_traits.h"

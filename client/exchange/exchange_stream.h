@@ -8,7 +8,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/exchange/event_loop.h"
 #include "client/exchange/shard_channel.h"
 #include "client/exchange/shard_exchange.h"
 #include "client/exchange/shared_weights.h"

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/call/call_retry.h"
+#include "client/call.h"
 #include "common/protocol/job_failure.h"
 
 namespace weir {

@@ -8,8 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "client/call/call_group.h"
-#include "client/exchange/event_loop.h"
+#include "client/call.h"
 #include "client/exchange/exchange_stream.h"
 #include "client/exchange/shard_channel.h"
 #include "client/exchange/shard_exchange.h"

@@ -11,7 +11,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/exchange/shard_view.h"
 #include "client/exchange/shared_weights.h"
 #include "client/tables/row_routes.h"
 #include "client/tensors/outgoing_gradient.h"

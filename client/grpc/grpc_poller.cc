@@ -4,7 +4,7 @@
 #include <map>
 #include <thread>
 
-#include "client/call/backoff.h"
+#include "client/call.h"
 #include "common/base/status_macros.h"
 #include "common/rpc/grpc_completion_loop.h"
 #include "common/threads/mutex.h"

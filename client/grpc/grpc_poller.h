@@ -7,7 +7,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
-#include "client/exchange/event_loop.h"
+#include "client/exchange/shard_channel.h"
 #include "common/shared_memory/doorbell.h"
 #include "common/threads/future.h"
 

@@ -1,14 +1,13 @@
 #include "client/grpc/grpc_shard_channel.h"
 
 #include <algorithm>
-#include <atomic>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/call/call_group.h"
+#include "client/call.h"
 #include "client/grpc/grpc_channel.h"
-#include "client/grpc/grpc_ring_stream.h"
+#include "client/grpc/grpc_data_stream.h"
 #include "client/shared_memory/shared_memory_link.h"
 #include "client/tensors/wire_options.h"
 #include "common/base/status_macros.h"
@@ -30,99 +29,6 @@ constexpr std::chrono::milliseconds kLinkLimit{500};
 
 // How long Connect() waits between two looks at whether anybody still wants the connection.
 constexpr std::chrono::milliseconds kGlance{100};
-
-// The stream's user holds it, and it holds itself until it has ended.
-class GrpcDataStream final : public DataStream, public std::enable_shared_from_this<GrpcDataStream> {
- public:
-  GrpcDataStream(GrpcPoller& poller, std::shared_ptr<User> user, std::function<void()> gone)
-      : poller_(poller), user_(std::move(user)), gone_(std::move(gone)) {}
-
-  void Start(grpc::GenericStub& stub, const JobToken& token) {
-    // The call begins with the first message, and travels together with it.
-    context_.set_initial_metadata_corked(true);
-    SetToken(token, &context_);
-    rpc_ = stub.PrepareCall(&context_, absl::StrCat("/", kExchangeMethod), poller_.queue());
-    rpc_->StartCall(nullptr);
-    self_ = shared_from_this();
-  }
-
-  bool Write(OutgoingMessage message) override {
-    ++operations_;
-    rpc_->Write(ToByteBuffer(std::move(message)), static_cast<GrpcEvent*>(&written_));
-    return false;
-  }
-
-  void Read(bool relaxed) override {
-    ++operations_;
-    const auto read = [this] { rpc_->Read(&message_, static_cast<GrpcEvent*>(&read_)); };
-    if (!relaxed) return read();
-    // The read sends a window update, which need not hold up other work.
-    poller_.Post(read);
-  }
-
-  void Cancel() override { context_.TryCancel(); }
-
- private:
-  struct Event final : GrpcEvent {
-    using Handler = void (GrpcDataStream::*)(bool ok);
-    Event(GrpcDataStream& stream, Handler handler) : stream(stream), handler(handler) {}
-    void OnEvent(bool ok) override { stream.Handle(handler, ok); }
-    GrpcDataStream& stream;
-    const Handler handler;
-  };
-
-  void Handle(Event::Handler handler, bool ok) {
-    (this->*handler)(ok);
-    if (--operations_ > 0) return;
-    // The stream is released first: a thread that waits for `gone` may destroy the channel, which the stream
-    // may be the last to hold.
-    const std::function<void()> gone = std::move(gone_);
-    user_ = nullptr;
-    self_ = nullptr;
-    gone();
-  }
-
-  void OnWritten(bool ok) {
-    // Not ok: the stream has ended, which OnRead() reports. OnRead() may have reported the end before the
-    // completion of a message that had left.
-    if (ok && !ended_) user_->OnWritten();
-  }
-
-  void OnRead(bool ok) {
-    absl::StatusOr<IncomingMessage> message;
-    if (ok) message = ToIncoming(message_);
-    message_.Clear();
-    if (ok && message.ok()) return user_->OnMessage(*std::move(message));
-    if (ok) {
-      failure_ = message.status();
-      context_.TryCancel();
-    }
-    rpc_->Finish(&status_, static_cast<GrpcEvent*>(&finished_));
-  }
-
-  void OnFinished(bool /*ok*/) {
-    ended_ = true;
-    user_->OnEnd(failure_.ok() ? FromGrpc(status_, kExchangeMethod) : failure_);
-  }
-
-  GrpcPoller& poller_;
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> rpc_;
-  Event written_{*this, &GrpcDataStream::OnWritten};
-  Event read_{*this, &GrpcDataStream::OnRead};
-  Event finished_{*this, &GrpcDataStream::OnFinished};
-  // Those under way, and the last one, Finish(), from the beginning on: a user may take its time to read.
-  std::atomic<int> operations_ = 1;
-
-  // Used on the polling thread.
-  std::shared_ptr<User> user_;
-  std::function<void()> gone_;
-  std::shared_ptr<GrpcDataStream> self_;
-  grpc::ByteBuffer message_;
-  absl::Status failure_;
-  grpc::Status status_;
-  bool ended_ = false;
-};
 
 }  // namespace
 
@@ -209,18 +115,12 @@ ShardChannel::Opened GrpcShardChannel::Open(std::shared_ptr<DataStream::User> us
   }
   std::unique_ptr<SharedMemoryLink> memory = ShareMemory();
   std::unique_ptr<MessageRing> ring = memory == nullptr ? nullptr : memory->TakeRing();
-  std::shared_ptr<DataStream> opened;
-  if (ring != nullptr) {
-    const auto stream =
-        std::make_shared<GrpcRingStream>(poller_, std::move(ring), std::move(user), std::move(gone));
-    stream->Start(connection_->stub, options_.token, memory->token());
-    opened = stream;
-  } else {
-    const auto stream = std::make_shared<GrpcDataStream>(poller_, std::move(user), std::move(gone));
-    stream->Start(connection_->stub, options_.token);
-    opened = stream;
-  }
-  return {std::move(opened), std::move(memory),
+  std::shared_ptr<DataStream> stream =
+      ring == nullptr
+          ? OpenCallStream(poller_, connection_->stub, options_.token, std::move(user), std::move(gone))
+          : OpenRingStream(poller_, connection_->stub, options_.token, std::move(ring), memory->token(),
+                           std::move(user), std::move(gone));
+  return {std::move(stream), std::move(memory),
           [this, name = NameOf(address_)] { NoSharedMemory(name, "the server has none to give"); }};
 }
 

@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/exchange/answers.h"
+#include "client/exchange/shard_set.h"
 #include "client/job/client_impl.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/job_failure.h"
@@ -150,7 +150,7 @@ Future<PullResult> ClientImpl::PullSnapshot(std::vector<MutableTensor> tensors,
   *pin.mutable_caller() = CallerNow();
   // The pin is needed only until the pulls have begun, retries included.
   pin.set_lease_seconds(std::chrono::duration<double>(lease_ + server_wait_).count());
-  coordinator_.Pin(pin, limits())
+  coordinator_.Start(pin, limits())
       .OnReady([this, promise, order = *std::move(order),
                 rows = *std::move(rows)](const absl::StatusOr<v1::PinReply>& reply) mutable {
         if (!reply.ok()) {
@@ -174,7 +174,7 @@ Future<PullResult> ClientImpl::PullSnapshot(std::vector<MutableTensor> tensors,
                     answers.ok() ? absl::StatusOr<PullResult>(MergePull(*answers)) : answers.status();
                 if (result.ok()) result->no_base = true;
                 // Whether it succeeds does not matter: the pin has a lease.
-                coordinator_.Unpin(unpin, limits())
+                coordinator_.Start(unpin, limits())
                     .OnReady(
                         [promise, result = std::move(result)](const absl::StatusOr<v1::UnpinReply>&) mutable {
                           promise.Set(std::move(result));

@@ -11,11 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
-#include "client/call/backoff.h"
-#include "client/call/call_group.h"
-#include "client/exchange/event_loop.h"
+#include "client/call.h"
+#include "client/exchange/shard_channel.h"
 #include "client/job/client_impl.h"
-#include "client/job/coordinator_channel.h"
+#include "client/job/transport.h"
 #include "common/base/bounded.h"
 #include "common/base/status_macros.h"
 #include "common/codec/floats.h"
@@ -85,8 +84,8 @@ std::string WaitingFor(const v1::JoinRequest& request, CoordinatorChannel& chann
   if (!channel.connected()) return "";
   const auto answer = std::make_shared<Answer<v1::ClusterStatus>>();
   const auto asked =
-      channel.Status(v1::StatusRequest(), std::chrono::seconds(1),
-                     [answer](absl::StatusOr<v1::ClusterStatus> status) { answer->Set(std::move(status)); });
+      channel.Start(v1::StatusRequest(), std::chrono::seconds(1),
+                    [answer](absl::StatusOr<v1::ClusterStatus> status) { answer->Set(std::move(status)); });
   std::optional<absl::StatusOr<v1::ClusterStatus>> status;
   // The call has a deadline of its own.
   while (!(status = answer->WaitFor(absl::Seconds(2), clock)).has_value()) asked->Cancel();
@@ -131,8 +130,8 @@ absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, const Join
     const std::string name = channel->name();
     attempt = std::min<Nanoseconds>(2 * attempt, kLongestAttempt);
     const auto answer = std::make_shared<Answer<v1::JoinReply>>();
-    channel->Join(request, absl::ToChronoNanoseconds(try_limit),
-                  [answer](absl::StatusOr<v1::JoinReply> reply) { answer->Set(std::move(reply)); });
+    channel->Start(request, absl::ToChronoNanoseconds(try_limit),
+                   [answer](absl::StatusOr<v1::JoinReply> reply) { answer->Set(std::move(reply)); });
     std::string waiting_for;
     std::optional<absl::StatusOr<v1::JoinReply>> reply;
     // A try has the deadline of the whole join, so this loop ends.

@@ -11,7 +11,7 @@
 #include "absl/types/span.h"
 #include "client/client.h"
 #include "client/exchange/shard_set.h"
-#include "client/exchange/shard_view.h"
+#include "client/exchange/shared_weights.h"
 #include "client/tables/key_cuts.h"
 #include "client/tables/row_routes.h"
 #include "client/tensors/gradient_memory.h"

@@ -6,8 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "client/call/backoff.h"
-#include "client/call/call_group.h"
+#include "client/call.h"
 #include "common/protocol/job_failure.h"
 #include "common/system/clock.h"
 
@@ -50,10 +49,10 @@ class Heartbeat::Beats final : public Call, public std::enable_shared_from_this<
     started_ = loop_.awake().Now();
     stretch_.emplace(loop_.awake(), loop_.real());
     late_ = false;
-    try_ = channel_.Heartbeat(options_.request(), std::chrono::nanoseconds::max(),
-                              [self = shared_from_this()](absl::StatusOr<v1::HeartbeatReply> reply) {
-                                self->OnAnswer(std::move(reply));
-                              });
+    try_ = channel_.Start(options_.request(), std::chrono::nanoseconds::max(),
+                          [self = shared_from_this()](absl::StatusOr<v1::HeartbeatReply> reply) {
+                            self->OnAnswer(std::move(reply));
+                          });
     Watch();
   }
 

@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "client/exchange/event_loop.h"
-#include "client/job/coordinator_channel.h"
+#include "client/exchange/shard_channel.h"
+#include "client/job/transport.h"
 #include "proto/coordinator.pb.h"
 
 namespace weir {

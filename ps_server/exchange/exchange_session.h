@@ -20,7 +20,6 @@
 #include "proto/parameter_server.pb.h"
 #include "ps_server/exchange/byte_budget.h"
 #include "ps_server/exchange/exchange_request.h"
-#include "ps_server/exchange/shared_memory.h"
 #include "ps_server/shard/calls/push_arrival.h"
 #include "ps_server/shard/rows/row_arrival.h"
 #include "ps_server/shard/shard.h"

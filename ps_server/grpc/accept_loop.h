@@ -10,7 +10,7 @@
 #include "common/system/clock.h"
 #include "common/system/unique_fd.h"
 #include "common/telemetry/logging.h"
-#include "ps_server/grpc/rate_limit.h"
+#include "ps_server/grpc/client_limits.h"
 
 namespace weir {
 

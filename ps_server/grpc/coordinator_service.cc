@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "ps_server/grpc/grpc_unary_call.h"
+#include "ps_server/grpc/grpc_calls.h"
 
 namespace weir {
 namespace {

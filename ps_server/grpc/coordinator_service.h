@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 #include "ps_server/coordinator/coordinator.h"
 #include "ps_server/grpc/grpc_admission.h"
+#include "ps_server/grpc/grpc_calls.h"
 #include "ps_server/grpc/grpc_event_loop.h"
-#include "ps_server/grpc/grpc_methods.h"
 
 namespace weir {
 

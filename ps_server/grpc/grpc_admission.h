@@ -15,7 +15,7 @@
 #include "common/rpc/job_token.h"
 #include "common/telemetry/logging.h"
 #include "common/threads/mutex.h"
-#include "ps_server/grpc/rate_limit.h"
+#include "ps_server/grpc/client_limits.h"
 #include "ps_server/grpc/rpc_roles.h"
 
 namespace weir {
@@ -27,8 +27,8 @@ namespace weir {
 // With a token, a caller must send the token. With TLS, a caller's certificate must give the role that the
 // call needs (RpcRules()); a caller on a Unix socket has none, and was checked when it connected. With
 // neither, every process that reaches the server is admitted, except that control calls are refused to
-// processes of other users, as far as this machine can tell (ps_server/grpc/tcp_peer.h). This check takes
-// milliseconds, so its refusal is repeated for a second without a new check.
+// processes of other users, as far as this machine can tell. This check takes milliseconds, so its refusal is
+// repeated for a second without a new check.
 //
 // A caller that was admitted may still come too often: Joins have a rate, of each host, or with TLS of each
 // identity there.

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/health.pb.h"
-#include "ps_server/grpc/grpc_unary_call.h"
+#include "ps_server/grpc/grpc_calls.h"
 
 namespace weir {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "ps_server/grpc/grpc_calls.h"
 #include "ps_server/grpc/grpc_event_loop.h"
-#include "ps_server/grpc/grpc_methods.h"
 
 namespace weir {
 

@@ -9,10 +9,15 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "proto/job_config.pb.h"
-#include "ps_server/grpc/grpc_exchange_call.h"
+#include "ps_server/exchange/exchange_session.h"
+#include "ps_server/grpc/grpc_admission.h"
+#include "ps_server/grpc/grpc_calls.h"
+#include "ps_server/grpc/grpc_event_loop.h"
 #include "ps_server/shard/shard.h"
+#include "ps_server/shared_memory/shared_memory_server.h"
 
 namespace weir {
 
@@ -38,6 +43,7 @@ class ParameterServerService {
   };
 
   explicit ParameterServerService(Options options);
+  ~ParameterServerService();
 
   void Register(grpc::ServerBuilder* builder);
   // `shared_memory` may be null; it must outlive the streams.
@@ -55,15 +61,20 @@ class ParameterServerService {
   uint64_t messages_sent() const;
 
  private:
+  class Stream;
+  struct Host;
+
   // Requests one call at a time, on the loop with the fewest calls.
   void AcceptNext();
+  // Runs `run` with each host, on its loop.
+  void OnEach(const std::function<void(Host&)>& run);
 
   const Options options_;
   ByteBudget arriving_rows_, asked_rows_;
   GrpcMethods service_;
-  std::atomic<uint64_t> sessions_{0};
+  std::atomic<uint64_t> sessions_{0};  // the last id that was given out
   std::atomic<bool> wants_releases_{false};
-  std::deque<GrpcExchangeCall::Host> hosts_;  // by loop
+  std::vector<std::unique_ptr<Host>> hosts_;  // by loop
 };
 
 }  // namespace weir

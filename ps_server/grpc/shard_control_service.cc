@@ -9,8 +9,8 @@
 #include "common/protocol/handshake.h"
 #include "common/protocol/job_failure.h"
 #include "common/telemetry/logging.h"
+#include "ps_server/grpc/grpc_calls.h"
 #include "ps_server/grpc/grpc_shard_link.h"
-#include "ps_server/grpc/grpc_unary_call.h"
 
 namespace weir {
 

@@ -1,5 +1,6 @@
 #include "ps_server/process/coordinator_watch.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,6 +8,23 @@
 
 namespace weir {
 namespace {
+
+// The time between calls without a coordinator: after ps:0 has taken the address but has not attached yet;
+// and after ps:0 did not answer.
+constexpr absl::Duration kAgain = absl::Milliseconds(500);
+constexpr absl::Duration kFirstWait = absl::Milliseconds(50);
+constexpr absl::Duration kLongestWait = absl::Seconds(1);
+// A new ps:0 waits for its servers for cluster.start_seconds. It must hear of them a few times meanwhile,
+// since a call may be lost.
+constexpr int kTimesBeforeStart = 4;
+
+// A lease is what any lost peer costs; and a connection for each lease is little beside the pings.
+absl::Duration WhileAttached(const v1::JobConfig& config) {
+  if (!config.checkpoint().has_directory()) return absl::InfiniteDuration();
+  const auto& cluster = config.cluster();
+  return std::max(kAgain, std::min(absl::Seconds(cluster.lease_seconds()),
+                                   absl::Seconds(cluster.start_seconds()) / kTimesBeforeStart));
+}
 
 constexpr absl::Duration kComplaintInterval = absl::Seconds(10);
 // From the end of one look at the newest checkpoint to the next one.
@@ -16,6 +34,31 @@ constexpr absl::Duration kLook = absl::Seconds(1);
 constexpr absl::Duration kCauseLasts = absl::Seconds(2);
 
 }  // namespace
+
+AnnounceSchedule::AnnounceSchedule(const v1::JobConfig& config)
+    : while_attached_(WhileAttached(config)), wait_(kFirstWait), longer_(kFirstWait) {}
+
+bool AnnounceSchedule::Due(absl::Time now, bool attached) const {
+  const absl::Duration wait = attached ? while_attached_ : wait_;
+  return !busy_ && wait < absl::InfiniteDuration() && now - begun_ >= wait;
+}
+
+void AnnounceSchedule::OnBegin(absl::Time now) {
+  busy_ = true;
+  begun_ = now;
+}
+
+void AnnounceSchedule::OnTaken() {
+  busy_ = false;
+  wait_ = kAgain;
+  longer_ = kFirstWait;
+}
+
+void AnnounceSchedule::OnNoAnswer() {
+  busy_ = false;
+  wait_ = longer_;
+  longer_ = std::min(2 * longer_, kLongestWait);
+}
 
 CoordinatorWatch::CoordinatorWatch(Options options)
     : options_(std::move(options)),

@@ -70,16 +70,16 @@ GrpcLocalCoordinator::GrpcLocalCoordinator(Options options)
     : options_(std::move(options)), service_(options_.loop, options_.admission) {}
 
 absl::Status GrpcLocalCoordinator::Start() {
-  const v1::CheckpointConfig& checkpoint = options_.config.checkpoint();
-  links_ = std::make_unique<GrpcShardLinks>(options_.loop, options_.token, options_.credentials);
+  const v1::CheckpointConfig& checkpoint = options_.server->config.checkpoint();
+  links_ = std::make_unique<GrpcShardLinks>(options_.loop, options_.server->token, options_.credentials);
   Coordinator::Options coordinator;
-  coordinator.config = options_.config;
+  coordinator.config = options_.server->config;
   coordinator.job.set_id(options_.new_job);
-  coordinator.job.set_name(options_.config.name());
+  coordinator.job.set_name(options_.server->config.name());
   coordinator.clock = options_.clock;
-  coordinator.workers = options_.workers;
-  coordinator.worker_names = options_.worker_names;
-  coordinator.shard_addresses = options_.ps_addresses;
+  coordinator.workers = options_.server->workers;
+  coordinator.worker_names = options_.server->worker_names;
+  coordinator.shard_addresses = options_.server->ps_addresses;
   coordinator.memory_bytes = options_.memory_bytes;
   coordinator.tls = options_.credentials->tls() != nullptr;
   if (checkpoint.has_init_from()) {
@@ -92,7 +92,8 @@ absl::Status GrpcLocalCoordinator::Start() {
     coordinator.init_from = found.manifest.step();
   }
   coordinator.init_from_before = [this](uint64_t step, std::function<void(absl::StatusOr<uint64_t>)> found) {
-    const auto search = [from = options_.config.checkpoint().init_from(), step, found = std::move(found)] {
+    const auto search = [from = options_.server->config.checkpoint().init_from(), step,
+                         found = std::move(found)] {
       const auto whole = FindWholeBefore(AnyStorage(), from, step);
       found(whole.ok() ? absl::StatusOr<uint64_t>(whole->manifest.step()) : whole.status());
     };

@@ -6,21 +6,18 @@
 #include <functional>
 #include <future>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "common/rpc/grpc_credentials.h"
-#include "common/rpc/job_token.h"
 #include "common/system/clock.h"
 #include "common/system/file_system.h"
 #include "proto/coordinator.pb.h"
-#include "proto/job_config.pb.h"
 #include "ps_server/coordinator/coordinator.h"
 #include "ps_server/grpc/coordinator_service.h"
 #include "ps_server/grpc/grpc_admission.h"
 #include "ps_server/grpc/grpc_event_loop.h"
 #include "ps_server/grpc/grpc_shard_link.h"
+#include "ps_server/process/server.h"
 #include "ps_server/shard/shard.h"
 
 namespace weir {
@@ -41,13 +38,9 @@ class GrpcLocalCoordinator {
     const Clock* clock = nullptr;
     // Where checkpoints lie.
     FileSystem* files = nullptr;
-    v1::JobConfig config;
+    const Server::Options* server = nullptr;
     // The id of the job, if one begins here. Not 0.
     uint64_t new_job = 0;
-    // As in Server::Options.
-    uint32_t workers = 1;
-    std::vector<std::string> worker_names, ps_addresses;
-    JobToken token;
     std::shared_ptr<const JobCredentials> credentials;
     // As in Coordinator::Options.
     uint64_t memory_bytes = 0;

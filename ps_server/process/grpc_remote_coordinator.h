@@ -10,23 +10,21 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/rpc/grpc_credentials.h"
-#include "common/rpc/job_token.h"
 #include "common/system/clock.h"
 #include "common/system/file_system.h"
-#include "proto/job_config.pb.h"
 #include "ps_server/grpc/coordinator_service.h"
 #include "ps_server/grpc/grpc_admission.h"
-#include "ps_server/grpc/grpc_announcer.h"
 #include "ps_server/grpc/grpc_event_loop.h"
 #include "ps_server/grpc/shard_control_service.h"
-#include "ps_server/process/background_threads.h"
 #include "ps_server/process/coordinator_watch.h"
+#include "ps_server/process/server.h"
+#include "ps_server/process/server_threads.h"
 #include "ps_server/shard/shard.h"
 
 namespace weir {
 
 // ps:0, as the other servers have it: takes its stream (ShardControlService), reports this server's address
-// to it (GrpcAnnouncer), and watches whether it is still there (CoordinatorWatch).
+// to it, and watches whether it is still there (CoordinatorWatch).
 //
 // Construct, Register(), build the server, Start(), Tick() again and again, StopAnnouncing(), Detach().
 // Outlives the loop's thread and the background's.
@@ -41,21 +39,16 @@ class GrpcRemoteCoordinator {
     BackgroundThreads* background = nullptr;
     // Where checkpoints lie.
     FileSystem* files = nullptr;
-    v1::JobConfig config;
-    // ps:INDEX.
-    uint32_t index = 0;
+    const Server::Options* server = nullptr;
     // Of this process (v1.Attached).
     uint64_t instance = 0;
-    // Of ps:0, and of this server for other processes, whose port 0 stands for the bound port. Empty: the
-    // server waits until ps:0 attaches.
-    std::string coordinator_address, own_address;
-    JobToken token;
     std::shared_ptr<const JobCredentials> credentials;
     // The server ends; OK: the job is done. All calls after the first have no effect. Any thread. Must not
     // block.
     std::function<void(const absl::Status& failure)> end;
   };
   explicit GrpcRemoteCoordinator(Options options);
+  ~GrpcRemoteCoordinator();
 
   void Register(grpc::ServerBuilder* builder) {
     control_.Register(builder);
@@ -71,6 +64,8 @@ class GrpcRemoteCoordinator {
   bool attached() const { return control_.attached(); }
 
  private:
+  class Announcer;
+
   ShardControlService::Options Control() const;
   CoordinatorWatch::Options Watch();
   // Whether the newest checkpoint is the end of the job.
@@ -80,7 +75,7 @@ class GrpcRemoteCoordinator {
   ShardControlService control_;
   CoordinatorService refusals_;
   CoordinatorWatch watch_;
-  std::unique_ptr<GrpcAnnouncer> announcer_;  // if the address of ps:0 is known
+  std::shared_ptr<Announcer> announcer_;  // if the address of ps:0 is known
 };
 
 }  // namespace weir

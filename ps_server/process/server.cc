@@ -25,23 +25,21 @@
 #include "common/telemetry/metrics.h"
 #include "common/threads/mutex.h"
 #include "ps_server/coordinator/coordinator.h"
-#include "ps_server/grpc/connection_limits.h"
+#include "ps_server/grpc/client_limits.h"
 #include "ps_server/grpc/coordinator_service.h"
 #include "ps_server/grpc/grpc_admission.h"
 #include "ps_server/grpc/grpc_event_loop.h"
-#include "ps_server/grpc/grpc_server_options.h"
+#include "ps_server/grpc/grpc_listeners.h"
 #include "ps_server/grpc/health_service.h"
 #include "ps_server/grpc/parameter_server_service.h"
 #include "ps_server/optimizer/kernels.h"
-#include "ps_server/process/background_threads.h"
-#include "ps_server/process/grpc_listeners.h"
 #include "ps_server/process/grpc_local_coordinator.h"
 #include "ps_server/process/grpc_remote_coordinator.h"
 #include "ps_server/process/server_end.h"
 #include "ps_server/process/server_metrics.h"
 #include "ps_server/process/server_ports.h"
+#include "ps_server/process/server_threads.h"
 #include "ps_server/process/summary.h"
-#include "ps_server/process/ticker.h"
 
 namespace weir {
 namespace {
@@ -263,13 +261,9 @@ std::string ServerImpl::MakeCoordinator(uint64_t memory, grpc::ServerBuilder* bu
     local.admission = &admission_;
     local.clock = &clock_;
     local.files = files_.get();
-    local.config = options_.config;
     local.new_job = RandomNumber();
-    local.workers = options_.workers;
     local.memory_bytes = memory;
-    local.worker_names = options_.worker_names;
-    local.ps_addresses = options_.ps_addresses;
-    local.token = options_.token;
+    local.server = &options_;
     local.credentials = credentials_;
     local.on_end = [this](const v1::ClusterStatus& status, const absl::Status& failure) {
       end_.Finish(failure, status);
@@ -285,12 +279,8 @@ std::string ServerImpl::MakeCoordinator(uint64_t memory, grpc::ServerBuilder* bu
   remote.clock = &clock_;
   remote.background = &background_;
   remote.files = files_.get();
-  remote.config = options_.config;
-  remote.index = options_.index;
+  remote.server = &options_;
   remote.instance = RandomNumber();
-  remote.coordinator_address = options_.coordinator_address;
-  remote.own_address = options_.own_address;
-  remote.token = options_.token;
   remote.credentials = credentials_;
   remote.end = [this](const absl::Status& failure) { end_.Finish(failure); };
   remote_ = std::make_unique<GrpcRemoteCoordinator>(std::move(remote));

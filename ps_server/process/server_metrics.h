@@ -5,10 +5,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "common/rpc/tls.h"
 #include "common/telemetry/metrics.h"
 #include "ps_server/coordinator/coordinator.h"
-#include "ps_server/grpc/connection_limits.h"
+#include "ps_server/grpc/client_limits.h"
 #include "ps_server/grpc/grpc_admission.h"
 #include "ps_server/grpc/parameter_server_service.h"
 #include "ps_server/shard/shard.h"
@@ -43,5 +44,8 @@ class JobMetrics {
 // The job's ClusterStatus with its loss curve, as JSON. Empty: the coordinator is stopping, or did not answer
 // within half a second.
 std::string StatusJson(Coordinator& coordinator);
+
+// The dashboard: a page that shows /status and refreshes it every second. Uses no external resources.
+absl::string_view DashboardPage();
 
 }  // namespace weir

@@ -11,10 +11,9 @@
 #include "common/system/clock.h"
 #include "common/telemetry/http_server.h"
 #include "common/telemetry/logging.h"
-#include "ps_server/grpc/connection_limits.h"
-#include "ps_server/grpc/grpc_server_options.h"
+#include "ps_server/grpc/client_limits.h"
+#include "ps_server/grpc/grpc_listeners.h"
 #include "ps_server/grpc/health_service.h"
-#include "ps_server/process/dashboard.h"
 #include "ps_server/process/server_metrics.h"
 
 namespace weir {

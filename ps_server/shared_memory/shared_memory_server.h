@@ -18,7 +18,7 @@
 #include "common/system/shared_memory.h"
 #include "common/system/unique_fd.h"
 #include "common/threads/mutex.h"
-#include "ps_server/exchange/shared_memory.h"
+#include "ps_server/exchange/exchange_request.h"
 
 namespace weir {
 

@@ -43,7 +43,7 @@ namespace weir {
 //     The shard compares stats().former_bytes with its budget and makes updates wait, as for dense versions.
 //
 // The sorted, unique keys that Update() wants are what clients send: SumDuplicates() of
-// client/tables/sum_duplicates.h.
+// client/tables/key_cuts.h.
 //
 // One thread at a time uses the table, in the shard's order. Update(), Read() and ReadAt() spread their own
 // work over the pool: an update by partitions, each of which has one thread, a read by keys.

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/memory.h"
 #include "bench/process.h"
-#include "client/tables/sum_duplicates.h"
+#include "client/tables/key_cuts.h"
 #include "common/base/status_macros.h"
 #include "common/net/tcp.h"
 #include "common/system/unique_fd.h"

@@ -22,19 +22,14 @@ class UnansweredChannel final : public CoordinatorChannel {
   UnansweredChannel(absl::Status end, EventLoop& loop) : end_(std::move(end)), loop_(loop) {}
   std::string name() const override { return "ps:0 (coordinator) at 10.0.0.1:2222"; }
   bool connected() const override { return false; }
-  TryPtr Join(const v1::JoinRequest&, Limit, Done<v1::JoinReply> done) override {
+
+ private:
+  TryPtr StartMethod(const std::string&, const Message&, std::shared_ptr<Message>, Limit,
+                     std::function<void(const absl::Status&)> done) override {
     loop_.Post([done = std::move(done), end = end_] { done(end); });
     return nullptr;
   }
-  TryPtr Status(const v1::StatusRequest&, Limit, Done<v1::ClusterStatus>) override { return nullptr; }
-  TryPtr Heartbeat(const v1::HeartbeatRequest&, Limit, Done<v1::HeartbeatReply>) override { return nullptr; }
-  TryPtr NextRange(const v1::NextRangeRequest&, Limit, Done<v1::NextRangeReply>) override { return nullptr; }
-  TryPtr Pin(const v1::PinRequest&, Limit, Done<v1::PinReply>) override { return nullptr; }
-  TryPtr Unpin(const v1::UnpinRequest&, Limit, Done<v1::UnpinReply>) override { return nullptr; }
-  TryPtr Report(const v1::ReportRequest&, Limit, Done<v1::ReportReply>) override { return nullptr; }
-  TryPtr Leave(const v1::LeaveRequest&, Limit, Done<v1::LeaveReply>) override { return nullptr; }
 
- private:
   const absl::Status end_;
   EventLoop& loop_;
 };

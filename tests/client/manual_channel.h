@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
-#include "client/exchange/event_loop.h"
 #include "client/exchange/shard_channel.h"
 #include "proto/parameter_server.pb.h"
 #include "tests/common/task_queue.h"

@@ -1,11 +1,10 @@
-#include "client/tables/sum_duplicates.h"
-
 #include <algorithm>
 #include <map>
 #include <numeric>
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "client/tables/key_cuts.h"
 #include "common/base/random.h"
 
 namespace weir {

@@ -1,11 +1,10 @@
-#include "client/job/work_source.h"
-
 #include <map>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "client/job/pending_work.h"
 
 namespace weir {
 namespace {

@@ -14,7 +14,7 @@
 #include <string>
 
 #include "catch2/catch.hpp"
-#include "ps_server/grpc/grpc_tcp_listener.h"
+#include "ps_server/grpc/grpc_listeners.h"
 #include "tests/common/grpc_generic_call.h"
 #include "tests/common/socket_folder.h"
 

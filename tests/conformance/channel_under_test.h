@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "client/exchange/shard_channel.h"
 #include "common/threads/mutex.h"
-#include "ps_server/exchange/shared_memory.h"
+#include "ps_server/exchange/exchange_request.h"
 
 namespace weir {
 

@@ -19,7 +19,7 @@
 #include "common/rpc/grpc_convert.h"
 #include "common/shared_memory/doorbell.h"
 #include "common/shared_memory/message_ring.h"
-#include "ps_server/grpc/grpc_local_listener.h"
+#include "ps_server/grpc/grpc_listeners.h"
 #include "ps_server/shared_memory/shared_memory_server.h"
 
 namespace weir {
@@ -285,7 +285,7 @@ struct Process {
     bound.host = "127.0.0.1";
     bound.port = static_cast<uint16_t>(port);
     address = bound.ToString();
-    listener = Must(GrpcLocalListener::Start(server.get(), bound));
+    listener = Must(ServeLocalSocket(server.get(), bound));
     SharedMemoryServer::Options options;
     if (pump != nullptr) options.bells = pump->bells();
     memory = Must(SharedMemoryServer::Start(bound, options));
@@ -302,7 +302,7 @@ struct Process {
   std::string address;
   std::unique_ptr<Service> service;
   std::unique_ptr<grpc::Server> server;
-  std::unique_ptr<GrpcLocalListener> listener;
+  std::unique_ptr<AcceptLoop> listener;
   std::unique_ptr<SharedMemoryServer> memory;
 };
 

@@ -6,7 +6,6 @@
 
 #include "catch2/catch.hpp"
 #include "client/client.h"
-#include "client/flat_tensors.h"
 #include "common/config/job_config.h"
 #include "common/model/partition.h"
 #include "common/model/wire_model.h"

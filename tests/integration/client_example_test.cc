@@ -7,7 +7,6 @@
 #include "absl/types/span.h"
 #include "catch2/catch.hpp"
 #include "client/client.h"
-#include "client/flat_tensors.h"
 #include "common/base/status_macros.h"
 #include "local/in_process_cluster.h"
 #include "tests/integration/counting_job.h"

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
-#include "client/flat_tensors.h"
+#include "client/types.h"
 #include "common/base/random.h"
 #include "common/model/partition.h"
 #include "local/in_process_cluster.h"

@@ -32,7 +32,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/client.h"
-#include "client/flat_tensors.h"
 #include "common/base/status_macros.h"
 #include "common/config/job_config.h"
 #include "common/model/key_bucket.h"

@@ -1,9 +1,8 @@
-#include "ps_server/process/background_threads.h"
-
 #include <chrono>
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "ps_server/process/server_threads.h"
 #include "tests/common/no_threads.h"
 
 namespace weir {

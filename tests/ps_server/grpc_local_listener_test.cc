@@ -1,5 +1,3 @@
-#include "ps_server/grpc/grpc_local_listener.h"
-
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <poll.h>
@@ -14,6 +12,7 @@
 
 #include "catch2/catch.hpp"
 #include "common/net/local_socket.h"
+#include "ps_server/grpc/grpc_listeners.h"
 #include "tests/common/grpc_generic_call.h"
 #include "tests/common/open_descriptors.h"
 #include "tests/skip.h"
@@ -55,7 +54,7 @@ TEST_CASE("a server is reached over its local socket, found by its address") {
   Address address = server.address;
   if (listen == "0.0.0.0:0") address.host = "localhost";
   CHECK(absl::IsNotFound(Target(address).status()));
-  auto listener = GrpcLocalListener::Start(server.server.get(), server.address);
+  auto listener = ServeLocalSocket(server.server.get(), server.address);
   REQUIRE(listener.ok());
   const auto target = Target(address);
   REQUIRE(target.ok());
@@ -74,7 +73,7 @@ TEST_CASE("a server is reached over its local socket, found by its address") {
 
 TEST_CASE("clients that leave take their descriptors along") {
   TestServer server("127.0.0.1:0");
-  auto listener = GrpcLocalListener::Start(server.server.get(), server.address);
+  auto listener = ServeLocalSocket(server.server.get(), server.address);
   REQUIRE(listener.ok());
   const std::string target = Target(server.address).value();
   CHECK(CheckHealth(ChannelTo(target)).ok());
@@ -105,7 +104,7 @@ TEST_CASE("another user's process is not let in") {
     return;
   }
   TestServer server("127.0.0.1:0");
-  auto listener = GrpcLocalListener::Start(server.server.get(), server.address);
+  auto listener = ServeLocalSocket(server.server.get(), server.address);
   REQUIRE(listener.ok());
   const auto greeted_as = [&](uid_t user) {
     const pid_t child = fork();

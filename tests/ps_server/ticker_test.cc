@@ -1,8 +1,7 @@
-#include "ps_server/process/ticker.h"
-
 #include <string>
 
 #include "catch2/catch.hpp"
+#include "ps_server/process/server_threads.h"
 #include "tests/common/no_threads.h"
 
 namespace weir {

@@ -114,14 +114,6 @@ CoordinatorChannel::TryPtr SimCoordinatorChannel::Join(const v1::JoinRequest& re
       });
 }
 
-CoordinatorChannel::TryPtr SimCoordinatorChannel::Status(const v1::StatusRequest&, Limit limit,
-                                                         Done<v1::ClusterStatus> done) {
-  return Start<v1::ClusterStatus>(
-      limit,
-      [](Coordinator& coordinator, Done<v1::ClusterStatus> reply) { coordinator.Status(std::move(reply)); },
-      nullptr, std::move(done));
-}
-
 CoordinatorChannel::TryPtr SimCoordinatorChannel::Heartbeat(const v1::HeartbeatRequest& request, Limit limit,
                                                             Done<v1::HeartbeatReply> done) {
   return Start<v1::HeartbeatReply>(
@@ -136,54 +128,46 @@ CoordinatorChannel::TryPtr SimCoordinatorChannel::Heartbeat(const v1::HeartbeatR
       });
 }
 
-CoordinatorChannel::TryPtr SimCoordinatorChannel::NextRange(const v1::NextRangeRequest& request, Limit limit,
-                                                            Done<v1::NextRangeReply> done) {
-  return Start<v1::NextRangeReply>(
-      limit,
-      [request](Coordinator& coordinator, Done<v1::NextRangeReply> reply) {
-        coordinator.NextRange(request, std::move(reply));
-      },
-      nullptr, std::move(done));
-}
-
-CoordinatorChannel::TryPtr SimCoordinatorChannel::Pin(const v1::PinRequest& request, Limit limit,
-                                                      Done<v1::PinReply> done) {
-  return Start<v1::PinReply>(
-      limit,
-      [request](Coordinator& coordinator, Done<v1::PinReply> reply) {
-        coordinator.Pin(request, std::move(reply));
-      },
-      nullptr, std::move(done));
-}
-
-CoordinatorChannel::TryPtr SimCoordinatorChannel::Unpin(const v1::UnpinRequest& request, Limit limit,
-                                                        Done<v1::UnpinReply> done) {
-  return Start<v1::UnpinReply>(
-      limit,
-      [request](Coordinator& coordinator, Done<v1::UnpinReply> reply) {
-        coordinator.Unpin(request, std::move(reply));
-      },
-      nullptr, std::move(done));
-}
-
-CoordinatorChannel::TryPtr SimCoordinatorChannel::Report(const v1::ReportRequest& request, Limit limit,
-                                                         Done<v1::ReportReply> done) {
-  return Start<v1::ReportReply>(
-      limit,
-      [request](Coordinator& coordinator, Done<v1::ReportReply> reply) {
-        coordinator.Report(request, std::move(reply));
-      },
-      nullptr, std::move(done));
-}
-
-CoordinatorChannel::TryPtr SimCoordinatorChannel::Leave(const v1::LeaveRequest& request, Limit limit,
-                                                        Done<v1::LeaveReply> done) {
-  return Start<v1::LeaveReply>(
-      limit,
-      [request](Coordinator& coordinator, Done<v1::LeaveReply> reply) {
-        coordinator.Leave(request, std::move(reply));
-      },
-      nullptr, std::move(done));
+CoordinatorChannel::TryPtr SimCoordinatorChannel::StartMethod(const std::string& method,
+                                                              const Message& request,
+                                                              std::shared_ptr<Message> reply, Limit limit,
+                                                              std::function<void(const absl::Status&)> done) {
+  const auto write = [&](auto of) {
+    using R = decltype(of);
+    return [reply, done](absl::StatusOr<R> answer) {
+      if (answer.ok()) static_cast<R&>(*reply) = *std::move(answer);
+      done(answer.status());
+    };
+  };
+  if (const auto* join = dynamic_cast<const v1::JoinRequest*>(&request)) {
+    return Join(*join, limit, write(v1::JoinReply()));
+  }
+  if (const auto* beat = dynamic_cast<const v1::HeartbeatRequest*>(&request)) {
+    return Heartbeat(*beat, limit, write(v1::HeartbeatReply()));
+  }
+  if (method == "Status") {
+    return Start<v1::ClusterStatus>(
+        limit, [](Coordinator& coordinator, auto answer) { coordinator.Status(std::move(answer)); }, nullptr,
+        write(v1::ClusterStatus()));
+  }
+  // Null: this is not the request of the method.
+  const auto start = [&](auto type, auto serve) -> TryPtr {
+    using Request = decltype(type);
+    const auto* const typed = dynamic_cast<const Request*>(&request);
+    if (typed == nullptr) return nullptr;
+    return Start<ReplyOf<Request>>(
+        limit,
+        [request = *typed, serve](Coordinator& coordinator, auto answer) {
+          (coordinator.*serve)(request, std::move(answer));
+        },
+        nullptr, write(ReplyOf<Request>()));
+  };
+  TryPtr started = start(v1::NextRangeRequest(), &Coordinator::NextRange);
+  if (started == nullptr) started = start(v1::PinRequest(), &Coordinator::Pin);
+  if (started == nullptr) started = start(v1::UnpinRequest(), &Coordinator::Unpin);
+  if (started == nullptr) started = start(v1::ReportRequest(), &Coordinator::Report);
+  if (started == nullptr) started = start(v1::LeaveRequest(), &Coordinator::Leave);
+  return started;
 }
 
 }  // namespace weir

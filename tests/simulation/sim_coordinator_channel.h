@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "client/job/coordinator_channel.h"
+#include "client/job/transport.h"
 #include "tests/simulation/sim_event_loop.h"
 #include "tests/simulation/site.h"
 
@@ -23,16 +23,12 @@ class SimCoordinatorChannel final : public CoordinatorChannel {
 
   std::string name() const override { return "ps:0 (coordinator)"; }
   bool connected() const override;
-  TryPtr Join(const v1::JoinRequest& request, Limit limit, Done<v1::JoinReply> done) override;
-  TryPtr Status(const v1::StatusRequest& request, Limit limit, Done<v1::ClusterStatus> done) override;
-  TryPtr Heartbeat(const v1::HeartbeatRequest& request, Limit limit, Done<v1::HeartbeatReply> done) override;
-  TryPtr NextRange(const v1::NextRangeRequest& request, Limit limit, Done<v1::NextRangeReply> done) override;
-  TryPtr Pin(const v1::PinRequest& request, Limit limit, Done<v1::PinReply> done) override;
-  TryPtr Unpin(const v1::UnpinRequest& request, Limit limit, Done<v1::UnpinReply> done) override;
-  TryPtr Report(const v1::ReportRequest& request, Limit limit, Done<v1::ReportReply> done) override;
-  TryPtr Leave(const v1::LeaveRequest& request, Limit limit, Done<v1::LeaveReply> done) override;
 
  private:
+  TryPtr StartMethod(const std::string& method, const Message& request, std::shared_ptr<Message> reply,
+                     Limit limit, std::function<void(const absl::Status&)> done) override;
+  TryPtr Join(const v1::JoinRequest& request, Limit limit, Done<v1::JoinReply> done);
+  TryPtr Heartbeat(const v1::HeartbeatRequest& request, Limit limit, Done<v1::HeartbeatReply> done);
   // `serve` runs at the server, and `gone` there when the caller has gone away without an answer.
   template <typename Reply>
   TryPtr Start(Limit limit, std::function<void(Coordinator&, Done<Reply>)> serve,

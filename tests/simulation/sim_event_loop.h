@@ -7,7 +7,7 @@
 #include <map>
 #include <utility>
 
-#include "client/exchange/event_loop.h"
+#include "client/exchange/shard_channel.h"
 #include "tests/simulation/world.h"
 
 namespace weir {

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "ps_server/coordinator/coordinator.h"
-#include "ps_server/grpc/announce_schedule.h"
 #include "ps_server/process/coordinator_watch.h"
 #include "ps_server/shard/shard.h"
 #include "tests/simulation/hanging_work.h"

@@ -14,7 +14,7 @@
 #include "common/threads/thread.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/coordinator/checkpoints/job_store.h"
-#include "ps_server/exchange/shared_memory.h"
+#include "ps_server/exchange/exchange_request.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/shard/shard.h"
 #include "tests/common/faulty_file_system.h"

@@ -4,7 +4,6 @@
 
 #include "catch2/catch.hpp"
 #include "client/client.h"
-#include "client/flat_tensors.h"
 #include "local/in_process_cluster.h"
 #include "tests/worker/compute/cuda_emulation/emulation.h"
 #include "tests/worker/trainer_job.h"

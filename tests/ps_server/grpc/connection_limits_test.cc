@@ -1,5 +1,3 @@
-#include "ps_server/grpc/connection_limits.h"
-
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -14,6 +12,7 @@
 #include "catch2/catch.hpp"
 #include "common/net/tcp.h"
 #include "common/system/unique_fd.h"
+#include "ps_server/grpc/client_limits.h"
 
 namespace weir {
 namespace {

@@ -1,5 +1,3 @@
-#include "ps_server/grpc/grpc_tcp_listener.h"
-
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <netinet/in.h>
@@ -15,6 +13,7 @@
 
 #include "catch2/catch.hpp"
 #include "common/system/unique_fd.h"
+#include "ps_server/grpc/grpc_listeners.h"
 #include "tests/common/grpc_generic_call.h"
 #include "tests/common/open_descriptors.h"
 

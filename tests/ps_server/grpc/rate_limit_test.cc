@@ -1,6 +1,5 @@
-#include "ps_server/grpc/rate_limit.h"
-
 #include "catch2/catch.hpp"
+#include "ps_server/grpc/client_limits.h"
 
 namespace weir {
 namespace {

@@ -23,7 +23,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/substitute.h"
 #include "client/client.h"
-#include "client/flat_tensors.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/config/job_config.h"

@@ -1,4 +1,4 @@
-#include "ps_server/process/dashboard.h"
+#include "ps_server/process/server_metrics.h"
 
 namespace weir {
 

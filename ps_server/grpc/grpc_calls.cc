@@ -1,4 +1,4 @@
-#include "ps_server/grpc/grpc_methods.h"
+#include "ps_server/grpc/grpc_calls.h"
 
 #include <google/protobuf/descriptor.h>
 #include <grpcpp/impl/rpc_service_method.h>

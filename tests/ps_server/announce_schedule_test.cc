@@ -1,6 +1,6 @@
-#include "ps_server/grpc/announce_schedule.h"
-
 #include <catch2/catch.hpp>
+
+#include "ps_server/process/coordinator_watch.h"
 
 namespace weir {
 namespace {

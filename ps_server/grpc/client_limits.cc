@@ -1,4 +1,4 @@
-#include "ps_server/grpc/connection_limits.h"
+#include "ps_server/grpc/client_limits.h"
 
 #include <sys/socket.h>
 

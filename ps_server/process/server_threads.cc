@@ -1,4 +1,4 @@
-#include "ps_server/process/ticker.h"
+#include "ps_server/process/server_threads.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "client/exchange/shard_view.h"
+#include "client/exchange/shared_weights.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "client/call/call_retry.h"
+#include "client/call.h"
 
 #include <string>
 
