@@ -18,7 +18,7 @@
 #include "ps_server/shard/calls/calls.h"
 #include "ps_server/shard/rows/shard_tables.h"
 #include "ps_server/shard/staged_parts.h"
-#include "ps_server/shard/versions/version_builder.h"
+#include "ps_server/shard/versions/block_store.h"
 
 namespace weir {
 

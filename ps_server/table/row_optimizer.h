@@ -31,7 +31,7 @@ struct RowOptimizerConfig {
 //   sgd, momentum, adagrad   as for dense weights
 //   adam                     as for dense weights, with the row's t
 //   row-wise adagrad         h += mean(g^2), one h for the row;  w -= lr g / (sqrt(h) + epsilon)
-//                            FBGEMM's EXACT_ROWWISE_ADAGRAD (Khudia et al. 2021). kernels_impl.inc has the
+//                            FBGEMM's EXACT_ROWWISE_ADAGRAD (Khudia et al. 2021). kernels_impl.cc has the
 //                            order of the mean's sum; lr is divided first, as there
 //   ftrl                     n' = n + g^2;  z += g - ((sqrt(n') - sqrt(n)) / lr) w
 //                            w = 0 if |z| <= l1, else (sgn(z) l1 - z) / ((beta + sqrt(n')) / lr + l2)

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/codec/finite.h"
-#include "ps_server/table/visit_records.h"
+#include "ps_server/table/record_map.h"
 
 namespace weir {
 namespace {

@@ -3,7 +3,21 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/system/huge_pages.h"
+
 namespace weir {
+
+std::shared_ptr<float> AllocateSlab(size_t elements) {
+  const std::shared_ptr<void> memory = AllocateInHugePages(elements * sizeof(float));
+  return {memory, static_cast<float*>(memory.get())};
+}
+
+SlabSource OrOwnMemory(SlabSource source) {
+  return [source = std::move(source)](size_t elements) {
+    std::shared_ptr<float> memory = source(elements);
+    return memory != nullptr ? memory : AllocateSlab(elements);
+  };
+}
 
 VersionReaders::VersionReaders(const Clock* clock, const ReaderLimits& limits,
                                std::function<void()> on_release)

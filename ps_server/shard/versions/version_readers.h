@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -14,9 +15,21 @@
 #include "absl/types/optional.h"
 #include "common/system/clock.h"
 #include "common/threads/mutex.h"
-#include "ps_server/shard/versions/slab.h"
 
 namespace weir {
+
+// An array of float32 of a shard's size, 64-byte aligned: weights, an optimizer slot, or a gradient that
+// arrives. The last reference returns the memory to its pool.
+using Slab = std::shared_ptr<float>;
+
+// Allocates a slab for a pool: this many floats, which live as long as the pointer. nullptr: no memory.
+using SlabSource = std::function<std::shared_ptr<float>(size_t elements)>;
+
+// Allocates memory of this process only, in huge pages where the system allows them.
+std::shared_ptr<float> AllocateSlab(size_t elements);
+
+// Takes memory of `source` or, where that has none, of this process.
+SlabSource OrOwnMemory(SlabSource source);
 
 // A version of a shard as readers see it: only the weights, which do not change while this object is held.
 struct LentVersion {

@@ -1,4 +1,4 @@
-#include "ps_server/optimizer/schedule.h"
+#include "ps_server/optimizer/optimizer.h"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "ps_server/table/initial_rows.h"
+#include "ps_server/table/table_partition.h"
 
 #include <algorithm>
 #include <cmath>

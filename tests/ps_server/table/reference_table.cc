@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/model/key_bucket.h"
-#include "ps_server/table/initial_rows.h"
+#include "ps_server/table/table_partition.h"
 
 namespace weir {
 namespace {

@@ -1,4 +1,4 @@
-#include "ps_server/table/slab_pool.h"
+#include "ps_server/table/record_map.h"
 
 #include <sys/mman.h>
 

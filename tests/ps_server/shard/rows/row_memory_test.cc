@@ -1,4 +1,4 @@
-#include "ps_server/shard/rows/row_memory.h"
+#include "ps_server/shard/rows/shard_tables.h"
 
 #include <map>
 #include <memory>

@@ -1,4 +1,4 @@
-#include "ps_server/shard/versions/slab.h"
+#include "ps_server/shard/versions/version_readers.h"
 
 #include <cstdint>
 #include <memory>

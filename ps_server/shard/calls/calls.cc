@@ -1,9 +1,10 @@
-#include "ps_server/shard/calls/waiting_calls.h"
+#include "ps_server/shard/calls/calls.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/limit_reached.h"
+#include "ps_server/shard/calls/shard_members.h"
 
 namespace weir {
 
