@@ -52,44 +52,6 @@ Initializer InitializerOf(const v1::TableInit& init) {
   return {kind(), init.value()};
 }
 
-namespace {
-
-RowOptimizerConfig OptimizerOf(const v1::TableOptimizer& from) {
-  using Kind = RowOptimizerConfig::Kind;
-  const auto kind = [&] {
-    switch (from.type()) {
-      case v1::TableOptimizer::KIND_SGD:
-        return Kind::kSgd;
-      case v1::TableOptimizer::KIND_MOMENTUM:
-        return Kind::kMomentum;
-      case v1::TableOptimizer::KIND_ADAGRAD:
-        return Kind::kAdagrad;
-      case v1::TableOptimizer::KIND_ADAM:
-      case v1::TableOptimizer::KIND_ADAMW:  // Adam with weight decay
-        return Kind::kAdam;
-      case v1::TableOptimizer::KIND_FTRL:
-        return Kind::kFtrl;
-      case v1::TableOptimizer::KIND_ROWWISE_ADAGRAD:
-      case v1::TableOptimizer::KIND_UNSPECIFIED:
-        break;
-    }
-    return Kind::kRowWiseAdagrad;
-  };
-  RowOptimizerConfig config;
-  config.kind = kind();
-  config.momentum = from.momentum();
-  config.beta1 = from.beta1();
-  config.beta2 = from.beta2();
-  config.epsilon = from.epsilon();
-  config.weight_decay = from.weight_decay();
-  config.l1 = from.l1();
-  config.l2 = from.l2();
-  config.beta = from.beta();
-  return config;
-}
-
-}  // namespace
-
 absl::StatusOr<std::shared_ptr<ShardTables>> ShardTables::Create(const Options& options) {
   std::vector<Entry> tables;
   for (const v1::TableConfig& config : options.tables) {
@@ -100,7 +62,7 @@ absl::StatusOr<std::shared_ptr<ShardTables>> ShardTables::Create(const Options& 
     table.shard = options.shard;
     table.num_shards = options.num_shards;
     table.init = InitializerOf(config.init());
-    table.optimizer = OptimizerOf(config.optimizer());
+    table.optimizer = config.optimizer();
     table.admit_after = config.admit_after();
     table.expire_after_steps = config.expire_after_steps();
     table.max_rows = config.max_rows();
@@ -109,8 +71,7 @@ absl::StatusOr<std::shared_ptr<ShardTables>> ShardTables::Create(const Options& 
     WEIR_ASSIGN_OR_RETURN(LearningRateSchedule schedule,
                           LearningRateSchedule::Create(config.optimizer().learning_rate(),
                                                        config.optimizer().schedule(), options.total_steps));
-    WEIR_ASSIGN_OR_RETURN(std::unique_ptr<Table> made, Table::Create(std::move(table)));
-    tables.push_back({schedule, std::move(made)});
+    tables.push_back({schedule, std::make_unique<Table>(std::move(table))});
   }
   return std::shared_ptr<ShardTables>(new ShardTables(options, std::move(tables)));
 }

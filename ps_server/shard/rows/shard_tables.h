@@ -83,7 +83,7 @@ class ShardTables : public std::enable_shared_from_this<ShardTables> {
     ThreadPool* threads = nullptr;
   };
 
-  // Version 0. InvalidArgument: as Table::Create().
+  // Version 0. InvalidArgument: as LearningRateSchedule::Create().
   static absl::StatusOr<std::shared_ptr<ShardTables>> Create(const Options& options);
 
   // InvalidArgument: a key belongs to a different shard; the message names table and key. Any thread.
