@@ -124,43 +124,35 @@ absl::StatusOr<std::vector<TensorSettings>> ResolveGroups(const v1::OptimizerCon
   return settings;
 }
 
-Optimizer::Optimizer(const v1::OptimizerConfig& config, const Kernels& kernels, bool (*step)(const StepArgs&))
-    : kernels_(&kernels), step_(step) {
-  for (const char* slot : OptimizerSlots(config.type())) slots_.push_back({slot, 0});
-}
+Optimizer::Optimizer(const v1::OptimizerConfig& config)
+    : slots_(OptimizerSlots(config.type())), epsilon_(config.epsilon()) {}
 
 absl::StatusOr<Optimizer> Optimizer::Create(const v1::OptimizerConfig& config, const Kernels& kernels) {
+  Optimizer o(config);
   using Config = v1::OptimizerConfig;
   switch (config.type()) {
     case Config::KIND_SGD:
-      return Optimizer(config, kernels, kernels.sgd);
+      o.step_ = kernels.sgd;
+      return o;
     case Config::KIND_MOMENTUM:
-    case Config::KIND_NESTEROV: {
-      Optimizer o(config, kernels,
-                  config.type() == Config::KIND_NESTEROV ? kernels.nesterov : kernels.momentum);
+    case Config::KIND_NESTEROV:
+      o.step_ = config.type() == Config::KIND_NESTEROV ? kernels.nesterov : kernels.momentum;
       o.keep_[0] = config.momentum();
       return o;
-    }
-    case Config::KIND_ADAGRAD: {
-      Optimizer o(config, kernels, kernels.adagrad);
-      o.epsilon_ = config.epsilon();
+    case Config::KIND_ADAGRAD:
+      o.step_ = kernels.adagrad;
       return o;
-    }
-    case Config::KIND_RMSPROP: {
-      Optimizer o(config, kernels, kernels.rmsprop);
+    case Config::KIND_RMSPROP:
+      o.step_ = kernels.rmsprop;
       o.keep_[0] = config.decay();
-      o.epsilon_ = config.epsilon();
       return o;
-    }
     case Config::KIND_ADAM:
-    case Config::KIND_ADAMW: {
-      Optimizer o(config, kernels, kernels.adam);
+    case Config::KIND_ADAMW:
+      o.step_ = kernels.adam;
       o.keep_[0] = config.beta1();
       o.keep_[1] = config.beta2();
-      o.epsilon_ = config.epsilon();
       o.corrects_bias_ = true;
       return o;
-    }
     case Config::KIND_UNSPECIFIED:
       break;
   }

@@ -69,12 +69,6 @@ absl::StatusOr<std::vector<TensorSettings>> ResolveGroups(const v1::OptimizerCon
 // text.
 bool GlobMatches(absl::string_view pattern, absl::string_view text);
 
-// State that an optimizer keeps for each weight.
-struct SlotSpec {
-  const char* name;  // common/config/optimizer_slots.h
-  float initial_value;
-};
-
 // A run of elements of one tensor. Arrays hold n elements each. An output may be the same array as its input
 // (in place); no other overlap is allowed.
 struct ApplyArgs {
@@ -125,24 +119,23 @@ class Optimizer {
   // must be in the ranges of proto/job_config.proto, which the config's reader checks.
   static absl::StatusOr<Optimizer> Create(const v1::OptimizerConfig& config, const Kernels& kernels);
 
-  // At most two.
-  const std::vector<SlotSpec>& slots() const { return slots_; }
-  const Kernels& kernels() const { return *kernels_; }
+  // The names of the state that it keeps for each weight, which begins at 0
+  // (common/config/optimizer_slots.h). At most two.
+  const std::vector<const char*>& slots() const { return slots_; }
 
   // Returns whether all of the gradient was finite. If not, the outputs are invalid. The check needs no
   // separate pass.
   bool Apply(const ApplyArgs& args) const;
 
  private:
-  Optimizer(const v1::OptimizerConfig& config, const Kernels& kernels, bool (*step)(const StepArgs&));
+  explicit Optimizer(const v1::OptimizerConfig& config);
 
-  const Kernels* kernels_;
-  bool (*step_)(const StepArgs&);
-  std::vector<SlotSpec> slots_;
+  bool (*step_)(const StepArgs&) = nullptr;
+  std::vector<const char*> slots_;
   // Factors that do not change from call to call. They are double until the call's own factors are applied.
   double keep_[2] = {0, 0};
   bool corrects_bias_ = false;
-  float epsilon_ = 0;
+  float epsilon_;
 };
 
 }  // namespace weir

@@ -67,9 +67,9 @@ absl::Status BlockStore::Initialize(const Restore& restore) {
 
   auto version = std::make_shared<ShardVersion>();
   version->weights = weights_pool_.Take();
-  for (const SlotSpec& slot : optimizer_.slots()) {
+  for (size_t slot = 0; slot < slots().size(); ++slot) {
     version->slots.push_back(pool_.Take());
-    std::fill_n(version->slots.back().get(), pool_.elements(), slot.initial_value);
+    std::fill_n(version->slots.back().get(), pool_.elements(), 0.0f);
   }
   runs_.resize(partition_.shard_blocks(options_.shard));
   options_.threads->ParallelFor(static_cast<int64_t>(runs_.size()), [&](int64_t block) {
@@ -235,7 +235,7 @@ std::shared_ptr<VersionBuilder> BlockStore::Build(const Holder& holder) {
   }
   std::shared_ptr<VersionBuilder> builder(
       new VersionBuilder(shared_from_this(), RateOf(*current_), current_, to,
-                         readers_->LendMaking(to->count, to->weights, holder)));
+                         readers_->Lend(to->count, to->weights, holder, /*making=*/true)));
   builder_ = builder;
   return builder;
 }

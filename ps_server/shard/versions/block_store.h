@@ -113,7 +113,7 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
   Slab TakeSlab() { return pool_.Take(); }
   int64_t elements() const { return static_cast<int64_t>(pool_.elements()); }
   // In the order of ShardVersion::slots.
-  const std::vector<SlotSpec>& slots() const { return optimizer_.slots(); }
+  const std::vector<const char*>& slots() const { return optimizer_.slots(); }
   const ModelSpec& model() const { return options_.model; }
   // "dense_0/weight[12]" for a local position.
   std::string Describe(int64_t local) const;

@@ -24,17 +24,7 @@ VersionReaders::VersionReaders(const Clock* clock, const ReaderLimits& limits,
     : clock_(clock), limits_(limits), on_release_(std::move(on_release)) {}
 
 std::shared_ptr<const LentVersion> VersionReaders::Lend(uint64_t count, const Slab& weights,
-                                                        const Holder& holder) {
-  return Lend(count, weights, holder, State::kPublished);
-}
-
-std::shared_ptr<const LentVersion> VersionReaders::LendMaking(uint64_t count, const Slab& weights,
-                                                              const Holder& holder) {
-  return Lend(count, weights, holder, State::kMaking);
-}
-
-std::shared_ptr<const LentVersion> VersionReaders::Lend(uint64_t count, const Slab& weights,
-                                                        const Holder& holder, State state) {
+                                                        const Holder& holder, bool making) {
   auto lent = std::make_unique<LentVersion>();
   lent->count = count;
   lent->weights = weights;
@@ -47,7 +37,7 @@ std::shared_ptr<const LentVersion> VersionReaders::Lend(uint64_t count, const Sl
     const auto [version, added] = read_.try_emplace(weights.get());
     if (added) {
       version->second.count = count;
-      version->second.state = state;
+      version->second.state = making ? State::kMaking : State::kPublished;
     }
     version->second.readers.emplace_back(lent.get(), holder);
   }

@@ -87,9 +87,9 @@ class VersionReaders : public std::enable_shared_from_this<VersionReaders> {
   // object's lock, until Retire(). May be null.
   VersionReaders(const Clock* clock, const ReaderLimits& limits, std::function<void()> on_release);
 
-  std::shared_ptr<const LentVersion> Lend(uint64_t count, const Slab& weights, const Holder& holder);
-  // Lends the version that is being made, which has these weights.
-  std::shared_ptr<const LentVersion> LendMaking(uint64_t count, const Slab& weights, const Holder& holder);
+  // `making`: lends the version that is being made, which has these weights.
+  std::shared_ptr<const LentVersion> Lend(uint64_t count, const Slab& weights, const Holder& holder,
+                                          bool making = false);
   // The version in progress, with these weights, is finished: now it is the newest, or dead (Kill).
   void Publish(const float* weights);
   void Kill(const float* weights);
@@ -138,8 +138,6 @@ class VersionReaders : public std::enable_shared_from_this<VersionReaders> {
   };
   using Versions = std::map<const float*, Version>;
 
-  std::shared_ptr<const LentVersion> Lend(uint64_t count, const Slab& weights, const Holder& holder,
-                                          State state);
   void Release(LentVersion* done);
   // The versions that count against one limit.
   enum class Kind { kOfWorkers, kOfReaders, kDead };
