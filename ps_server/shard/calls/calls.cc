@@ -22,19 +22,6 @@ absl::Status WaitingCalls::CheckRoom(uint32_t worker, const ShardMembers& member
                                    " calls that wait on this shard; at most ", kMaxOfWorker, " may"));
 }
 
-void WaitingCalls::EndSession(SessionId session, const Answers& answers) {
-  End([session](const auto& call) { return call.session == session; }, answers);
-}
-
-void WaitingCalls::EndWorkers(const std::function<bool(uint32_t)>& which, const Answers& answers) {
-  End([&which](const auto& call) { return which(call.worker()); }, answers);
-}
-
-void WaitingCalls::EndFromBefore(absl::Time time, const Answers& answers) {
-  if (oldest() > time) return;
-  End([time](const auto& call) { return call.since <= time; }, answers);
-}
-
 absl::Time WaitingCalls::oldest() const {
   absl::Time oldest = absl::InfiniteFuture();
   const auto see = [&](const auto& calls) {

@@ -205,10 +205,14 @@ class WaitingCalls {
     std::function<void(const ReadyPush&)> ready;
     std::function<void(const ParkedPull&)> parked;
   };
-  // Answers and drops the calls of one connection, of the workers that `which` names, or from before a time.
-  void EndSession(SessionId session, const Answers& answers);
-  void EndWorkers(const std::function<bool(uint32_t worker)>& which, const Answers& answers);
-  void EndFromBefore(absl::Time time, const Answers& answers);
+  // Answers and drops the calls for which `which` holds.
+  template <typename Which>
+  void End(const Which& which, const Answers& answers) {
+    EndIf(parked, which, answers.parked);
+    EndIf(held, which, answers.held);
+    EndIf(behind_stream, which, answers.held);
+    EndIf(ready, which, answers.ready);
+  }
 
   // When the longest wait began. InfiniteFuture: no call waits.
   absl::Time oldest() const;
@@ -236,14 +240,6 @@ class WaitingCalls {
   }
 
  private:
-  template <typename Which>
-  void End(const Which& which, const Answers& answers) {
-    EndIf(parked, which, answers.parked);
-    EndIf(held, which, answers.held);
-    EndIf(behind_stream, which, answers.held);
-    EndIf(ready, which, answers.ready);
-  }
-
   uint64_t last_turn_ = 0;
   bool looking_ = false, look_again_ = false;
 };
