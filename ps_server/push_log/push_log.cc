@@ -4,13 +4,11 @@
 #include <cstddef>
 #include <cstring>
 #include <optional>
-#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "common/base/crc32c.h"
 #include "common/base/status_macros.h"

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/protocol/job_failure.h"
 #include "common/protocol/limits.h"
-#include "common/protocol/mode_traits.h"
 #include "common/protocol/part_assignment.h"
 #include "common/telemetry/logging.h"
 

@@ -48,7 +48,7 @@ Shard::Shard(Options options)
                      if (now_.store() != nullptr)
                        calls_.Wake();  // updates may have waited for the memory of former rows
                    }}),
-      answers_(options_.config, options_.weights_source, now_, room_, initial_, over_, counters_),
+      answers_({options_.config, now_, room_, initial_, over_, counters_}, options_.weights_source),
       calls_({options_.config, *options_.clock, now_, room_, log_, initial_, answers_, over_, counters_},
              {options_.chunk_unit, options_.nudge, options_.on_short,
               [this](v1::ShardReport report) { Report(std::move(report)); },
@@ -240,7 +240,7 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
 }
 
 void Shard::ContinueCommit() {
-  if (!now_.staged().late_commit.has_value() || !room_.Make()) return;
+  if (!room_.Make()) return;
   const StagedParts::LateCommit late = *std::exchange(now_.staged().late_commit, std::nullopt);
   HandleCommit(late.commit);
   for (const v1::PinVersion& pin : late.pins) HandlePin(pin);

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "common/codec/wire_codec.h"
@@ -27,7 +26,6 @@
 #include "ps_server/shard/incarnation.h"
 #include "ps_server/shard/initial_values.h"
 #include "ps_server/shard/restore/shard_loader.h"
-#include "ps_server/shard/rows/shard_tables.h"
 #include "ps_server/shard/rows/table_report.h"
 #include "ps_server/shard/shard_answers.h"
 #include "ps_server/shard/shard_calls.h"

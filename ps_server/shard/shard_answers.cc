@@ -9,16 +9,16 @@
 
 namespace weir {
 
-Verdict ShardAnswers::JobOver() const { return {v1::JOB_OVER, std::string(over_->message())}; }
+Verdict ShardAnswers::JobOver() const { return {v1::JOB_OVER, std::string(of_.over->message())}; }
 
 template <typename Reply>
 void ShardAnswers::Fill(const Verdict& verdict, Reply& reply) const {
   reply.set_outcome(verdict.outcome);
   reply.set_reason(verdict.reason);
-  if (verdict.outcome == v1::JOB_OVER) reply.set_failure_kind(KindOf(*over_));
-  reply.set_epoch(now_.members().epoch());
-  reply.mutable_version()->set_incarnation(now_.number());
-  if (now_.store() != nullptr) reply.mutable_version()->set_count(now_.store()->count());
+  if (verdict.outcome == v1::JOB_OVER) reply.set_failure_kind(KindOf(*of_.over));
+  reply.set_epoch(of_.now.members().epoch());
+  reply.mutable_version()->set_incarnation(of_.now.number());
+  if (of_.now.store() != nullptr) reply.mutable_version()->set_count(of_.now.store()->count());
 }
 
 PushAnswer ShardAnswers::ToPush(const Verdict& verdict) const {
@@ -34,14 +34,14 @@ void ShardAnswers::Answer(const PushDone& done, const absl::StatusOr<Verdict>& v
 v1::PullReply ShardAnswers::ToPull(const Verdict& verdict, bool with_clocks) const {
   v1::PullReply reply;
   Fill(verdict, reply);
-  if (now_.store() == nullptr) return reply;
-  reply.set_elements(now_.store()->elements());
-  if (with_clocks && TraitsOf(config_).keeps_clocks) now_.AddClocks(*reply.mutable_clocks());
+  if (of_.now.store() == nullptr) return reply;
+  reply.set_elements(of_.now.store()->elements());
+  if (with_clocks && TraitsOf(of_.config).keeps_clocks) of_.now.AddClocks(*reply.mutable_clocks());
   return reply;
 }
 
 void ShardAnswers::CountPulled(uint64_t elements, v1::Dtype dtype) {
-  counters_.bytes_pulled += elements * static_cast<uint64_t>(BytesPerValue(dtype));
+  of_.counters.bytes_pulled += elements * static_cast<uint64_t>(BytesPerValue(dtype));
 }
 
 bool ShardAnswers::TryPull(const ParkedPull& pull) {
@@ -52,23 +52,24 @@ bool ShardAnswers::TryPull(const ParkedPull& pull) {
     PullAnswer out;
     out.header = ToPull(verdict, request.with_clocks());
     if (version != nullptr && !pull.rows->empty()) {
-      absl::StatusOr<std::shared_ptr<const ReadRows>> rows = now_.tables()->Read(*pull.rows, row_memory_, at);
+      absl::StatusOr<std::shared_ptr<const ReadRows>> rows =
+          of_.now.tables()->Read(*pull.rows, row_memory_, at);
       if (!rows.ok()) {
         pull.done(rows.status());
         return true;
       }
       out.rows = *std::move(rows);
       for (const TableKeys& of : *pull.rows) {
-        CountPulled(of.count * now_.tables()->table(of.table).dim(), request.dtype());
+        CountPulled(of.count * of_.now.tables()->table(of.table).dim(), request.dtype());
       }
     }
     if (version != nullptr) {
-      if (RowsOnArrival(config_)) {
-        out.header.set_table_version(at == nullptr ? now_.tables()->version() : at->version());
+      if (RowsOnArrival(of_.config)) {
+        out.header.set_table_version(at == nullptr ? of_.now.tables()->version() : at->version());
       }
       out.header.mutable_version()->set_count(version->count);
       if (!request.header_only()) {
-        CountPulled(static_cast<uint64_t>(now_.store()->elements()), request.dtype());
+        CountPulled(static_cast<uint64_t>(of_.now.store()->elements()), request.dtype());
         out.version = std::move(version);
       }
     }
@@ -76,46 +77,46 @@ bool ShardAnswers::TryPull(const ParkedPull& pull) {
     return true;
   };
   const auto holder = [&] { return Holder{pull.session, request.caller().worker(), request.pin()}; };
-  if (over_) return answer(JobOver(), nullptr);
-  if (now_.store() == nullptr) {
+  if (of_.over) return answer(JobOver(), nullptr);
+  if (of_.now.store() == nullptr) {
     pull.done(absl::UnavailableError("this shard has no model yet"));
     return true;
   }
-  if (request.caller().model_hash() != now_.model_hash()) {
+  if (request.caller().model_hash() != of_.now.model_hash()) {
     pull.done(
         absl::InvalidArgumentError("the pull is for a different model from this job's (model_hash differs)"));
     return true;
   }
-  if (initial_.awaited()) {
+  if (of_.initial.awaited()) {
     pull.done(absl::UnavailableError("this shard has no initial values yet"));
     return true;
   }
   if (request.pin() != 0) {
-    const UpdateRoom::Pin* const pin = room_.Find(request.pin());
+    const UpdateRoom::Pin* const pin = of_.room.Find(request.pin());
     if (pin == nullptr) {
       pull.done(absl::FailedPreconditionError(
           absl::StrCat("pin ", request.pin(), " is not held here; its lease may have ended")));
       return true;
     }
-    return answer({}, now_.store()->LendAgain(*pin->version, holder()), pin->tables.get());
+    return answer({}, of_.now.store()->LendAgain(*pin->version, holder()), pin->tables.get());
   }
-  if (const absl::StatusOr<Verdict> standing = now_.members().Check(request.caller()); !standing.ok()) {
+  if (const absl::StatusOr<Verdict> standing = of_.now.members().Check(request.caller()); !standing.ok()) {
     pull.done(standing.status());
     return true;
   } else if (standing->outcome != v1::OK) {
     return answer(*standing, nullptr);
   }
   // The rows are the newest, whatever the weights are.
-  if (request.header_only() && request.rows_alone() && RowsOnArrival(config_)) {
-    return answer({}, now_.store()->Lend(holder()));
+  if (request.header_only() && request.rows_alone() && RowsOnArrival(of_.config)) {
+    return answer({}, of_.now.store()->Lend(holder()));
   }
-  switch (now_.policy()->OnPull(request.caller().worker(), request.clock())) {
+  switch (of_.now.policy()->OnPull(request.caller().worker(), request.clock())) {
     case PullDecision::kWait:
       return false;
     case PullDecision::kPast:
       return answer({v1::STEP_PAST, absl::StrCat("step ", request.clock(), " is past")}, nullptr);
     case PullDecision::kReady:
-      return answer({}, now_.store()->Lend(holder()));
+      return answer({}, of_.now.store()->Lend(holder()));
   }
   return false;
 }

@@ -20,17 +20,16 @@ namespace weir {
 // Belongs to the shard's queue, except where a method says so.
 class ShardAnswers {
  public:
-  // The references outlive this object. `over`: as Shard::over_.
-  ShardAnswers(const v1::JobConfig& config, SlabSource row_memory, const Incarnation& now,
-               const UpdateRoom& room, const InitialValues& initial, const std::optional<absl::Status>& over,
-               ShardCounters& counters)
-      : config_(config),
-        now_(now),
-        room_(room),
-        initial_(initial),
-        over_(over),
-        counters_(counters),
-        row_memory_(std::move(row_memory)) {}
+  // The shard's other parts, which outlive this object. `over`: as Shard::over_.
+  struct Parts {
+    const v1::JobConfig& config;
+    const Incarnation& now;
+    const UpdateRoom& room;
+    const InitialValues& initial;
+    const std::optional<absl::Status>& over;
+    ShardCounters& counters;
+  };
+  ShardAnswers(const Parts& parts, SlabSource row_memory) : of_(parts), row_memory_(std::move(row_memory)) {}
 
   // The verdict on each call once the job is over.
   Verdict JobOver() const;
@@ -47,12 +46,7 @@ class ShardAnswers {
   template <typename Reply>
   void Fill(const Verdict& verdict, Reply& reply) const;
 
-  const v1::JobConfig& config_;
-  const Incarnation& now_;
-  const UpdateRoom& room_;
-  const InitialValues& initial_;
-  const std::optional<absl::Status>& over_;
-  ShardCounters& counters_;
+  const Parts of_;
   // For the rows in answers.
   RowMemory row_memory_;
 };

@@ -111,16 +111,8 @@ class ShardCalls {
   void ResumeWaiting();
   void FailWaiting(const std::function<bool(uint32_t worker)>& which, const Verdict& verdict);
 
-  const v1::JobConfig& config_;
-  const Clock& clock_;
+  const Parts of_;
   const ModeTraits& mode_;
-  Incarnation& now_;
-  UpdateRoom& room_;
-  DecisionLog& log_;
-  InitialValues& initial_;
-  ShardAnswers& answers_;
-  const std::optional<absl::Status>& over_;
-  ShardCounters& counters_;
   const Options options_;
   PushArrivals arrivals_;
   WaitingCalls calls_;

@@ -1,6 +1,5 @@
 #include "ps_server/table/record_map.h"
 
-#include <algorithm>
 #include <cstring>
 #include <new>
 #include <system_error>

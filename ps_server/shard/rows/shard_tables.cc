@@ -2,10 +2,8 @@
 
 #include <atomic>
 #include <new>
-#include <utility>
 
 #include "absl/memory/memory.h"
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 

@@ -5,12 +5,9 @@
 #include <cstring>
 #include <set>
 #include <utility>
-#include <vector>
 
-#include "absl/memory/memory.h"
 #include "common/base/status_macros.h"
 #include "common/codec/finite.h"
-#include "common/codec/value_codec.h"
 #include "common/codec/wire_codec.h"
 
 namespace weir {

@@ -1,7 +1,6 @@
 #include "ps_server/shard/versions/version_readers.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "common/system/huge_pages.h"
 
