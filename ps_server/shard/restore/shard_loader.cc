@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_folder.h"
 #include "common/config/job_config.h"
 #include "common/config/server_memory.h"
 #include "common/model/wire_model.h"
