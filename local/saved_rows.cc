@@ -5,7 +5,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "common/base/status_macros.h"
 #include "ps_server/shard/rows/shard_tables.h"
-#include "ps_server/table/initial_rows.h"
+#include "ps_server/table/table_partition.h"
 
 namespace weir {
 

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <set>
 
 #include "common/protocol/part_assignment.h"

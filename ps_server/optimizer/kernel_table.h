@@ -12,7 +12,7 @@ namespace weir {
 // keep values that are not read soon.
 enum class PastCaches { kNothing, kSlots, kSlotsAndWeights };
 
-// One optimizer step over a run of n elements. The kernels (kernels_impl.inc) say what `rate`, `decay` and
+// One optimizer step over a run of n elements. The kernels (kernels_impl.cc) say what `rate`, `decay` and
 // the other factors mean in each optimizer. An output may be the same array as its input (in place); no other
 // overlap is allowed.
 struct StepArgs {

@@ -7,17 +7,10 @@
 namespace weir {
 namespace {
 
-const Kernels& Table(KernelLevel level) {
-  switch (level) {
-    case KernelLevel::kPlain:
-      return kPlainKernels;
-    case KernelLevel::kAvx2:
-      return kAvx2Kernels;
-    case KernelLevel::kAvx512:
-      return kAvx512Kernels;
-  }
-  return kPlainKernels;
-}
+// By KernelLevel.
+constexpr const Kernels* kTables[] = {&kPlainKernels, &kAvx2Kernels, &kAvx512Kernels};
+
+const Kernels& Table(KernelLevel level) { return *kTables[static_cast<size_t>(level)]; }
 
 }  // namespace
 

@@ -1,50 +1,158 @@
 #include "ps_server/optimizer/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/portable_math.h"
 #include "common/config/optimizer_slots.h"
 #include "proto/job_config.pb.h"
 
 namespace weir {
+namespace {
 
-Optimizer::Optimizer(const v1::OptimizerConfig& config, const Kernels& kernels, bool (*step)(const StepArgs&))
-    : kernels_(&kernels), step_(step) {
-  for (const char* slot : OptimizerSlots(config.type())) slots_.push_back({slot, 0});
+std::string TensorNames(const ModelSpec& model) {
+  constexpr size_t kMost = 50;
+  std::string names;
+  for (size_t i = 0; i < std::min(model.tensors.size(), kMost); ++i) {
+    absl::StrAppend(&names, i == 0 ? "" : ", ", model.tensors[i].name);
+  }
+  if (model.tensors.size() > kMost) absl::StrAppend(&names, " and ", model.tensors.size() - kMost, " more");
+  return names;
 }
 
+}  // namespace
+
+absl::StatusOr<LearningRateSchedule> LearningRateSchedule::Create(double learning_rate,
+                                                                  const v1::ScheduleConfig& from,
+                                                                  uint64_t job_steps) {
+  LearningRateSchedule schedule;
+  schedule.learning_rate_ = learning_rate;
+  schedule.warmup_steps_ = static_cast<double>(from.warmup_steps());
+  switch (from.type()) {
+    case v1::ScheduleConfig::SCHEDULE_CONSTANT:
+      schedule.kind_ = Kind::kConstant;
+      return schedule;
+    case v1::ScheduleConfig::SCHEDULE_STEP:
+      if (from.step_size() == 0) {
+        return absl::InvalidArgumentError(
+            "optimizer.schedule.step_size: not set; a schedule of type \"step\" needs it, at least 1");
+      }
+      schedule.kind_ = Kind::kStep;
+      schedule.step_size_ = static_cast<double>(from.step_size());
+      schedule.gamma_ = from.gamma();
+      return schedule;
+    case v1::ScheduleConfig::SCHEDULE_COSINE:
+      schedule.kind_ = Kind::kCosine;
+      // Without total_steps in the config, the cosine ends with the job, however long the warm-up is.
+      schedule.total_steps_ =
+          from.has_total_steps()
+              ? static_cast<double>(from.total_steps())
+              : static_cast<double>(job_steps > from.warmup_steps() ? job_steps - from.warmup_steps() : 1);
+      schedule.final_factor_ = from.final_factor();
+      return schedule;
+    case v1::ScheduleConfig::SCHEDULE_UNSPECIFIED:
+      break;
+  }
+  return absl::InvalidArgumentError("optimizer.schedule.type: not set; it is one of constant, step, cosine");
+}
+
+double LearningRateSchedule::Rate(double t) const {
+  if (t < warmup_steps_) return learning_rate_ * (std::floor(t) + 1) / warmup_steps_;
+  const double u = t - warmup_steps_;
+  switch (kind_) {
+    case Kind::kConstant:
+      break;
+    case Kind::kStep:
+      return learning_rate_ * Power(gamma_, static_cast<uint64_t>(u / step_size_));
+    case Kind::kCosine: {
+      if (u >= total_steps_) return learning_rate_ * final_factor_;
+      const double half_cosine = (1 + OnCircle(u / total_steps_ / 2).cos) / 2;
+      return learning_rate_ * (final_factor_ + (1 - final_factor_) * half_cosine);
+    }
+  }
+  return learning_rate_;
+}
+
+bool GlobMatches(absl::string_view pattern, absl::string_view text) {
+  // The last '*' seen takes as few characters as possible. That is enough: if an earlier '*' could take more
+  // characters, the last one can take them instead.
+  size_t p = 0, t = 0;
+  size_t after_star = absl::string_view::npos, star_end = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      after_star = ++p;
+      star_end = t;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t])) {
+      ++p;
+      ++t;
+    } else if (after_star != absl::string_view::npos) {
+      p = after_star;
+      t = ++star_end;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', p) == absl::string_view::npos;
+}
+
+absl::StatusOr<std::vector<TensorSettings>> ResolveGroups(const v1::OptimizerConfig& config,
+                                                          const ModelSpec& model) {
+  for (int i = 0; i < config.groups_size(); ++i) {
+    const std::string& match = config.groups(i).match();
+    if (std::none_of(model.tensors.begin(), model.tensors.end(),
+                     [&](const TensorSpec& tensor) { return GlobMatches(match, tensor.name); })) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("optimizer.groups[", i, "].match: \"", match,
+                       "\" fits no tensor of the model, whose tensors are: ", TensorNames(model)));
+    }
+  }
+  std::vector<TensorSettings> settings(model.tensors.size());
+  for (size_t i = 0; i < settings.size(); ++i) {
+    settings[i].weight_decay = config.weight_decay();
+    settings[i].clip_weights = config.clip_weights();
+    for (const v1::GroupConfig& group : config.groups()) {
+      if (!GlobMatches(group.match(), model.tensors[i].name)) continue;
+      settings[i].learning_rate_factor = group.learning_rate_factor();
+      if (group.has_weight_decay()) settings[i].weight_decay = group.weight_decay();
+      if (group.has_clip_weights()) settings[i].clip_weights = group.clip_weights();
+      settings[i].frozen = group.frozen();
+      break;
+    }
+  }
+  return settings;
+}
+
+Optimizer::Optimizer(const v1::OptimizerConfig& config)
+    : slots_(OptimizerSlots(config.type())), epsilon_(config.epsilon()) {}
+
 absl::StatusOr<Optimizer> Optimizer::Create(const v1::OptimizerConfig& config, const Kernels& kernels) {
+  Optimizer o(config);
   using Config = v1::OptimizerConfig;
   switch (config.type()) {
     case Config::KIND_SGD:
-      return Optimizer(config, kernels, kernels.sgd);
+      o.step_ = kernels.sgd;
+      return o;
     case Config::KIND_MOMENTUM:
-    case Config::KIND_NESTEROV: {
-      Optimizer o(config, kernels,
-                  config.type() == Config::KIND_NESTEROV ? kernels.nesterov : kernels.momentum);
+    case Config::KIND_NESTEROV:
+      o.step_ = config.type() == Config::KIND_NESTEROV ? kernels.nesterov : kernels.momentum;
       o.keep_[0] = config.momentum();
       return o;
-    }
-    case Config::KIND_ADAGRAD: {
-      Optimizer o(config, kernels, kernels.adagrad);
-      o.epsilon_ = config.epsilon();
+    case Config::KIND_ADAGRAD:
+      o.step_ = kernels.adagrad;
       return o;
-    }
-    case Config::KIND_RMSPROP: {
-      Optimizer o(config, kernels, kernels.rmsprop);
+    case Config::KIND_RMSPROP:
+      o.step_ = kernels.rmsprop;
       o.keep_[0] = config.decay();
-      o.epsilon_ = config.epsilon();
       return o;
-    }
     case Config::KIND_ADAM:
-    case Config::KIND_ADAMW: {
-      Optimizer o(config, kernels, kernels.adam);
+    case Config::KIND_ADAMW:
+      o.step_ = kernels.adam;
       o.keep_[0] = config.beta1();
       o.keep_[1] = config.beta2();
-      o.epsilon_ = config.epsilon();
       o.corrects_bias_ = true;
       return o;
-    }
     case Config::KIND_UNSPECIFIED:
       break;
   }

@@ -5,19 +5,69 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/model/model_spec.h"
 #include "ps_server/optimizer/kernel_table.h"
 
 namespace weir {
 
 namespace v1 {
 class OptimizerConfig;
-}
+class ScheduleConfig;
+}  // namespace v1
 
-// State that an optimizer keeps for each weight.
-struct SlotSpec {
-  const char* name;  // common/config/optimizer_slots.h
-  float initial_value;
+// The learning rate as a function of time, as the `schedule` of an optimizer describes it: the optimizer of
+// the dense weights, or of a table. Every CPU gives the same bits. Immutable, hence thread-safe.
+//
+// Time t is the server's count of steps, from 0: in sync the step, otherwise the shard's version / configured
+// workers, which may be fractional. With L = learning_rate, W = warmup_steps and u = t - W:
+//
+//   t < W      L (floor(t) + 1) / W
+//   constant   L
+//   step       L gamma^floor(u / step_size)
+//   cosine     L (f + (1 - f) (1 + cos(pi u / total_steps)) / 2) for u < total_steps, then L f,
+//              where f = final_factor
+class LearningRateSchedule {
+ public:
+  // Without total_steps in the config, the schedule uses the steps of `job_steps` after the warm-up.
+  // InvalidArgument: no type, or `step` without step_size.
+  static absl::StatusOr<LearningRateSchedule> Create(double learning_rate, const v1::ScheduleConfig& config,
+                                                     uint64_t job_steps);
+
+  // t >= 0.
+  double Rate(double t) const;
+
+ private:
+  enum class Kind { kConstant, kStep, kCosine };
+  LearningRateSchedule() = default;
+
+  Kind kind_ = Kind::kConstant;
+  double learning_rate_ = 0;
+  double warmup_steps_ = 0;
+  double step_size_ = 1;
+  double gamma_ = 1;
+  double total_steps_ = 1;
+  double final_factor_ = 0;
 };
+
+// The settings of one tensor in the optimizer's config.
+struct TensorSettings {
+  double learning_rate_factor = 1;  // multiplies the scheduled learning rate
+  double weight_decay = 0;
+  float clip_weights = 0;  // 0: weights are not clipped
+  bool frozen = false;     // keeps its initial value: no update is applied
+};
+
+// The settings of each tensor of `model`, in its order: from the first of `optimizer.groups` that fits the
+// tensor's name, or else from the optimizer itself. InvalidArgument: a group fits no tensor (probably a
+// misspelt name); the message lists the names.
+absl::StatusOr<std::vector<TensorSettings>> ResolveGroups(const v1::OptimizerConfig& config,
+                                                          const ModelSpec& model);
+
+// Whether a glob fits the whole of `text`: '*' fits any run of characters, including '/' and the empty run,
+// '?' fits any one character, every other character fits itself. Time: at most length of pattern * length of
+// text.
+bool GlobMatches(absl::string_view pattern, absl::string_view text);
 
 // A run of elements of one tensor. Arrays hold n elements each. An output may be the same array as its input
 // (in place); no other overlap is allowed.
@@ -69,24 +119,23 @@ class Optimizer {
   // must be in the ranges of proto/job_config.proto, which the config's reader checks.
   static absl::StatusOr<Optimizer> Create(const v1::OptimizerConfig& config, const Kernels& kernels);
 
-  // At most two.
-  const std::vector<SlotSpec>& slots() const { return slots_; }
-  const Kernels& kernels() const { return *kernels_; }
+  // The names of the state that it keeps for each weight, which begins at 0
+  // (common/config/optimizer_slots.h). At most two.
+  const std::vector<const char*>& slots() const { return slots_; }
 
   // Returns whether all of the gradient was finite. If not, the outputs are invalid. The check needs no
   // separate pass.
   bool Apply(const ApplyArgs& args) const;
 
  private:
-  Optimizer(const v1::OptimizerConfig& config, const Kernels& kernels, bool (*step)(const StepArgs&));
+  explicit Optimizer(const v1::OptimizerConfig& config);
 
-  const Kernels* kernels_;
-  bool (*step_)(const StepArgs&);
-  std::vector<SlotSpec> slots_;
+  bool (*step_)(const StepArgs&) = nullptr;
+  std::vector<const char*> slots_;
   // Factors that do not change from call to call. They are double until the call's own factors are applied.
   double keep_[2] = {0, 0};
   bool corrects_bias_ = false;
-  float epsilon_ = 0;
+  float epsilon_;
 };
 
 }  // namespace weir

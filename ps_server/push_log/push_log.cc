@@ -4,13 +4,11 @@
 #include <cstddef>
 #include <cstring>
 #include <optional>
-#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "common/base/checksums.h"
 #include "common/base/status_macros.h"
@@ -86,201 +84,6 @@ std::optional<Rank> ClaimRank(absl::string_view name) {
   }
   return rank;
 }
-
-// Reads the segment's first record; nullopt: the record is missing or incomplete.
-absl::StatusOr<std::optional<v1::LogSegment>> ReadDescription(FileSystem& files, const std::string& path);
-
-// Whether `earlier` belongs to an earlier Install than `later`.
-bool IsReplaced(const v1::LogSegment& earlier, const v1::LogSegment& later) {
-  return earlier.coordinator() != 0 && RankOf(earlier) < RankOf(later);
-}
-
-}  // namespace
-
-// ---- writing
-
-absl::StatusOr<std::shared_ptr<PushLog>> PushLog::Begin(Options options) {
-  WEIR_RETURN_IF_ERROR(options.files->MakeFolder(options.folder));
-  WEIR_RETURN_IF_ERROR(options.files->SyncFolder(ParentFolder(options.folder)));
-  std::shared_ptr<PushLog> log(new PushLog(std::move(options)));
-  const uint64_t number = log->options_.segment;
-  const v1::LogSegment& description = log->options_.description;
-  absl::Status begun = log->BeginSegment(number, description.previous_bytes(), description.checkpoint());
-  if (absl::IsAlreadyExists(begun)) {
-    // A segment that a crash left half begun does not count, nor does one that a replaced incarnation began
-    // after this one had read the log.
-    const std::string path = JoinPath(log->options_.folder, SegmentName(number));
-    WEIR_ASSIGN_OR_RETURN(const auto found, ReadDescription(*log->options_.files, path));
-    if (found.has_value() && !IsReplaced(*found, description)) return begun;
-    // Last, so that a successor's segment that has yet to get its first record stays.
-    WEIR_RETURN_IF_ERROR(log->CheckOurs());
-    WEIR_RETURN_IF_ERROR(log->options_.files->Remove(path));
-    begun = log->BeginSegment(number, description.previous_bytes(), description.checkpoint());
-  }
-  WEIR_RETURN_IF_ERROR(begun);
-  return log;
-}
-
-void PushLog::Append(v1::LoggedPush record, std::shared_ptr<const float> gradient, uint64_t elements,
-                     Done done, Rows rows) {
-  Pending pending;
-  pending.head = record.SerializeAsString();
-  if (gradient != nullptr) {
-    pending.gradient.emplace_back(reinterpret_cast<const char*>(gradient.get()), elements * sizeof(float));
-  }
-  pending.gradient.insert(pending.gradient.end(), rows.bytes.begin(), rows.bytes.end());
-  pending.dense = std::move(gradient);
-  pending.rows = std::move(rows.owner);
-  pending.done = std::move(done);
-  Add(std::move(pending));
-}
-
-uint64_t PushLog::Rotate(uint64_t checkpoint, Done done) {
-  Pending pending;
-  pending.checkpoint = checkpoint;
-  pending.done = std::move(done);
-  {
-    MutexLock lock(mutex_);
-    pending.segment = next_segment_++;
-  }
-  const uint64_t number = pending.segment;
-  Add(std::move(pending));
-  return number;
-}
-
-void PushLog::DropBefore(uint64_t segment) {
-  options_.executor([files = options_.files, folder = options_.folder, segment] {
-    const absl::StatusOr<std::vector<uint64_t>> numbers = Segments(*files, folder);
-    absl::Status status = numbers.status();
-    for (size_t i = 0; status.ok() && i < numbers->size() && (*numbers)[i] < segment; ++i) {
-      status = files->Remove(JoinPath(folder, SegmentName((*numbers)[i])));
-    }
-    if (!status.ok()) LogWarning("old segments of the log stay: ", status.message());
-  });
-}
-
-void PushLog::Add(Pending pending) {
-  {
-    MutexLock lock(mutex_);
-    pending_.push_back(std::move(pending));
-    if (writing_) return;
-    writing_ = true;
-  }
-  options_.executor([self = shared_from_this()] { self->Write(); });
-}
-
-void PushLog::Write() {
-  while (true) {
-    std::vector<Pending> batch;
-    {
-      MutexLock lock(mutex_);
-      if (pending_.empty()) {
-        writing_ = false;
-        return;
-      }
-      batch.swap(pending_);
-    }
-    for (const Pending& pending : batch) {
-      if (!broken_.ok()) break;
-      broken_ = pending.segment != 0 ? BeginSegment(pending.segment, file_bytes_, pending.checkpoint)
-                                     : WriteRecord(pending.head, pending.gradient);
-    }
-    if (broken_.ok()) broken_ = file_->Sync();
-    if (broken_.ok()) broken_ = CheckOurs();
-    synced_bytes_ = file_bytes_;
-    for (const Pending& pending : batch) {
-      if (pending.done) pending.done(broken_);
-    }
-  }
-}
-
-absl::Status PushLog::CheckOurs() const {
-  WEIR_ASSIGN_OR_RETURN(const std::vector<std::string> names, options_.files->List(options_.folder));
-  for (const std::string& name : names) {
-    const std::optional<Rank> claim = ClaimRank(name);
-    if (claim.has_value() && *claim > RankOf(options_.description)) {
-      return absl::AlreadyExistsError(absl::StrCat(
-          "a later incarnation of the shard has taken the log over (", JoinPath(options_.folder, name), ")"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status PushLog::BeginSegment(uint64_t number, uint64_t previous_bytes, uint64_t checkpoint) {
-  if (file_ != nullptr) {
-    WEIR_RETURN_IF_ERROR(file_->Sync());
-    WEIR_RETURN_IF_ERROR(file_->Close());
-  }
-  // An incarnation that was replaced must not overwrite the segment of its successor.
-  const std::string path = JoinPath(options_.folder, SegmentName(number));
-  absl::StatusOr<std::unique_ptr<WritableFile>> file =
-      options_.files->Create(path, FileSystem::Existing::kKeep);
-  if (absl::IsAlreadyExists(file.status()) && number != options_.segment) {
-    // A replaced incarnation may have begun this segment before it knew that it was replaced.
-    WEIR_ASSIGN_OR_RETURN(const auto found, ReadDescription(*options_.files, path));
-    if (!found.has_value() || !IsReplaced(*found, options_.description)) return file.status();
-    WEIR_RETURN_IF_ERROR(options_.files->Remove(path));
-    file = options_.files->Create(path, FileSystem::Existing::kKeep);
-  }
-  WEIR_RETURN_IF_ERROR(file.status());
-  file_ = *std::move(file);
-  file_bytes_ = synced_bytes_ = 0;
-  v1::LogSegment description = options_.description;
-  description.set_format(kLogFormat.major);
-  description.set_format_minor(kLogFormat.minor);
-  description.set_previous_bytes(previous_bytes);
-  description.set_checkpoint(checkpoint);
-  WEIR_RETURN_IF_ERROR(WriteRecord(description.SerializeAsString(), {}));
-  WEIR_RETURN_IF_ERROR(file_->Sync());
-  return options_.files->SyncFolder(options_.folder);
-}
-
-absl::Status PushLog::WriteRecord(const std::string& head, absl::Span<const absl::string_view> gradient) {
-  // No reader would take it.
-  if (head.size() > kMaxHeadBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("a record describes a push with ", head.size(),
-                                                   " bytes; at most ", kMaxHeadBytes, " are possible"));
-  }
-  Frame frame;
-  frame.head_bytes = static_cast<uint32_t>(head.size());
-  for (const absl::string_view bytes : gradient) {
-    frame.gradient_bytes += bytes.size();
-    frame.gradient_checksum = ExtendCrc32c(frame.gradient_checksum, bytes.data(), bytes.size());
-  }
-  frame.synced_bytes = synced_bytes_;
-  frame.checksum = ChecksumOf(frame, head);
-  const absl::string_view begin(reinterpret_cast<const char*>(&frame), sizeof(frame));
-  WEIR_RETURN_IF_ERROR(file_->Append(absl::StrCat(begin, head)));
-  for (const absl::string_view bytes : gradient) {
-    if (!bytes.empty()) WEIR_RETURN_IF_ERROR(file_->Append(bytes));
-  }
-  file_bytes_ += sizeof(frame) + head.size() + frame.gradient_bytes;
-  return absl::OkStatus();
-}
-
-absl::Status ClaimPushLog(FileSystem& files, const std::string& folder, const v1::LogSegment& of) {
-  WEIR_RETURN_IF_ERROR(files.MakeFolder(folder));
-  WEIR_RETURN_IF_ERROR(files.SyncFolder(ParentFolder(folder)));
-  const Rank rank = RankOf(of);
-  const absl::Status made =
-      files.Create(JoinPath(folder, ClaimName(rank)), FileSystem::Existing::kKeep).status();
-  // AlreadyExists: an earlier attempt of this Install failed after it had created the file.
-  if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
-  WEIR_RETURN_IF_ERROR(files.SyncFolder(folder));
-  // The highest claim implies the lower ones.
-  WEIR_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(folder));
-  for (const std::string& name : names) {
-    const std::optional<Rank> claim = ClaimRank(name);
-    if (!claim.has_value() || *claim >= rank) continue;
-    const absl::Status removed = files.Remove(JoinPath(folder, name));
-    if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
-  }
-  return absl::OkStatus();
-}
-
-// ---- reading
-
-namespace {
 
 // The checksums of any parts of a text, each in about the same short time.
 class PrefixCrcs {
@@ -395,6 +198,7 @@ class SegmentReader {
   std::vector<float> gradient_;
 };
 
+// Reads the segment's first record; nullopt: the record is missing or incomplete.
 absl::StatusOr<std::optional<v1::LogSegment>> ReadDescription(FileSystem& files, const std::string& path) {
   WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<ReadableFile> file, files.Open(path));
   SegmentReader reader(*file, file->size());
@@ -402,6 +206,11 @@ absl::StatusOr<std::optional<v1::LogSegment>> ReadDescription(FileSystem& files,
   v1::LogSegment found;
   if (!whole || !found.ParseFromString(reader.head())) return std::nullopt;
   return found;
+}
+
+// Whether `earlier` belongs to an earlier Install than `later`.
+bool IsReplaced(const v1::LogSegment& earlier, const v1::LogSegment& later) {
+  return earlier.coordinator() != 0 && RankOf(earlier) < RankOf(later);
 }
 
 absl::Status CheckDescription(const std::string& path, const v1::LogSegment& found,
@@ -423,6 +232,181 @@ absl::Status CheckDescription(const std::string& path, const v1::LogSegment& fou
 }
 
 }  // namespace
+
+// ---- writing
+
+absl::StatusOr<std::shared_ptr<PushLog>> PushLog::Begin(Options options) {
+  WEIR_RETURN_IF_ERROR(options.files->MakeFolder(options.folder));
+  WEIR_RETURN_IF_ERROR(options.files->SyncFolder(ParentFolder(options.folder)));
+  std::shared_ptr<PushLog> log(new PushLog(std::move(options)));
+  const v1::LogSegment& description = log->options_.description;
+  WEIR_RETURN_IF_ERROR(
+      log->BeginSegment(log->options_.segment, description.previous_bytes(), description.checkpoint()));
+  return log;
+}
+
+void PushLog::Append(v1::LoggedPush record, std::shared_ptr<const float> gradient, uint64_t elements,
+                     Done done, Rows rows) {
+  Pending pending;
+  pending.head = record.SerializeAsString();
+  if (gradient != nullptr) {
+    pending.gradient.emplace_back(reinterpret_cast<const char*>(gradient.get()), elements * sizeof(float));
+  }
+  pending.gradient.insert(pending.gradient.end(), rows.bytes.begin(), rows.bytes.end());
+  pending.dense = std::move(gradient);
+  pending.rows = std::move(rows.owner);
+  pending.done = std::move(done);
+  Add(std::move(pending));
+}
+
+uint64_t PushLog::Rotate(uint64_t checkpoint, Done done) {
+  Pending pending;
+  pending.checkpoint = checkpoint;
+  pending.done = std::move(done);
+  {
+    MutexLock lock(mutex_);
+    pending.segment = next_segment_++;
+  }
+  const uint64_t number = pending.segment;
+  Add(std::move(pending));
+  return number;
+}
+
+void PushLog::DropBefore(uint64_t segment) {
+  options_.executor([files = options_.files, folder = options_.folder, segment] {
+    const absl::StatusOr<std::vector<uint64_t>> numbers = Segments(*files, folder);
+    absl::Status status = numbers.status();
+    for (size_t i = 0; status.ok() && i < numbers->size() && (*numbers)[i] < segment; ++i) {
+      status = files->Remove(JoinPath(folder, SegmentName((*numbers)[i])));
+    }
+    if (!status.ok()) LogWarning("old segments of the log stay: ", status.message());
+  });
+}
+
+void PushLog::Add(Pending pending) {
+  {
+    MutexLock lock(mutex_);
+    pending_.push_back(std::move(pending));
+    if (writing_) return;
+    writing_ = true;
+  }
+  options_.executor([self = shared_from_this()] { self->Write(); });
+}
+
+void PushLog::Write() {
+  while (true) {
+    std::vector<Pending> batch;
+    {
+      MutexLock lock(mutex_);
+      if (pending_.empty()) {
+        writing_ = false;
+        return;
+      }
+      batch.swap(pending_);
+    }
+    for (const Pending& pending : batch) {
+      if (!broken_.ok()) break;
+      broken_ = pending.segment != 0 ? BeginSegment(pending.segment, file_bytes_, pending.checkpoint)
+                                     : WriteRecord(pending.head, pending.gradient);
+    }
+    if (broken_.ok()) broken_ = file_->Sync();
+    if (broken_.ok()) broken_ = CheckOurs();
+    synced_bytes_ = file_bytes_;
+    for (const Pending& pending : batch) {
+      if (pending.done) pending.done(broken_);
+    }
+  }
+}
+
+absl::Status PushLog::CheckOurs() const {
+  WEIR_ASSIGN_OR_RETURN(const std::vector<std::string> names, options_.files->List(options_.folder));
+  for (const std::string& name : names) {
+    const std::optional<Rank> claim = ClaimRank(name);
+    if (claim.has_value() && *claim > RankOf(options_.description)) {
+      return absl::AlreadyExistsError(absl::StrCat(
+          "a later incarnation of the shard has taken the log over (", JoinPath(options_.folder, name), ")"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PushLog::BeginSegment(uint64_t number, uint64_t previous_bytes, uint64_t checkpoint) {
+  if (file_ != nullptr) {
+    WEIR_RETURN_IF_ERROR(file_->Sync());
+    WEIR_RETURN_IF_ERROR(file_->Close());
+  }
+  // An incarnation that was replaced must not overwrite the segment of its successor.
+  const std::string path = JoinPath(options_.folder, SegmentName(number));
+  absl::StatusOr<std::unique_ptr<WritableFile>> file =
+      options_.files->Create(path, FileSystem::Existing::kKeep);
+  if (absl::IsAlreadyExists(file.status())) {
+    // A replaced incarnation may have begun this segment before it knew that it was replaced, or after this
+    // one had read the log. A first segment that a crash left half begun does not count, either.
+    const bool first = number == options_.segment;
+    WEIR_ASSIGN_OR_RETURN(const auto found, ReadDescription(*options_.files, path));
+    if (found.has_value() ? !IsReplaced(*found, options_.description) : !first) return file.status();
+    // Last, so that a successor's segment that has yet to get its first record stays.
+    if (first) WEIR_RETURN_IF_ERROR(CheckOurs());
+    WEIR_RETURN_IF_ERROR(options_.files->Remove(path));
+    file = options_.files->Create(path, FileSystem::Existing::kKeep);
+  }
+  WEIR_RETURN_IF_ERROR(file.status());
+  file_ = *std::move(file);
+  file_bytes_ = synced_bytes_ = 0;
+  v1::LogSegment description = options_.description;
+  description.set_format(kLogFormat.major);
+  description.set_format_minor(kLogFormat.minor);
+  description.set_previous_bytes(previous_bytes);
+  description.set_checkpoint(checkpoint);
+  WEIR_RETURN_IF_ERROR(WriteRecord(description.SerializeAsString(), {}));
+  WEIR_RETURN_IF_ERROR(file_->Sync());
+  return options_.files->SyncFolder(options_.folder);
+}
+
+absl::Status PushLog::WriteRecord(const std::string& head, absl::Span<const absl::string_view> gradient) {
+  // No reader would take it.
+  if (head.size() > kMaxHeadBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a record describes a push with ", head.size(),
+                                                   " bytes; at most ", kMaxHeadBytes, " are possible"));
+  }
+  Frame frame;
+  frame.head_bytes = static_cast<uint32_t>(head.size());
+  for (const absl::string_view bytes : gradient) {
+    frame.gradient_bytes += bytes.size();
+    frame.gradient_checksum = ExtendCrc32c(frame.gradient_checksum, bytes.data(), bytes.size());
+  }
+  frame.synced_bytes = synced_bytes_;
+  frame.checksum = ChecksumOf(frame, head);
+  const absl::string_view begin(reinterpret_cast<const char*>(&frame), sizeof(frame));
+  WEIR_RETURN_IF_ERROR(file_->Append(absl::StrCat(begin, head)));
+  for (const absl::string_view bytes : gradient) {
+    if (!bytes.empty()) WEIR_RETURN_IF_ERROR(file_->Append(bytes));
+  }
+  file_bytes_ += sizeof(frame) + head.size() + frame.gradient_bytes;
+  return absl::OkStatus();
+}
+
+absl::Status ClaimPushLog(FileSystem& files, const std::string& folder, const v1::LogSegment& of) {
+  WEIR_RETURN_IF_ERROR(files.MakeFolder(folder));
+  WEIR_RETURN_IF_ERROR(files.SyncFolder(ParentFolder(folder)));
+  const Rank rank = RankOf(of);
+  const absl::Status made =
+      files.Create(JoinPath(folder, ClaimName(rank)), FileSystem::Existing::kKeep).status();
+  // AlreadyExists: an earlier attempt of this Install failed after it had created the file.
+  if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
+  WEIR_RETURN_IF_ERROR(files.SyncFolder(folder));
+  // The highest claim implies the lower ones.
+  WEIR_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(folder));
+  for (const std::string& name : names) {
+    const std::optional<Rank> claim = ClaimRank(name);
+    if (!claim.has_value() || *claim >= rank) continue;
+    const absl::Status removed = files.Remove(JoinPath(folder, name));
+    if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
+  }
+  return absl::OkStatus();
+}
+
+// ---- reading
 
 absl::StatusOr<LogEnd> ReadPushLog(
     FileSystem& files, const std::string& folder, const v1::LogSegment& of, uint64_t from_segment,

@@ -16,9 +16,7 @@
 #include "proto/shard_control.pb.h"
 #include "ps_server/push_log/push_log.h"
 #include "ps_server/shard/calls/calls.h"
-#include "ps_server/shard/rows/shard_tables.h"
-#include "ps_server/shard/staged_parts.h"
-#include "ps_server/shard/versions/version_builder.h"
+#include "ps_server/shard/versions/block_store.h"
 
 namespace weir {
 

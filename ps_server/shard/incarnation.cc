@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/protocol/job_failure.h"
 #include "common/protocol/limits.h"
-#include "common/protocol/mode_traits.h"
 #include "common/protocol/part_assignment.h"
 #include "common/telemetry/logging.h"
 
@@ -134,11 +133,14 @@ void Incarnation::Describe(v1::ShardStats* stats) const {
   stats->set_batches_settled(tally_.batches_settled());
   *stats->mutable_version_staleness() = ToSamples(tally_.staleness);
   *stats->mutable_lead() = ToSamples(tally_.lead);
-  if (policy_ == nullptr) return;
+  if (policy_ != nullptr) AddClocks(*stats->mutable_clocks());
+}
+
+void Incarnation::AddClocks(google::protobuf::RepeatedPtrField<v1::WorkerClock>& clocks) const {
   for (const WorkerClockValue& value : policy_->Clocks()) {
-    v1::WorkerClock* clock = stats->add_clocks();
-    clock->set_worker(value.worker);
-    clock->set_clock(value.clock);
+    v1::WorkerClock& clock = *clocks.Add();
+    clock.set_worker(value.worker);
+    clock.set_clock(value.clock);
   }
 }
 

@@ -82,6 +82,8 @@ class Incarnation {
   const PushTally& tally() const { return tally_; }
   // Fills in the version, the pushes and the clocks.
   void Describe(v1::ShardStats* stats) const;
+  // The clocks of the workers that count.
+  void AddClocks(google::protobuf::RepeatedPtrField<v1::WorkerClock>& clocks) const;
 
   // CheckModel(): whether the header is of this model. CheckHeader(): whether any push can have it.
   absl::Status CheckModel(const v1::PushRequest& header) const;

@@ -5,8 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/codec/value_codec.h"
 #include "common/protocol/job_failure.h"
+#include "common/protocol/handshake.h"
+#include "common/protocol/mode_traits.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {
@@ -27,7 +28,6 @@ std::unique_ptr<ConsistencyPolicy> Shard::PolicyFromConfig(const v1::JobConfig& 
 
 Shard::Shard(Options options)
     : options_(std::move(options)),
-      mode_(TraitsOf(options_.config)),
       reporter_([](v1::ShardReport) {}),
       loader_(LoaderOptions()),
       room_({&options_.config, options_.clock, &now_, &counters_.versions_written_off, options_.memory_bytes,
@@ -37,17 +37,24 @@ Shard::Shard(Options options)
       log_(options_.clock, &queue_,
            [this](const absl::Status& status) {
              if (!status.ok()) FailLog(status);
-             WakeMoved();
+             calls_.WakeMoved();
            }),
-      checkpoint_({options_.files, &log_, options_.config.checkpoint().directory(), mode_.commits_steps,
-                   &queue_, options_.background, [this] { return loader_.generation(); },
+      checkpoint_({options_.files, &log_, options_.config.checkpoint().directory(),
+                   TraitsOf(options_.config).commits_steps, &queue_, options_.background,
+                   [this] { return loader_.generation(); },
                    [this](bool ok, std::optional<v1::ShardReport> report) {
                      if (ok) ++counters_.checkpoints_written;
                      if (report.has_value()) Report(*std::move(report));
                      if (now_.store() != nullptr)
-                       Wake();  // updates may have waited for the memory of former rows
+                       calls_.Wake();  // updates may have waited for the memory of former rows
                    }}),
-      waits_({*options_.clock, now_, arrivals_, calls_, log_, initial_, room_}) {}
+      answers_({options_.config, now_, room_, initial_, over_, counters_}, options_.weights_source),
+      calls_({options_.config, *options_.clock, now_, room_, log_, initial_, answers_, over_, counters_},
+             {options_.chunk_unit, options_.nudge, options_.on_short,
+              [this](v1::ShardReport report) { Report(std::move(report)); },
+              [this](const absl::Status& failure) { Fail(failure); },
+              [this](const v1::ControlMessage& message) { Handle(message); }, [this] { ContinueCommit(); }}) {
+}
 
 ShardLoader::Options Shard::LoaderOptions() {
   ShardLoader::Options options;
@@ -114,49 +121,43 @@ void Shard::Handle(const v1::ControlMessage& message) {
   }
 }
 
+absl::Status Shard::CheckAddressee(const v1::Caller& caller) const {
+  return weir::CheckAddressee(job_, options_.index.value_or(install_.shard()), caller.job(),
+                              caller.shard_plus_one());
+}
+
 void Shard::Begin(Session session, v1::PushRequest header, BeginDone done, PushFill fill) {
   queue_.Post(
       [this, session, header = std::move(header), done = std::move(done), fill = std::move(fill)]() mutable {
-        HandleBegin({session, std::move(header), std::move(done), options_.clock->Now(), std::move(fill)});
+        if (absl::Status addressee = CheckAddressee(header.caller()); !addressee.ok()) return done(addressee);
+        calls_.Begin({session, std::move(header), std::move(done), options_.clock->Now(), std::move(fill)});
       });
 }
 
 void Shard::Push(Session session, std::unique_ptr<PushArrival> arrival, PushDone done) {
-  CountPushed(arrival->header());
+  calls_.CountPushed(arrival->header());
   // std::function requires a copyable closure.
   auto shared = std::make_shared<std::unique_ptr<PushArrival>>(std::move(arrival));
   queue_.Post([this, session, shared, done = std::move(done)]() mutable {
-    HandlePush({session, std::move(*shared), std::move(done), absl::Time()});
+    calls_.Push({session, std::move(*shared), std::move(done), absl::Time()});
   });
-}
-
-void Shard::CountPushed(const v1::PushRequest& header) {
-  const auto value_bytes = static_cast<uint64_t>(BytesPerValue(header.dtype()));
-  uint64_t bytes = header.elements() * value_bytes;
-  for (const v1::Rows& rows : header.rows()) {
-    const uint64_t dim = tables()[static_cast<int>(rows.table())].dim();
-    bytes += rows.keys() * (sizeof(uint64_t) + dim * value_bytes);
-  }
-  counters_.bytes_pushed += bytes;
-}
-
-void Shard::CountPulled(uint64_t elements, v1::Dtype dtype) {
-  counters_.bytes_pulled += elements * static_cast<uint64_t>(BytesPerValue(dtype));
 }
 
 void Shard::Pull(Session session, v1::PullRequest request, PullDone done, RowKeys rows) {
   // std::function requires a copyable closure.
   auto keys = std::make_shared<const RowKeys>(std::move(rows));
   queue_.Post([this, session, request = std::move(request), done = std::move(done), keys]() mutable {
-    HandlePull({session, std::move(request), std::move(done), options_.clock->Now(), std::move(keys)});
+    if (absl::Status addressee = CheckAddressee(request.caller()); !addressee.ok()) return done(addressee);
+    calls_.Pull({session, std::move(request), std::move(done), options_.clock->Now(), std::move(keys)});
   });
 }
 
 void Shard::ShowRows(v1::ReadRowsRequest request, ReadRowsDone done) {
   queue_.Post([this, request = std::move(request), done = std::move(done)] {
-    if (absl::Status addressee = CheckAddressee(request.job(), request.shard_plus_one()); !addressee.ok()) {
-      return done(addressee);
-    }
+    v1::Caller caller;
+    caller.set_job(request.job());
+    caller.set_shard_plus_one(request.shard_plus_one());
+    if (absl::Status addressee = CheckAddressee(caller); !addressee.ok()) return done(addressee);
     if (over_) return done(absl::UnavailableError(absl::StrCat("the job is over: ", over_->message())));
     if (now_.store() == nullptr) return done(absl::UnavailableError("this shard has no model yet"));
     done(table_report_.Read(request));
@@ -164,11 +165,21 @@ void Shard::ShowRows(v1::ReadRowsRequest request, ReadRowsDone done) {
 }
 
 void Shard::End(Session session) {
-  queue_.Post([this, session] { HandleEnd(session); });
+  queue_.Post([this, session] { calls_.End(session); });
 }
 
 void Shard::Tick() {
-  queue_.Post([this] { HandleTick(); });
+  queue_.Post([this] {
+    if (!over_) loader_.Tick();
+    calls_.Tick();
+    const absl::Duration waited = options_.clock->Now() - log_.moved();
+    if (log_.writes() > 0 && waited >= absl::Seconds(options_.config.cluster().wait_seconds())) {
+      FailLog(absl::DeadlineExceededError(absl::StrCat("the disk has answered none of ", log_.writes(),
+                                                       " writes for ", absl::FormatDuration(waited))));
+    }
+    table_report_.Update();
+    room_.SetTableBytes(table_report_.bytes());
+  });
 }
 
 void Shard::Quiesce() {
@@ -184,24 +195,23 @@ void Shard::HandleMembership(const v1::SetMembership& message) {
   if (log_.kept()) log_.Append(membership);
   const ShardMembers::Change change = now_.members().Follow(membership, *now_.policy());
   for (const ShardMembers::Gone& gone : change.gone) {
-    arrivals_.RemoveWorker(gone.worker);
-    FailWaiting([&](uint32_t worker) { return worker == gone.worker; },
-                {v1::FENCED, absl::StrCat(gone.task, " was taken out of the job by membership epoch ",
-                                          membership.epoch())});
+    calls_.FailWorker(gone.worker,
+                      {v1::FENCED, absl::StrCat(gone.task, " was taken out of the job by membership epoch ",
+                                                membership.epoch())});
   }
   if (initial_.awaited()) {
     const std::optional<Verdict> upload = initial_.Follow(message);
-    if (!initial_.awaited()) waits_.Mark();
+    if (!initial_.awaited()) calls_.waits().Mark();
     if (upload.has_value()) {
       initial_.EndWaiter([](const auto&) { return true; },
-                         [&](const StagedParts::Waiter& waiter) { Answer(waiter.done, *upload); });
+                         [&](const StagedParts::Waiter& waiter) { answers_.Answer(waiter.done, *upload); });
     }
   }
   v1::ShardReport report;
   report.mutable_membership()->set_epoch(now_.members().epoch());
   report.mutable_membership()->set_floor(change.floor);
   Report(std::move(report));
-  Wake();
+  calls_.Wake();
 }
 
 void Shard::HandleCommit(const v1::CommitStep& commit) {
@@ -222,11 +232,20 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
     return;
   }
   const auto answer = [this](const Verdict& verdict, const std::vector<StagedParts::Waiter>& waiters) {
-    for (const StagedParts::Waiter& waiter : waiters) Answer(waiter.done, verdict);
+    for (const StagedParts::Waiter& waiter : waiters) answers_.Answer(waiter.done, verdict);
   };
   if (const absl::Status status = now_.Commit(commit, *gradients, answer); !status.ok()) return Fail(status);
-  waits_.Mark();
-  Wake();
+  calls_.waits().Mark();
+  calls_.Wake();
+}
+
+void Shard::ContinueCommit() {
+  if (!room_.Make()) return;
+  const StagedParts::LateCommit late = *std::exchange(now_.staged().late_commit, std::nullopt);
+  HandleCommit(late.commit);
+  for (const v1::PinVersion& pin : late.pins) HandlePin(pin);
+  if (late.freeze.has_value()) HandleFreeze(*late.freeze);
+  if (late.checkpoint.has_value()) HandleCheckpoint(*late.checkpoint);
 }
 
 void Shard::HandlePin(const v1::PinVersion& pin) {
@@ -273,8 +292,8 @@ void Shard::ReportStats() {
   now_.Describe(&stats);
   stats.set_bytes_pushed(counters_.bytes_pushed);
   stats.set_bytes_pulled(counters_.bytes_pulled);
-  for (v1::Wait& wait : waits_.All()) *stats.add_waits() = std::move(wait);
-  stats.set_seconds_since_update(absl::ToDoubleSeconds(options_.clock->Now() - waits_.marked()));
+  for (v1::Wait& wait : calls_.waits().All()) *stats.add_waits() = std::move(wait);
+  stats.set_seconds_since_update(absl::ToDoubleSeconds(options_.clock->Now() - calls_.waits().marked()));
   table_report_.Describe(&stats);
   Report(std::move(report));
 }
@@ -325,7 +344,7 @@ void Shard::HandleShutdown(const v1::Shutdown& shutdown) {
   if (over_) return;
   loader_.Abandon();
   over_ = JobFailure(shutdown.failure_kind(), shutdown.failure());
-  FailAll(JobOver());
+  calls_.FailAll(answers_.JobOver());
 }
 
 void Shard::Fail(const absl::Status& failure) {
@@ -333,7 +352,7 @@ void Shard::Fail(const absl::Status& failure) {
   failed_ = true;
   over_ = failure;
   LogError(over_->message());
-  FailAll(JobOver());
+  calls_.FailAll(answers_.JobOver());
   ReportFailed();
 }
 
@@ -395,9 +414,8 @@ void Shard::Drop(const std::string& reason) {
   if (now_.store() == nullptr) return;
   LogInfo("incarnation ", now_.number(), " of the shard ends at version ", now_.store()->count(), ": ",
           reason);
-  FailAll({v1::FENCED, reason});
+  calls_.Drop({v1::FENCED, reason});
   initial_ = InitialValues();
-  arrivals_ = PushArrivals();
   room_.End();
   log_.End();
   table_report_.SetTables(nullptr);
@@ -416,7 +434,7 @@ void Shard::FinishInstall(const v1::Install& install, ShardLoader::Loaded loaded
     queue_.StartThread();
   }
   elements_ = now_.store()->elements();
-  waits_.Mark();
+  calls_.waits().Mark();
   if (now_.store()->model().uploaded() && !install.has_restore()) initial_.Await();
   if (install.has_restore()) {
     LogInfo("incarnation ", now_.number(), " of the shard starts at version ", now_.store()->count(),

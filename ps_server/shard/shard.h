@@ -9,11 +9,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "common/codec/wire_codec.h"
-#include "common/protocol/mode_traits.h"
 #include "common/system/clock.h"
 #include "common/system/file_system.h"
 #include "common/threads/serial_queue.h"
@@ -24,17 +22,15 @@
 #include "ps_server/consistency/policy.h"
 #include "ps_server/shard/calls/calls.h"
 #include "ps_server/shard/calls/push_arrival.h"
-#include "ps_server/shard/calls/waiting_calls.h"
 #include "ps_server/shard/decision_log.h"
 #include "ps_server/shard/incarnation.h"
 #include "ps_server/shard/initial_values.h"
 #include "ps_server/shard/restore/shard_loader.h"
-#include "ps_server/shard/rows/row_memory.h"
 #include "ps_server/shard/rows/table_report.h"
+#include "ps_server/shard/shard_answers.h"
+#include "ps_server/shard/shard_calls.h"
 #include "ps_server/shard/shard_checkpoint.h"
 #include "ps_server/shard/update_room.h"
-#include "ps_server/shard/versions/block_store.h"
-#include "ps_server/shard/wait_report.h"
 
 namespace weir {
 
@@ -137,10 +133,10 @@ class Shard {
 
   // Whether this worker's pull at the next clock can probably be answered as soon as the push is applied
   // (PushAnswer::made), so that weights may be sent while they are computed. Only within BeginDone.
-  bool AnswersAfter(const v1::PushRequest& push) const;
+  bool AnswersAfter(const v1::PushRequest& push) const { return calls_.AnswersAfter(push); }
 
   // Counts the weights of a PushAnswer::made: this many elements of this type. Thread-safe.
-  void CountPulled(uint64_t elements, v1::Dtype dtype);
+  void CountPulled(uint64_t elements, v1::Dtype dtype) { answers_.CountPulled(elements, dtype); }
 
   // Ends waits whose deadlines have passed. Must be called regularly.
   void Tick();
@@ -169,6 +165,10 @@ class Shard {
   ShardLoader::Options LoaderOptions();
 
   // All methods below run in the queue.
+  //
+  // NotFound: the call is for a different job or shard. This check comes first, since the caller's job may
+  // have the same ranks, incarnations and clocks, and may continue when this job is over.
+  absl::Status CheckAddressee(const v1::Caller& caller) const;
   void Handle(const v1::ControlMessage& message);
   void HandleHello(const v1::Hello& hello);
   void HandleInstall(const v1::Install& install);
@@ -177,6 +177,8 @@ class Shard {
   void ReportInstalled(const absl::Status& status);
   void HandleMembership(const v1::SetMembership& message);
   void HandleCommit(const v1::CommitStep& commit);
+  // Handles a commit that waited for memory, and the messages that came after it.
+  void ContinueCommit();
   void HandlePin(const v1::PinVersion& pin);
   void HandleUnpin(const v1::UnpinVersion& unpin);
   void HandlePing(const v1::Ping& ping);
@@ -191,61 +193,13 @@ class Shard {
   // Drops the version that is kept, or is to be kept, for a checkpoint whose writing has not begun.
   void ForgetCheckpoint();
   void HandleShutdown(const v1::Shutdown& shutdown);
-  void HandleBegin(HeldPush push);
-  // The push has arrived whole, or has waited in calls_.ready, and its turn has come.
-  void HandlePush(ReadyPush push, bool waited = false);
-  // Decides on a push that is whole and has passed the checks.
-  void FinishPush(ReadyPush push, PushDecision decision, Verdict verdict, bool waited);
-  void HandlePull(ParkedPull pull);
-  // The upload of initial values is whole.
-  void HandleUpload(Session session, std::unique_ptr<PushArrival> arrival, PushDone done);
-  void HandleEnd(Session session);
-  void HandleTick();
-
-  // NotFound: the call is for a different job or shard. This check comes first, since the caller's job may
-  // have the same ranks, incarnations and clocks, and may continue when this job is over.
-  absl::Status CheckAddressee(uint64_t job, uint32_t shard_plus_one) const;
-  // Why the push cannot begin or, for an upload of initial values, cannot end. nullopt: the push can.
-  std::optional<absl::StatusOr<Verdict>> Refuse(const v1::PushRequest& header) const;
-  // Whether the push waits for the streamed push (PushArrivals::WaitForStream()). If so, asks for a Tick().
-  bool WaitsForStream(const v1::PushRequest& header);
-  // Begins an arrival. nullptr: two copies of the push are arriving already.
-  std::unique_ptr<PushArrival> Arrive(Session session, v1::PushRequest header);
-  // Whether the push can be decided on now: memory is there, and no pending decision is in the way.
-  bool CanDecide(const v1::PushRequest& header);
-  void Decide(Decision decision);
-  void CountPushed(const v1::PushRequest& header);
-  void TakeEffect(const Decision& decision);
-  // sync. As Incarnation::Stage().
-  void StagePush(const v1::PushRequest& header, Slab gradient, PushedRows rows, std::string refusal,
-                 Session session, PushDone done);
-  void RepeatPush(Session session, const v1::PushRequest& header, PushDone done);
   // The shard cannot continue: answers all calls with this failure, and the coordinator ends the job.
   void Fail(const absl::Status& failure);
   void FailLog(const absl::Status& status);
   void ReportFailed();
-  // Applies the decisions that are durable, then handles the messages that waited for them.
-  void ApplyDurable();
-  // Whether calls or a commit wait for memory that readers hold.
-  bool ShortOfMemory() const;
-  // Wake() continues the calls that any change may let continue. WakeMoved() continues only the calls that
-  // the changes in calls_.changes may let continue.
-  void Wake();
-  void WakeMoved();
-  void ResumeWaiting();
-  bool TryAnswerPull(const ParkedPull& pull);
-  void Hold(CallList<HeldPush>& among, HeldPush push);
-  Verdict JobOver() const;
-  PushAnswer NewAnswer(const Verdict& verdict) const;
-  void Answer(const PushDone& done, const absl::StatusOr<Verdict>& verdict) const;
-  v1::PullReply NewPullReply(const Verdict& verdict, bool with_clocks = false) const;
-  void FailWaiting(const std::function<bool(uint32_t worker)>& which, const Verdict& verdict);
-  // Ends the waiting calls of all workers, and the calls that wait for the open step's commit.
-  void FailAll(const Verdict& verdict);
   void Report(v1::ShardReport report) { reporter_(std::move(report)); }
 
   const Options options_;
-  const ModeTraits& mode_;
   Counters counters_;
   std::function<void(v1::ShardReport)> reporter_;
   // Set by Install. Any thread may read it.
@@ -258,9 +212,6 @@ class Shard {
 
   // Each Hello, each Install and the end of the job abandon background work that was begun before.
   ShardLoader loader_;
-  // For the rows in answers.
-  RowMemory row_memory_{options_.weights_source};
-
   // The Install of now_, or of the incarnation that could not begin.
   v1::Install install_;
   // Declared before now_, because readers that release versions of now_ call it.
@@ -268,18 +219,15 @@ class Shard {
   Incarnation now_;
   TableReport table_report_;
   uint64_t last_ping_ = 0;
-  PushArrivals arrivals_;
-  WaitingCalls calls_;
   DecisionLog log_;
   ShardCheckpoint checkpoint_;
   InitialValues initial_;
-  WaitReport waits_;
   // Set: the job is over. OK: it is done.
   std::optional<absl::Status> over_;
   // The job is over because this shard failed.
   bool failed_ = false;
-  // ConsistencyPolicy::JoinClock() when calls were last resumed.
-  uint64_t resumed_at_ = 0;
+  ShardAnswers answers_;
+  ShardCalls calls_;
 
   // The last member, so that its destructor runs first: no turn is running when the state is destroyed.
   SerialQueue queue_;

@@ -1,8 +1,11 @@
-// The part of Shard that answers pulls, continues waiting calls, and ends those that have waited too long.
+#include "ps_server/shard/shard_calls.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/codec/value_codec.h"
+#include "common/codec/wire_codec.h"
 #include "common/protocol/handshake.h"
 #include "common/protocol/job_failure.h"
 #include "common/telemetry/logging.h"
@@ -10,173 +13,344 @@
 
 namespace weir {
 
-absl::Status Shard::CheckAddressee(uint64_t job, uint32_t shard_plus_one) const {
-  return weir::CheckAddressee(job_, options_.index.value_or(install_.shard()), job, shard_plus_one);
+ShardCalls::ShardCalls(const Parts& parts, Options options)
+    : of_(parts),
+      mode_(TraitsOf(of_.config)),
+      options_(std::move(options)),
+      waits_({of_.clock, of_.now, arrivals_, calls_, of_.log, of_.initial, of_.room}) {}
+
+// ---- pushes
+
+void ShardCalls::CountPushed(const v1::PushRequest& header) {
+  const auto value_bytes = static_cast<uint64_t>(BytesPerValue(header.dtype()));
+  uint64_t bytes = header.elements() * value_bytes;
+  for (const v1::Rows& rows : header.rows()) {
+    const uint64_t dim = of_.config.tables(static_cast<int>(rows.table())).dim();
+    bytes += rows.keys() * (sizeof(uint64_t) + dim * value_bytes);
+  }
+  of_.counters.bytes_pushed += bytes;
 }
 
-void Shard::HandlePull(ParkedPull pull) {
-  const v1::PullRequest& request = pull.request;
-  if (absl::Status addressee = CheckAddressee(request.caller().job(), request.caller().shard_plus_one());
-      !addressee.ok()) {
-    return pull.done(addressee);
+std::optional<absl::StatusOr<Verdict>> ShardCalls::Refuse(const v1::PushRequest& header) const {
+  if (of_.over) return of_.answers.JobOver();
+  if (absl::Status status = of_.now.CheckModel(header); !status.ok()) return status;
+  if (of_.initial.awaited() && !header.initial_values()) {
+    return absl::UnavailableError("this shard has no initial values yet");
   }
+  absl::Status fits =
+      header.initial_values() ? InitialValues::CheckHeader(header) : Incarnation::CheckHeader(header);
+  if (!fits.ok()) return fits;
+  absl::StatusOr<Verdict> standing = of_.now.members().Check(header.caller());
+  if (!standing.ok() || standing->outcome != v1::OK) return standing;
+  if (header.initial_values()) return of_.initial.Answer(header.caller(), of_.now.members());
+  return std::nullopt;
+}
+
+void ShardCalls::Begin(HeldPush push) {
+  const v1::PushRequest& header = push.header;
+  if (auto refused = Refuse(header))
+    return of_.answers.Answer(AsPush(std::move(push.done)), *std::move(refused));
+  if (header.initial_values()) {
+    if (of_.initial.staged()) {
+      return of_.initial.Wait({push.session, AsPush(std::move(push.done)), of_.clock.Now()});
+    }
+    std::unique_ptr<PushArrival> arrival = Arrive(push.session, header);
+    if (arrival != nullptr) return push.done(std::move(arrival));
+    return push.done(absl::UnavailableError("the same upload is arriving twice already; send it again"));
+  }
+  if (mode_.keeps_clocks) {
+    // The worker's clock is about to change, and the pending answer is also the answer to a repeat.
+    if (of_.log.OnItsWay(push.worker())) return Hold(calls_.held, std::move(push));
+    if (header.answered_clock() > header.clock()) {
+      return push.done(absl::InvalidArgumentError(absl::StrCat(
+          "answered_clock: ", header.answered_clock(), " is above the push's clock ", header.clock())));
+    }
+    if (of_.now.DeclareLost(header.caller().worker(), header.answered_clock())) Wake();
+  }
+  const PushDecision decision = of_.now.policy()->OnPush(KeyOf(header));
+  switch (decision) {
+    case PushDecision::kApply:
+    case PushDecision::kStage: {
+      absl::StatusOr<Verdict> verdict = of_.now.VerdictOn(header);
+      if (!verdict.ok()) return push.done(verdict.status());
+      if (verdict->outcome != v1::OK && decision == PushDecision::kStage) {
+        return StagePush(header, nullptr, {}, std::move(verdict->reason), push.session,
+                         AsPush(std::move(push.done)));
+      }
+      if (verdict->outcome != v1::OK) {
+        if (of_.log.kept() && !of_.log.HasTurn(header)) break;
+        PushDone done = AsPush(std::move(push.done));
+        Decide(
+            {push.session, header, *std::move(verdict), nullptr, nullptr, {}, std::move(done), push.since});
+        return Wake();
+      }
+      if (decision == PushDecision::kStage) {
+        if (absl::Status full = of_.room.CheckStepRows(header, arrivals_); !full.ok()) return push.done(full);
+      }
+      if (WaitsForStream(header)) return Hold(calls_.behind_stream, std::move(push));
+      std::unique_ptr<PushArrival> arrival = Arrive(push.session, header);
+      if (arrival == nullptr) break;
+      if (push.fill == nullptr) return push.done(std::move(arrival));
+      if (absl::Status bad = push.fill(*arrival); !bad.ok()) return push.done(bad);
+      CountPushed(header);
+      return FinishPush({push.session, std::move(arrival), AsPush(std::move(push.done)), absl::Time()},
+                        decision, *std::move(verdict), /*waited=*/false);
+    }
+    case PushDecision::kRepeat:
+      return RepeatPush(push.session, header, AsPush(std::move(push.done)));
+    case PushDecision::kHold:
+      break;
+    case PushDecision::kInvalid:
+      return push.done(absl::InvalidArgumentError(absl::StrCat(
+          "no push of worker ", header.caller().worker(), " can come with clock ", header.clock(),
+          " and part ", header.part(), " while this shard is at version ", of_.now.store()->count())));
+  }
+  Hold(calls_.held, std::move(push));
+}
+
+void ShardCalls::HandleUpload(SessionId session, std::unique_ptr<PushArrival> arrival, PushDone done) {
+  if (auto refused = Refuse(arrival->header())) return of_.answers.Answer(done, *std::move(refused));
+  const bool again = of_.initial.staged();
+  if (absl::Status status = of_.initial.Stage(*arrival, *of_.now.store()); !status.ok()) return done(status);
+  if (!again) options_.report(of_.initial.Report());
+  of_.initial.Wait({session, std::move(done), of_.clock.Now()});
+}
+
+void ShardCalls::Hold(CallList<HeldPush>& among, HeldPush push) {
+  const absl::Status full = calls_.CheckRoom(push.worker(), of_.now.members());
+  if (!full.ok()) return push.done(full);
+  if (push.turn == 0) push.turn = calls_.NewTurn();
+  among.Add(std::move(push));
+}
+
+bool ShardCalls::WaitsForStream(const v1::PushRequest& header) {
+  const int64_t bytes = of_.now.store()->elements() * BytesPerValue(header.dtype());
+  // A push of this size comes in one or two messages.
+  if (bytes <= kMaxChunkBytes) return false;
+  const std::optional<uint64_t> chunks = of_.now.store()->chunks_built();
+  if (!chunks.has_value()) return false;
+  const absl::Duration wait = arrivals_.WaitForStream(bytes, *chunks, of_.clock.Now());
+  if (wait == absl::ZeroDuration()) return false;
+  if (options_.nudge) options_.nudge(wait);
+  return true;
+}
+
+std::unique_ptr<PushArrival> ShardCalls::Arrive(SessionId session, v1::PushRequest header) {
+  const PushKey key = KeyOf(header);
+  std::shared_ptr<const void> presence = arrivals_.Add(key, BytesOfRows(of_.config.tables(), header));
+  if (presence == nullptr) return nullptr;
+  std::shared_ptr<VersionBuilder> builder;
+  if (!header.initial_values() && mode_.applies_alone && !of_.log.kept() &&
+      of_.config.server().apply() == v1::ServerConfig::APPLY_STREAMED && !arrivals_.WasOvertaken(key)) {
+    builder = of_.now.store()->Build({session, key.worker, 0});
+    if (builder == nullptr && !of_.now.store()->readers().MayBuild() && options_.on_short)
+      options_.on_short();
+  }
+  Slab gradient;
+  if (builder == nullptr) {
+    gradient = of_.now.store()->TakeSlab();
+  } else {
+    arrivals_.BeginStream(key, of_.clock.Now());
+  }
+  return std::make_unique<PushArrival>(std::move(header), std::move(builder), std::move(gradient),
+                                       of_.now.tables(), std::move(presence), options_.chunk_unit);
+}
+
+bool ShardCalls::AnswersAfter(const v1::PushRequest& push) const {
+  if (mode_.commits_steps) return false;
+  const uint32_t worker = push.caller().worker();
+  const std::vector<uint32_t> awaited = of_.now.policy()->WaitingFor(worker, push.clock() + 1);
+  return std::all_of(awaited.begin(), awaited.end(), [worker](uint32_t other) { return other == worker; });
+}
+
+void ShardCalls::Push(ReadyPush push, bool waited) {
+  const v1::PushRequest& header = push.arrival->header();
+  if (header.initial_values()) {
+    return HandleUpload(push.session, std::move(push.arrival), std::move(push.done));
+  }
+  if (of_.over) return of_.answers.Answer(push.done, of_.answers.JobOver());
+  // The checks are repeated, because the state may have changed while the push arrived.
+  const absl::StatusOr<Verdict> standing = of_.now.members().Check(header.caller());
+  if (!standing.ok()) {
+    return push.done(absl::UnavailableError("the shard was restarted while the push arrived"));
+  }
+  if (standing->outcome != v1::OK) return of_.answers.Answer(push.done, standing);
+  const PushDecision decision = of_.now.policy()->OnPush(KeyOf(header));
+  if (decision == PushDecision::kRepeat) return RepeatPush(push.session, header, std::move(push.done));
+  if (decision != PushDecision::kApply && decision != PushDecision::kStage) {
+    return push.done(absl::UnavailableError(absl::StrCat(
+        "the push at clock ", header.clock(), " has lost its turn while it arrived; send it again")));
+  }
+  absl::StatusOr<Verdict> verdict = of_.now.VerdictOn(header);
+  if (!verdict.ok()) {
+    arrivals_.Remove(KeyOf(header));
+    push.done(verdict.status());
+    return Wake();
+  }
+  FinishPush(std::move(push), decision, *std::move(verdict), waited);
+}
+
+void ShardCalls::FinishPush(ReadyPush push, PushDecision decision, Verdict verdict, bool waited) {
+  PushArrival& arrival = *push.arrival;
+  const v1::PushRequest& header = arrival.header();
+  if (verdict.outcome == v1::OK && arrival.overtaken()) {
+    return of_.answers.Answer(push.done, Verdict{v1::SEND_AGAIN, ""});
+  }
+  // Without the log, a push that makes no version needs no turn.
+  const bool takes_turn = decision == PushDecision::kStage ? of_.now.rows_early() && arrival.finite()
+                                                           : of_.log.kept() || verdict.outcome == v1::OK;
+  if (takes_turn && !waited && (!calls_.ready.empty() || !CanDecide(header))) {
+    if (absl::Status full = calls_.CheckRoom(push.worker(), of_.now.members()); !full.ok())
+      return push.done(full);
+    push.since = of_.clock.Now();
+    calls_.ready.push_back(std::move(push));
+    of_.room.SetShort(ShortOfMemory());
+    return;
+  }
+  arrivals_.Remove(KeyOf(header));
+  if (decision == PushDecision::kStage) {
+    std::string refusal = arrival.finite() ? "" : of_.now.NonFinite(arrival);
+    return StagePush(header, arrival.TakeGradient(), arrival.TakeRows(), std::move(refusal), push.session,
+                     std::move(push.done));
+  }
+  if (verdict.outcome == v1::OK && !arrival.finite()) verdict = {v1::REFUSED, of_.now.NonFinite(arrival)};
+  const bool applies = verdict.outcome == v1::OK;
+  Decide({push.session, header, std::move(verdict), applies ? arrival.TakeGradient() : nullptr,
+          applies ? arrival.builder() : nullptr,
+          applies ? std::make_shared<const PushedRows>(arrival.TakeRows()) : nullptr, std::move(push.done),
+          of_.clock.Now()});
+  push.arrival = nullptr;
+  WakeMoved();
+}
+
+void ShardCalls::TakeEffect(const Decision& decision) {
+  const v1::PushRequest& header = decision.header;
+  const uint32_t worker = header.caller().worker();
+  std::shared_ptr<const LentVersion> made;
+  if (decision.builder != nullptr) {
+    made = decision.builder->version();
+    arrivals_.EndStream();
+  } else if (decision.verdict.outcome == v1::OK) {
+    arrivals_.Overtake();
+  }
+  if (const absl::Status status = of_.now.Apply(decision); !status.ok()) {
+    options_.fail(status);
+    if (decision.done) of_.answers.Answer(decision.done, of_.answers.JobOver());
+    return;
+  }
+  PushAnswer answer = of_.answers.ToPush(decision.verdict);
+  of_.now.Record(header, &answer.reply);
+  if (decision.verdict.outcome == v1::OK) waits_.Mark();
+  if (!calls_.held.empty() || !calls_.parked.empty()) calls_.changes.moved.push_back(worker);
+  arrivals_.ForgetOvertaken(worker);
+  if (decision.builder != nullptr &&
+      of_.now.policy()->OnPull(worker, header.clock() + 1) == PullDecision::kReady) {
+    answer.made = of_.answers.ToPull({}, header.with_clocks());
+    answer.version = std::move(made);
+  }
+  if (decision.done) decision.done(std::move(answer));
+}
+
+void ShardCalls::StagePush(const v1::PushRequest& header, Slab gradient, PushedRows rows, std::string refusal,
+                           SessionId session, PushDone done) {
+  StagedParts::Waiter waiter{session, std::move(done), of_.clock.Now()};
+  auto staged = of_.now.Stage(header, std::move(gradient), std::move(rows), std::move(refusal), waiter);
+  if (!staged.ok()) {
+    options_.fail(staged.status());
+    return of_.answers.Answer(waiter.done, of_.answers.JobOver());
+  }
+  if (staged->has_value()) options_.report(**std::move(staged));
+}
+
+void ShardCalls::RepeatPush(SessionId session, const v1::PushRequest& header, PushDone done) {
+  ++of_.counters.pushes_repeated;
+  if (mode_.commits_steps) {
+    if (of_.now.policy()->JoinClock() == header.clock() && of_.now.staged().Has(header.part())) {
+      const absl::Status full =
+          of_.now.staged().AddWaiter(header.clock(), header.part(), {session, done, of_.clock.Now()});
+      if (!full.ok()) done(full);
+      return;
+    }
+    const Verdict verdict = of_.now.staged().VerdictAt(header.clock(), header.part());
+    PushAnswer answer = of_.answers.ToPush(verdict);
+    if (verdict.outcome == v1::OK) answer.reply.mutable_version()->set_count(header.clock() + 1);
+    return done(std::move(answer));
+  }
+  const v1::PushReply* answer = of_.now.members().AnswerAt(header.caller().worker(), header.clock());
+  if (answer != nullptr) return done(PushAnswer{*answer, {}});
+  // The answer is no longer recorded, or the clock is below this incarnation's first clock.
+  done(absl::InvalidArgumentError(absl::StrCat("clock ", header.clock(), " of worker ",
+                                               header.caller().worker(),
+                                               " is long completed and its answer no longer on record")));
+}
+
+bool ShardCalls::CanDecide(const v1::PushRequest& header) {
+  // The dense values need no room before the commit.
+  if (mode_.commits_steps) return of_.room.MakeForRows();
+  if (!of_.log.kept()) return of_.room.Make();
+  // A decided push must not wait for memory of rows: the checkpoint that holds it may wait for the decision.
+  return of_.log.HasTurn(header) && of_.room.MakeForRows();
+}
+
+void ShardCalls::Decide(Decision decision) {
+  if (!of_.log.kept()) return TakeEffect(decision);
+  of_.log.Append(std::move(decision), of_.now.store()->count());
+}
+
+// ---- pulls
+
+void ShardCalls::Pull(ParkedPull pull) {
+  const v1::PullRequest& request = pull.request;
   bool lost = false;
   const auto live = [&] {
-    const absl::StatusOr<Verdict> standing = now_.members().Check(request.caller());
+    const absl::StatusOr<Verdict> standing = of_.now.members().Check(request.caller());
     return standing.ok() && standing->outcome == v1::OK;
   };
-  if (mode_.keeps_clocks && now_.store() != nullptr && request.pin() == 0 && live()) {
+  if (mode_.keeps_clocks && of_.now.store() != nullptr && request.pin() == 0 && live()) {
     if (request.answered_clock() > request.clock()) {
       return pull.done(absl::InvalidArgumentError(absl::StrCat(
           "answered_clock: ", request.answered_clock(), " is above the pull's clock ", request.clock())));
     }
     // If a push of this worker is pending in the log, the pull waits for it, and the clock must not change.
     const uint32_t worker = request.caller().worker();
-    lost = !log_.OnItsWay(worker) && now_.DeclareLost(worker, request.answered_clock());
+    lost = !of_.log.OnItsWay(worker) && of_.now.DeclareLost(worker, request.answered_clock());
   }
-  if (!TryAnswerPull(pull)) {
-    if (absl::Status full = calls_.CheckRoom(pull.worker(), now_.members()); !full.ok())
+  if (!of_.answers.TryPull(pull)) {
+    if (absl::Status full = calls_.CheckRoom(pull.worker(), of_.now.members()); !full.ok())
       return pull.done(full);
     pull.turn = calls_.NewTurn();
     calls_.parked.Add(std::move(pull));
-    counters_.parked_pulls = calls_.parked.size();
+    of_.counters.parked_pulls = calls_.parked.size();
   }
   if (lost) Wake();
 }
 
-bool Shard::TryAnswerPull(const ParkedPull& pull) {
-  const v1::PullRequest& request = pull.request;
-  // `at`: the version of the rows; null: the newest one.
-  const auto answer = [&](const Verdict& verdict, std::shared_ptr<const LentVersion> version,
-                          const ShardTables::Pinned* at = nullptr) {
-    PullAnswer out;
-    out.header = NewPullReply(verdict, request.with_clocks());
-    if (version != nullptr && !pull.rows->empty()) {
-      absl::StatusOr<std::shared_ptr<const ReadRows>> rows = now_.tables()->Read(*pull.rows, row_memory_, at);
-      if (!rows.ok()) {
-        pull.done(rows.status());
-        return true;
-      }
-      out.rows = *std::move(rows);
-      for (const TableKeys& of : *pull.rows) {
-        CountPulled(of.count * now_.tables()->table(of.table).dim(), request.dtype());
-      }
-    }
-    if (version != nullptr) {
-      if (RowsOnArrival(options_.config)) {
-        out.header.set_table_version(at == nullptr ? now_.tables()->version() : at->version());
-      }
-      out.header.mutable_version()->set_count(version->count);
-      if (!request.header_only()) {
-        CountPulled(static_cast<uint64_t>(now_.store()->elements()), request.dtype());
-        out.version = std::move(version);
-      }
-    }
-    pull.done(std::move(out));
-    return true;
-  };
-  const auto holder = [&] { return Holder{pull.session, request.caller().worker(), request.pin()}; };
-  if (over_) return answer(JobOver(), nullptr);
-  if (now_.store() == nullptr) {
-    pull.done(absl::UnavailableError("this shard has no model yet"));
-    return true;
+void ShardCalls::ApplyDurable() {
+  for (const Decision* next = of_.log.NextDurable();
+       next != nullptr && (next->verdict.outcome != v1::OK || of_.room.MakeForWeights());
+       next = of_.log.NextDurable()) {
+    TakeEffect(of_.log.Take());
   }
-  if (request.caller().model_hash() != now_.model_hash()) {
-    pull.done(
-        absl::InvalidArgumentError("the pull is for a different model from this job's (model_hash differs)"));
-    return true;
-  }
-  if (initial_.awaited()) {
-    pull.done(absl::UnavailableError("this shard has no initial values yet"));
-    return true;
-  }
-  if (request.pin() != 0) {
-    const UpdateRoom::Pin* const pin = room_.Find(request.pin());
-    if (pin == nullptr) {
-      pull.done(absl::FailedPreconditionError(
-          absl::StrCat("pin ", request.pin(), " is not held here; its lease may have ended")));
-      return true;
-    }
-    return answer({}, now_.store()->LendAgain(*pin->version, holder()), pin->tables.get());
-  }
-  if (const absl::StatusOr<Verdict> standing = now_.members().Check(request.caller()); !standing.ok()) {
-    pull.done(standing.status());
-    return true;
-  } else if (standing->outcome != v1::OK) {
-    return answer(*standing, nullptr);
-  }
-  // The rows are the newest, whatever the weights are.
-  if (request.header_only() && request.rows_alone() && RowsOnArrival(options_.config)) {
-    return answer({}, now_.store()->Lend(holder()));
-  }
-  switch (now_.policy()->OnPull(request.caller().worker(), request.clock())) {
-    case PullDecision::kWait:
-      return false;
-    case PullDecision::kPast:
-      return answer({v1::STEP_PAST, absl::StrCat("step ", request.clock(), " is past")}, nullptr);
-    case PullDecision::kReady:
-      return answer({}, now_.store()->Lend(holder()));
-  }
-  return false;
+  while (const std::optional<v1::ControlMessage> message = of_.log.NextDeferred()) options_.control(*message);
 }
 
-// ---- answers
-
-Verdict Shard::JobOver() const { return {v1::JOB_OVER, std::string(over_->message())}; }
-
-PushAnswer Shard::NewAnswer(const Verdict& verdict) const {
-  PushAnswer answer;
-  v1::PushReply& reply = answer.reply;
-  reply.set_outcome(verdict.outcome);
-  reply.set_reason(verdict.reason);
-  if (verdict.outcome == v1::JOB_OVER) reply.set_failure_kind(KindOf(*over_));
-  reply.set_epoch(now_.members().epoch());
-  reply.mutable_version()->set_incarnation(now_.number());
-  if (now_.store() != nullptr) reply.mutable_version()->set_count(now_.store()->count());
-  return answer;
-}
-
-void Shard::Answer(const PushDone& done, const absl::StatusOr<Verdict>& verdict) const {
-  done(verdict.ok() ? absl::StatusOr<PushAnswer>(NewAnswer(*verdict)) : verdict.status());
-}
-
-v1::PullReply Shard::NewPullReply(const Verdict& verdict, bool with_clocks) const {
-  v1::PullReply reply;
-  reply.set_outcome(verdict.outcome);
-  reply.set_reason(verdict.reason);
-  if (verdict.outcome == v1::JOB_OVER) reply.set_failure_kind(KindOf(*over_));
-  reply.set_epoch(now_.members().epoch());
-  reply.mutable_version()->set_incarnation(now_.number());
-  if (now_.store() == nullptr) return reply;
-  reply.mutable_version()->set_count(now_.store()->count());
-  reply.set_elements(now_.store()->elements());
-  if (with_clocks && mode_.keeps_clocks) {
-    for (const WorkerClockValue& value : now_.policy()->Clocks()) {
-      v1::WorkerClock* clock = reply.add_clocks();
-      clock->set_worker(value.worker);
-      clock->set_clock(value.clock);
-    }
-  }
-  return reply;
-}
-
-bool Shard::ShortOfMemory() const {
-  if (now_.staged().late_commit.has_value()) return true;
-  return log_.kept() ? log_.NextDurable() != nullptr : !calls_.ready.empty();
+bool ShardCalls::ShortOfMemory() const {
+  if (of_.now.staged().late_commit.has_value()) return true;
+  return of_.log.kept() ? of_.log.NextDurable() != nullptr : !calls_.ready.empty();
 }
 
 // ---- calls that can continue
 
-void Shard::Wake() {
+void ShardCalls::Wake() {
   calls_.changes.all = true;
   WakeMoved();
 }
 
-void Shard::WakeMoved() {
+void ShardCalls::WakeMoved() {
   calls_.Resume([this] { ResumeWaiting(); });
 }
 
-void Shard::ResumeWaiting() {
+void ShardCalls::ResumeWaiting() {
   bool all = std::exchange(calls_.changes.all, false);
   const bool held = std::exchange(calls_.changes.held, false) || all;
   ApplyDurable();
@@ -184,38 +358,32 @@ void Shard::ResumeWaiting() {
     EndIf(
         calls_.ready, [](const ReadyPush& push) { return push.arrival->overtaken(); },
         [&](const ReadyPush& push) {
-          Answer(push.done, Verdict{v1::SEND_AGAIN, ""});
+          of_.answers.Answer(push.done, Verdict{v1::SEND_AGAIN, ""});
         });
     if (calls_.ready.empty() || !CanDecide(calls_.ready.front().arrival->header())) break;
     ReadyPush ready = std::move(calls_.ready.front());
     calls_.ready.pop_front();
-    HandlePush(std::move(ready), /*waited=*/true);
+    Push(std::move(ready), /*waited=*/true);
   }
-  if (now_.staged().late_commit.has_value() && room_.Make()) {
-    const StagedParts::LateCommit late = *std::exchange(now_.staged().late_commit, std::nullopt);
-    HandleCommit(late.commit);
-    for (const v1::PinVersion& pin : late.pins) HandlePin(pin);
-    if (late.freeze.has_value()) HandleFreeze(*late.freeze);
-    if (late.checkpoint.has_value()) HandleCheckpoint(*late.checkpoint);
-  }
-  room_.SetShort(ShortOfMemory());
+  if (of_.now.staged().late_commit.has_value()) options_.continue_commit();
+  of_.room.SetShort(ShortOfMemory());
   // A pull may wait for the slowest worker, which may have changed.
-  if (now_.policy() == nullptr) return;
-  const uint64_t slowest = now_.policy()->JoinClock();
+  if (of_.now.policy() == nullptr) return;
+  const uint64_t slowest = of_.now.policy()->JoinClock();
   all |= std::exchange(resumed_at_, slowest) != slowest;
   const std::vector<uint32_t> moved = std::exchange(calls_.changes.moved, {});
   const auto begin = [this](const std::vector<uint64_t>& turns) {
     for (const uint64_t turn : turns) {
-      if (calls_.held.Find(turn) != nullptr) HandleBegin(calls_.held.Take(turn));
+      if (calls_.held.Find(turn) != nullptr) Begin(calls_.held.Take(turn));
     }
   };
   const auto answer = [this](const std::vector<uint64_t>& turns) {
     for (const uint64_t turn : turns) {
       const ParkedPull* const pull = calls_.parked.Find(turn);
-      if (pull != nullptr && TryAnswerPull(*pull)) calls_.parked.Take(turn);
+      if (pull != nullptr && of_.answers.TryPull(*pull)) calls_.parked.Take(turn);
     }
   };
-  if (held || log_.kept()) {
+  if (held || of_.log.kept()) {
     // With the log, a push may wait for another worker's push of the same batch.
     begin(calls_.held.Turns());
   } else {
@@ -223,7 +391,7 @@ void Shard::ResumeWaiting() {
   }
   // If one of these pushes has to wait again, so do all after it.
   for (const uint64_t turn : calls_.behind_stream.Turns()) {
-    HandleBegin(calls_.behind_stream.Take(turn));
+    Begin(calls_.behind_stream.Take(turn));
     if (calls_.behind_stream.Find(turn) != nullptr) break;
   }
   if (all) {
@@ -231,25 +399,24 @@ void Shard::ResumeWaiting() {
   } else {
     for (const uint32_t worker : moved) answer(calls_.parked.TurnsOf(worker));
   }
-  counters_.parked_pulls = calls_.parked.size();
+  of_.counters.parked_pulls = calls_.parked.size();
 }
 
 // ---- calls that end
 
-void Shard::HandleEnd(Session session) {
+void ShardCalls::End(SessionId session) {
   const auto cancel = [](const auto& call) { call.done(absl::CancelledError("the connection has ended")); };
   const auto ended = [session](const auto& call) { return call.session == session; };
-  calls_.EndSession(session, {cancel, cancel, cancel});
-  now_.staged().EndWaiters(ended, [&](uint32_t, const StagedParts::Waiter& waiter) { cancel(waiter); });
-  initial_.EndWaiter(ended, cancel);
-  log_.AnswerIf(ended, cancel);
-  counters_.parked_pulls = calls_.parked.size();
+  calls_.End(ended, {cancel, cancel, cancel});
+  of_.now.staged().EndWaiters(ended, [&](uint32_t, const StagedParts::Waiter& waiter) { cancel(waiter); });
+  of_.initial.EndWaiter(ended, cancel);
+  of_.log.AnswerIf(ended, cancel);
+  of_.counters.parked_pulls = calls_.parked.size();
 }
 
-void Shard::HandleTick() {
-  if (!over_) loader_.Tick();
-  const absl::Time now = options_.clock->Now();
-  const absl::Time limit = now - absl::Seconds(options_.config.cluster().wait_seconds());
+void ShardCalls::Tick() {
+  const absl::Time now = of_.clock.Now();
+  const absl::Time limit = now - absl::Seconds(of_.config.cluster().wait_seconds());
   const auto waited = [now](absl::Time since) { return absl::FormatDuration(now - since); };
   const auto late = [](const auto& call, const auto&... why) {
     call.done(absl::DeadlineExceededError(absl::StrCat(why...)));
@@ -268,54 +435,63 @@ void Shard::HandleTick() {
     late(push, "the push at clock ", push.arrival->header().clock(), " waited ", waited(push.since), " for ",
          waits_.OfReady());
   };
-  calls_.EndFromBefore(limit, answers);
-  if (log_.writes() > 0 && log_.moved() <= limit) {
-    FailLog(absl::DeadlineExceededError(
-        absl::StrCat("the disk has answered none of ", log_.writes(), " writes for ", waited(log_.moved()))));
-  }
+  if (calls_.oldest() <= limit)
+    calls_.End([limit](const auto& call) { return call.since <= limit; }, answers);
   // The part stays staged, so a repeat of the push finds it.
-  now_.staged().EndWaiters([&](const StagedParts::Waiter& waiter) { return waiter.since <= limit; },
-                           [&](uint32_t part, const StagedParts::Waiter& waiter) {
-                             late(waiter, "part ", part, " waited ", waited(waiter.since), " for ",
-                                  waits_.OfPart());
-                           });
+  of_.now.staged().EndWaiters([&](const StagedParts::Waiter& waiter) { return waiter.since <= limit; },
+                              [&](uint32_t part, const StagedParts::Waiter& waiter) {
+                                late(waiter, "part ", part, " waited ", waited(waiter.since), " for ",
+                                     waits_.OfPart());
+                              });
   // The uploaded values stay, too.
-  initial_.EndWaiter([&](const InitialValues::Waiter& waiter) { return waiter.since <= limit; },
-                     [&](const InitialValues::Waiter& waiter) {
-                       late(waiter, "the upload of the initial values waited ", waited(waiter.since), " for ",
-                            WaitReport::OfUpload());
-                     });
-  room_.EndPins();
+  of_.initial.EndWaiter([&](const InitialValues::Waiter& waiter) { return waiter.since <= limit; },
+                        [&](const InitialValues::Waiter& waiter) {
+                          late(waiter, "the upload of the initial values waited ", waited(waiter.since),
+                               " for ", WaitReport::OfUpload());
+                        });
+  of_.room.EndPins();
   // Arrivals are destroyed without notice to the shard, so a held push may now be able to begin.
-  if (now_.store() != nullptr) {
-    room_.RevokeLate();
+  if (of_.now.store() != nullptr) {
+    of_.room.RevokeLate();
     calls_.changes.held = true;
     WakeMoved();
   }
-  table_report_.Update();
-  room_.SetTableBytes(table_report_.bytes());
-  counters_.longest_wait_ms = static_cast<uint64_t>(absl::ToInt64Milliseconds(waits_.Longest()));
-  if (!over_) waits_.Watch();
+  of_.counters.longest_wait_ms = static_cast<uint64_t>(absl::ToInt64Milliseconds(waits_.Longest()));
+  if (!of_.over) waits_.Watch();
 }
 
-void Shard::FailWaiting(const std::function<bool(uint32_t)>& which, const Verdict& verdict) {
-  const auto answer = [&](const auto& push) { Answer(push.done, verdict); };
+void ShardCalls::FailWaiting(const std::function<bool(uint32_t)>& which, const Verdict& verdict) {
+  const auto answer = [&](const auto& push) { of_.answers.Answer(push.done, verdict); };
   WaitingCalls::Answers answers;
-  answers.held = [&](const HeldPush& push) { push.done(PushBegin(NewAnswer(verdict))); };
+  answers.held = [&](const HeldPush& push) { push.done(PushBegin(of_.answers.ToPush(verdict))); };
   answers.ready = answer;
-  answers.parked = [&](const ParkedPull& pull) { pull.done(PullAnswer{NewPullReply(verdict), nullptr}); };
-  calls_.EndWorkers(which, answers);
-  log_.AnswerIf([&](const Decision& decision) { return which(decision.worker()); }, answer);
-  counters_.parked_pulls = calls_.parked.size();
+  answers.parked = [&](const ParkedPull& pull) {
+    pull.done(PullAnswer{of_.answers.ToPull(verdict), nullptr});
+  };
+  const auto of_worker = [&](const auto& call) { return which(call.worker()); };
+  calls_.End(of_worker, answers);
+  of_.log.AnswerIf(of_worker, answer);
+  of_.counters.parked_pulls = calls_.parked.size();
 }
 
-void Shard::FailAll(const Verdict& verdict) {
+void ShardCalls::FailWorker(uint32_t worker, const Verdict& verdict) {
+  arrivals_.RemoveWorker(worker);
+  FailWaiting([worker](uint32_t other) { return other == worker; }, verdict);
+}
+
+void ShardCalls::Drop(const Verdict& verdict) {
+  FailAll(verdict);
+  arrivals_ = PushArrivals();
+}
+
+void ShardCalls::FailAll(const Verdict& verdict) {
   FailWaiting([](uint32_t) { return true; }, verdict);
   // Waits for a commit do not belong to a worker: they end only with the step.
   const auto all = [](const StagedParts::Waiter&) { return true; };
-  now_.staged().EndWaiters(
-      all, [&](uint32_t, const StagedParts::Waiter& waiter) { Answer(waiter.done, verdict); });
-  initial_.EndWaiter(all, [&](const StagedParts::Waiter& waiter) { Answer(waiter.done, verdict); });
+  of_.now.staged().EndWaiters(
+      all, [&](uint32_t, const StagedParts::Waiter& waiter) { of_.answers.Answer(waiter.done, verdict); });
+  of_.initial.EndWaiter(all,
+                        [&](const StagedParts::Waiter& waiter) { of_.answers.Answer(waiter.done, verdict); });
 }
 
 }  // namespace weir

@@ -46,7 +46,7 @@ absl::Status ShardCheckpoint::Keep(uint64_t step, std::optional<uint64_t> follow
   };
   work->snapshot.weights = values(work->frozen->weights);
   for (size_t i = 0; i < work->frozen->slots.size(); ++i) {
-    work->snapshot.slots.push_back({store.slots()[i].name, values(work->frozen->slots[i])});
+    work->snapshot.slots.push_back({store.slots()[i], values(work->frozen->slots[i])});
   }
   if (tables != nullptr) {
     const uint64_t dense = (1 + work->snapshot.slots.size()) * work->snapshot.weights.size() * sizeof(float);

@@ -1,21 +1,17 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "common/system/clock.h"
 #include "proto/shard_control.pb.h"
-#include "ps_server/consistency/policy.h"
+#include "ps_server/shard/calls/calls.h"
 #include "ps_server/shard/calls/push_arrival.h"
-#include "ps_server/shard/calls/shard_members.h"
-#include "ps_server/shard/calls/waiting_calls.h"
 #include "ps_server/shard/decision_log.h"
 #include "ps_server/shard/incarnation.h"
 #include "ps_server/shard/initial_values.h"
-#include "ps_server/shard/staged_parts.h"
 #include "ps_server/shard/update_room.h"
 
 namespace weir {

@@ -2,22 +2,11 @@
 
 #include <cstddef>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
+#include "proto/job_config.pb.h"
 #include "ps_server/optimizer/kernel_table.h"
 
 namespace weir {
-
-// How a table's rows are updated. A field that names kinds is read by these only.
-struct RowOptimizerConfig {
-  enum class Kind { kSgd, kMomentum, kAdagrad, kRowWiseAdagrad, kAdam, kFtrl };
-  Kind kind = Kind::kSgd;
-  float momentum = 0.9f;               // momentum: mu, in [0, 1)
-  float beta1 = 0.9f, beta2 = 0.999f;  // adam: in [0, 1)
-  float epsilon = 1e-8f;               // adagrad, row-wise adagrad, adam: > 0
-  float weight_decay = 0;              // all but ftrl: wd, >= 0. Adam with it is AdamW
-  float l1 = 0, l2 = 0;                // ftrl: >= 0
-  float beta = 1;                      // ftrl: > 0
-};
 
 // The arithmetic of one optimizer on one row: from values, slots and the row's gradient g to new values and
 // slots, in float32, with the same bits at every level of the kernels. The kernels are those of dense weights
@@ -31,7 +20,7 @@ struct RowOptimizerConfig {
 //   sgd, momentum, adagrad   as for dense weights
 //   adam                     as for dense weights, with the row's t
 //   row-wise adagrad         h += mean(g^2), one h for the row;  w -= lr g / (sqrt(h) + epsilon)
-//                            FBGEMM's EXACT_ROWWISE_ADAGRAD (Khudia et al. 2021). kernels_impl.inc has the
+//                            FBGEMM's EXACT_ROWWISE_ADAGRAD (Khudia et al. 2021). kernels_impl.cc has the
 //                            order of the mean's sum; lr is divided first, as there
 //   ftrl                     n' = n + g^2;  z += g - ((sqrt(n') - sqrt(n)) / lr) w
 //                            w = 0 if |z| <= l1, else (sgn(z) l1 - z) / ((beta + sqrt(n')) / lr + l2)
@@ -43,10 +32,9 @@ struct RowOptimizerConfig {
 // Immutable, hence thread-safe; copyable.
 class RowOptimizer {
  public:
-  // `kernels` must outlive the optimizer; the tables of kernels.h do. dim >= 1. InvalidArgument: a value
-  // outside of its range; the message names the field.
-  static absl::StatusOr<RowOptimizer> Create(const RowOptimizerConfig& config, size_t dim,
-                                             const Kernels& kernels);
+  // `kernels` must outlive the optimizer; the tables of kernels.h do. dim >= 1. All values must be in the
+  // ranges of proto/job_config.proto, which the config's reader checks.
+  RowOptimizer(const v1::TableOptimizer& config, size_t dim, const Kernels& kernels);
 
   // Words of a row, in this order: dim values; the slots that each value has, dim words each; the row's own
   // word (row-wise adagrad: h; adam: t, a uint32). The slots of a new row are all zero bits.
@@ -63,14 +51,12 @@ class RowOptimizer {
   void Apply(float* row, const void* gradient, double learning_rate) const;
 
  private:
-  RowOptimizer(const RowOptimizerConfig& config, size_t dim, const Kernels& kernels);
-
   const Kernels* kernels_;
   bool (*kernel_)(const StepArgs&) = nullptr;
   StepArgs step_{};  // what is the same for all rows
   size_t value_slots_ = 0;
-  bool row_word_ = false;
-  RowOptimizerConfig::Kind kind_;
+  bool row_word_ = false, corrects_bias_ = false;
+  v1::TableOptimizer::Kind kind_;
   double beta1_ = 0, beta2_ = 0, weight_decay_ = 0;
 };
 

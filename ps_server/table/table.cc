@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/codec/floats.h"
-#include "ps_server/table/visit_records.h"
+#include "ps_server/table/record_map.h"
 
 namespace weir {
 namespace {
@@ -23,34 +22,13 @@ size_t Tasks(size_t rows) { return (rows + kRowsPerTask - 1) / kRowsPerTask; }
 
 }  // namespace
 
-Table::Table(Options options, RowOptimizer optimizer)
+Table::Table(Options options)
     : options_(std::move(options)),
-      rules_{std::move(optimizer), InitialRows(options_.seed, options_.name, options_.init),
-             options_.admit_after, options_.expire_after_steps, options_.max_rows} {
+      rules_{RowOptimizer(options_.optimizer, options_.dim, *options_.kernels),
+             InitialRows(options_.seed, options_.name, options_.init), options_.admit_after,
+             options_.expire_after_steps, options_.max_rows} {
   const auto pools = std::make_shared<RecordPools>();
   for (uint32_t p = 0; p < TablePartition::kPartitions; ++p) partitions_.emplace_back(rules_, p, pools);
-}
-
-absl::StatusOr<std::unique_ptr<Table>> Table::Create(Options options) {
-  const auto wrong = [&](const auto&... what) {
-    return absl::InvalidArgumentError(absl::StrCat("table '", options.name, "': ", what...));
-  };
-  if (options.name.empty()) return absl::InvalidArgumentError("a table has an empty name");
-  if (options.dim < 1 || options.dim > kMaxDim) {
-    return wrong("dim is ", options.dim, "; it must be between 1 and ", kMaxDim);
-  }
-  if (options.shard >= options.num_shards) {
-    return wrong("shard ", options.shard, " of ", options.num_shards, " does not exist");
-  }
-  if (!std::isfinite(options.init.value)) return wrong("its initial value is not finite");
-  if (options.max_rows != 0 && options.max_rows < kKeyBuckets) {
-    return wrong("max_rows is ", options.max_rows, "; it must be 0 (no limit) or at least ", kKeyBuckets,
-                 ", so that each bucket of keys may have a row");
-  }
-  absl::StatusOr<RowOptimizer> optimizer =
-      RowOptimizer::Create(options.optimizer, options.dim, *options.kernels);
-  if (!optimizer.ok()) return wrong("optimizer: ", optimizer.status().message());
-  return std::unique_ptr<Table>(new Table(std::move(options), *std::move(optimizer)));
 }
 
 absl::Status Table::NotOfThisShard(uint64_t key) const {

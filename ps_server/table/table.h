@@ -4,13 +4,11 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/model/key_bucket.h"
 #include "common/model/model_spec.h"
@@ -56,7 +54,7 @@ class Table {
     uint32_t shard = 0;
     uint32_t num_shards = 1;
     Initializer init;
-    RowOptimizerConfig optimizer;
+    v1::TableOptimizer optimizer;
     // The first so many pushes of a key count, but their gradients are dropped: the key gets a row with the
     // next one. Each part of a step is a push.
     uint32_t admit_after = 0;
@@ -83,8 +81,9 @@ class Table {
 
   static constexpr size_t kMaxDim = 16384;
 
-  // Version 0, without rows. InvalidArgument: an option outside of its range; the message names it.
-  static absl::StatusOr<std::unique_ptr<Table>> Create(Options options);
+  // Version 0, without rows. The options must be in the ranges of proto/job_config.proto, which the config's
+  // reader checks.
+  explicit Table(Options options);
 
   // InvalidArgument: a key of another shard. Thread-safe.
   absl::Status CheckKeys(absl::Span<const uint64_t> keys) const;
@@ -182,8 +181,6 @@ class Table {
   size_t row_words() const { return rules_.optimizer.row_words(); }
 
  private:
-  Table(Options options, RowOptimizer optimizer);
-
   // As Read(); find(rows, hash, key, now) returns the record to read, null for initial values. `now`: what
   // rows.now() has of the key.
   template <typename Find>

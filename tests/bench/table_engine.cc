@@ -84,12 +84,10 @@ class Engine {
     options.name = "bench";
     options.dim = dim_;
     options.init = {Initializer::Kind::kUniform, 0.01f};
-    options.optimizer.kind = RowOptimizerConfig::Kind::kRowWiseAdagrad;
+    options.optimizer.set_type(v1::TableOptimizer::KIND_ROWWISE_ADAGRAD);
     options.kernels = &BestKernels();
     options.threads = threads;
-    auto table = Table::Create(std::move(options));
-    Require(table.status());
-    return *std::move(table);
+    return std::make_unique<Table>(std::move(options));
   }
 
   // Touches the memory before the table does. The first write may make a virtual machine get the memory from

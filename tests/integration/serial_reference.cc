@@ -38,7 +38,7 @@ SerialWeights::SerialWeights(ModelSpec model, Optimizer optimizer, LearningRateS
       schedule_(schedule),
       settings_(std::move(settings)),
       values_(model_.elements()) {
-  for (const SlotSpec& slot : optimizer_.slots()) slots_.emplace_back(values_.size(), slot.initial_value);
+  slots_.assign(optimizer_.slots().size(), std::vector<float>(values_.size()));
 }
 
 void SerialWeights::Step(const std::vector<Part>& parts) {

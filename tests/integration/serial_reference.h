@@ -8,9 +8,7 @@
 #include "absl/types/span.h"
 #include "common/model/model_spec.h"
 #include "proto/job_config.pb.h"
-#include "ps_server/optimizer/groups.h"
 #include "ps_server/optimizer/optimizer.h"
-#include "ps_server/optimizer/schedule.h"
 #include "worker/data/dataset.h"
 
 namespace weir {

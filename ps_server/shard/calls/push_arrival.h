@@ -18,7 +18,6 @@
 #include "ps_server/consistency/policy.h"
 #include "ps_server/shard/rows/shard_tables.h"
 #include "ps_server/shard/versions/block_store.h"
-#include "ps_server/shard/versions/version_builder.h"
 
 namespace weir {
 

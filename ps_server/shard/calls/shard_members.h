@@ -10,7 +10,6 @@
 #include "proto/checkpoint.pb.h"
 #include "proto/coordinator.pb.h"
 #include "proto/parameter_server.pb.h"
-#include "proto/shard_control.pb.h"
 #include "ps_server/consistency/policy.h"
 #include "ps_server/shard/calls/calls.h"
 

@@ -4,7 +4,6 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -46,57 +45,46 @@ std::optional<uint32_t> PositionOf(const v1::LoggedTable& table, const ShardTabl
 
 // The rows in one segment of a shard's log. A record names a table by its position in the segment's list
 // (LogSegment.tables), since by now the job may have its tables in a different order. A plain value.
-class LoggedRows {
- public:
-  // `tables`: the job's. FailedPrecondition: the segment's tables differ from them.
-  static absl::StatusOr<LoggedRows> Of(const v1::LogSegment& segment, const ShardTables& tables);
+struct LoggedRows {
+  RowArrival::Tables tables;        // in the segment's order
+  std::vector<uint32_t> positions;  // of each, in the job
+
+  // `job`: its tables. FailedPrecondition: the segment's tables differ from them.
+  static absl::StatusOr<LoggedRows> Of(const v1::LogSegment& segment, const ShardTables& job) {
+    LoggedRows rows;
+    const auto add = [&](size_t position) {
+      *rows.tables.Add() = job.config(position);
+      rows.positions.push_back(static_cast<uint32_t>(position));
+    };
+    if (segment.tables().empty()) {  // written before the field existed, or by a job without tables
+      for (size_t i = 0; i < job.size(); ++i) add(i);
+      return rows;
+    }
+    if (static_cast<size_t>(segment.tables_size()) != job.size()) return Differ(segment, job);
+    for (const v1::LoggedTable& table : segment.tables()) {
+      const std::optional<uint32_t> at = PositionOf(table, job);
+      if (!at.has_value() || std::count(rows.positions.begin(), rows.positions.end(), *at) > 0) {
+        return Differ(segment, job);
+      }
+      add(*at);
+    }
+    return rows;
+  }
 
   // The rows of a push from its record, for the job's tables. DataLoss: they cannot be rows of the tables.
   absl::StatusOr<PushedRows> Take(const v1::PushRequest& push, absl::string_view bytes,
-                                  const ShardTables& tables) const;
-
- private:
-  LoggedRows(RowArrival::Tables tables, std::vector<uint32_t> positions)
-      : tables_(std::move(tables)), positions_(std::move(positions)) {}
-
-  RowArrival::Tables tables_;        // in the segment's order
-  std::vector<uint32_t> positions_;  // of each, in the job
+                                  const ShardTables& job) const {
+    absl::StatusOr<PushedRows> rows = RowsFromBytes(tables, push, bytes);
+    if (!rows.ok()) return absl::DataLossError(rows.status().message());
+    for (PushedRows::OfTable& of : rows->tables) of.keys.table = positions[of.keys.table];
+    std::sort(rows->tables.begin(), rows->tables.end(),
+              [](const auto& a, const auto& b) { return a.keys.table < b.keys.table; });
+    if (const absl::Status status = job.CheckKeys(*rows); !status.ok()) {
+      return absl::DataLossError(status.message());
+    }
+    return rows;
+  }
 };
-
-absl::StatusOr<LoggedRows> LoggedRows::Of(const v1::LogSegment& segment, const ShardTables& tables) {
-  RowArrival::Tables in_order;
-  std::vector<uint32_t> positions;
-  if (segment.tables().empty()) {  // written before the field existed, or by a job without tables
-    for (size_t i = 0; i < tables.size(); ++i) {
-      *in_order.Add() = tables.config(i);
-      positions.push_back(static_cast<uint32_t>(i));
-    }
-    return LoggedRows(std::move(in_order), std::move(positions));
-  }
-  if (static_cast<size_t>(segment.tables_size()) != tables.size()) return Differ(segment, tables);
-  for (const v1::LoggedTable& table : segment.tables()) {
-    const std::optional<uint32_t> at = PositionOf(table, tables);
-    if (!at.has_value() || std::count(positions.begin(), positions.end(), *at) > 0) {
-      return Differ(segment, tables);
-    }
-    *in_order.Add() = tables.config(*at);
-    positions.push_back(*at);
-  }
-  return LoggedRows(std::move(in_order), std::move(positions));
-}
-
-absl::StatusOr<PushedRows> LoggedRows::Take(const v1::PushRequest& push, absl::string_view bytes,
-                                            const ShardTables& tables) const {
-  absl::StatusOr<PushedRows> rows = RowsFromBytes(tables_, push, bytes);
-  if (!rows.ok()) return absl::DataLossError(rows.status().message());
-  for (PushedRows::OfTable& of : rows->tables) of.keys.table = positions_[of.keys.table];
-  std::sort(rows->tables.begin(), rows->tables.end(),
-            [](const auto& a, const auto& b) { return a.keys.table < b.keys.table; });
-  if (const absl::Status status = tables.CheckKeys(*rows); !status.ok()) {
-    return absl::DataLossError(status.message());
-  }
-  return rows;
-}
 
 std::string FolderName(uint32_t shard, uint32_t num_shards) {
   return absl::StrFormat("shard-%05d-of-%05d", shard, num_shards);
@@ -201,7 +189,7 @@ absl::Status LoadCheckpoint(const CheckpointReader& reader, bool weights_only, u
   target.weights = absl::MakeSpan(version.weights.get(), elements);
   if (weights_only) return reader.LoadWeights(store.model(), shard, num_shards, target.weights);
   for (size_t i = 0; i < version.slots.size(); ++i) {
-    target.slots.push_back({store.slots()[i].name, absl::MakeSpan(version.slots[i].get(), elements)});
+    target.slots.push_back({store.slots()[i], absl::MakeSpan(version.slots[i].get(), elements)});
   }
   WEIR_ASSIGN_OR_RETURN(*state, reader.LoadShard(store.model(), shard, num_shards, target));
   version.count = state->version().count();

@@ -1,12 +1,38 @@
 #include "ps_server/shard/rows/shard_tables.h"
 
-#include <utility>
+#include <atomic>
+#include <new>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 
 namespace weir {
+
+RowMemory::RowMemory(SlabSource shared) {
+  const auto made = std::make_shared<std::atomic<uint64_t>>(0);  // bytes
+  for (int k = 0; k < kSizes; ++k) {
+    pools_.push_back(std::make_unique<FloatPool<Made>>(
+        (kSmallest << k) / sizeof(float), [made, shared](size_t values) -> Made {
+          const uint64_t bytes = values * sizeof(float);
+          if (made->fetch_add(bytes) + bytes <= kMostShared) {
+            if (std::shared_ptr<float> memory = shared(values); memory != nullptr) return memory;
+          }
+          made->fetch_sub(bytes);
+          return absl::ResourceExhaustedError("as many buffers as there may be");
+        }));
+  }
+}
+
+std::shared_ptr<float> RowMemory::Take(size_t values) {
+  const uint64_t bytes = values * sizeof(float);
+  for (int k = 0; k < kSizes && bytes >= kLeastShared; ++k) {
+    if (bytes > kSmallest << k) continue;
+    // If there may be no more buffers of this size, take one of the next size.
+    if (Made memory = pools_[static_cast<size_t>(k)]->Take(); memory.ok()) return *std::move(memory);
+  }
+  return {new (std::nothrow) float[values], std::default_delete<float[]>()};
+}
 
 Initializer InitializerOf(const v1::TableInit& init) {
   const auto kind = [&] {
@@ -24,44 +50,6 @@ Initializer InitializerOf(const v1::TableInit& init) {
   return {kind(), init.value()};
 }
 
-namespace {
-
-RowOptimizerConfig OptimizerOf(const v1::TableOptimizer& from) {
-  using Kind = RowOptimizerConfig::Kind;
-  const auto kind = [&] {
-    switch (from.type()) {
-      case v1::TableOptimizer::KIND_SGD:
-        return Kind::kSgd;
-      case v1::TableOptimizer::KIND_MOMENTUM:
-        return Kind::kMomentum;
-      case v1::TableOptimizer::KIND_ADAGRAD:
-        return Kind::kAdagrad;
-      case v1::TableOptimizer::KIND_ADAM:
-      case v1::TableOptimizer::KIND_ADAMW:  // Adam with weight decay
-        return Kind::kAdam;
-      case v1::TableOptimizer::KIND_FTRL:
-        return Kind::kFtrl;
-      case v1::TableOptimizer::KIND_ROWWISE_ADAGRAD:
-      case v1::TableOptimizer::KIND_UNSPECIFIED:
-        break;
-    }
-    return Kind::kRowWiseAdagrad;
-  };
-  RowOptimizerConfig config;
-  config.kind = kind();
-  config.momentum = from.momentum();
-  config.beta1 = from.beta1();
-  config.beta2 = from.beta2();
-  config.epsilon = from.epsilon();
-  config.weight_decay = from.weight_decay();
-  config.l1 = from.l1();
-  config.l2 = from.l2();
-  config.beta = from.beta();
-  return config;
-}
-
-}  // namespace
-
 absl::StatusOr<std::shared_ptr<ShardTables>> ShardTables::Create(const Options& options) {
   std::vector<Entry> tables;
   for (const v1::TableConfig& config : options.tables) {
@@ -72,7 +60,7 @@ absl::StatusOr<std::shared_ptr<ShardTables>> ShardTables::Create(const Options& 
     table.shard = options.shard;
     table.num_shards = options.num_shards;
     table.init = InitializerOf(config.init());
-    table.optimizer = OptimizerOf(config.optimizer());
+    table.optimizer = config.optimizer();
     table.admit_after = config.admit_after();
     table.expire_after_steps = config.expire_after_steps();
     table.max_rows = config.max_rows();
@@ -81,8 +69,7 @@ absl::StatusOr<std::shared_ptr<ShardTables>> ShardTables::Create(const Options& 
     WEIR_ASSIGN_OR_RETURN(LearningRateSchedule schedule,
                           LearningRateSchedule::Create(config.optimizer().learning_rate(),
                                                        config.optimizer().schedule(), options.total_steps));
-    WEIR_ASSIGN_OR_RETURN(std::unique_ptr<Table> made, Table::Create(std::move(table)));
-    tables.push_back({schedule, std::move(made)});
+    tables.push_back({schedule, std::make_unique<Table>(std::move(table))});
   }
   return std::shared_ptr<ShardTables>(new ShardTables(options, std::move(tables)));
 }

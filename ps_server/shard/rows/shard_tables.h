@@ -10,15 +10,42 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/system/float_pool.h"
 #include "common/threads/thread.h"
 #include "google/protobuf/repeated_field.h"
 #include "proto/job_config.pb.h"
-#include "ps_server/optimizer/schedule.h"
+#include "ps_server/optimizer/optimizer.h"
 #include "ps_server/shard/rows/row_arrival.h"
-#include "ps_server/shard/rows/row_memory.h"
+#include "ps_server/shard/versions/version_readers.h"
 #include "ps_server/table/table.h"
 
 namespace weir {
+
+// Memory for the rows of answers. Clients on this machine can read large answers in place (SlabSource), and
+// keep the buffers mapped. So these buffers are made once and reused, up to a limit for all of them. Beyond
+// the limit, and for small answers, the memory is the heap's.
+//
+// Thread-safe. Memory may outlive this object.
+class RowMemory {
+ public:
+  // Bytes. A smaller answer is copied in less time than a client takes to say that it has read it in place.
+  static constexpr uint64_t kLeastShared = 64 << 10;
+  static constexpr uint64_t kMostShared = uint64_t{256} << 20;  // of all buffers together
+
+  explicit RowMemory(SlabSource shared);
+
+  // Memory for this many values, uninitialized. nullptr: there is no memory.
+  std::shared_ptr<float> Take(size_t values);
+
+ private:
+  // Buffers have 2^k times this many bytes.
+  static constexpr uint64_t kSmallest = 1 << 20;
+  static constexpr int kSizes = 6;
+
+  using Made = absl::StatusOr<std::shared_ptr<float>>;
+  // By k.
+  std::vector<std::unique_ptr<FloatPool<Made>>> pools_;
+};
 
 // The rows of a push, or of one part of a commit, and their weight in the mean.
 struct WeightedRows {
@@ -56,7 +83,7 @@ class ShardTables : public std::enable_shared_from_this<ShardTables> {
     ThreadPool* threads = nullptr;
   };
 
-  // Version 0. InvalidArgument: as Table::Create().
+  // Version 0. InvalidArgument: as LearningRateSchedule::Create().
   static absl::StatusOr<std::shared_ptr<ShardTables>> Create(const Options& options);
 
   // InvalidArgument: a key belongs to a different shard; the message names table and key. Any thread.

@@ -1,26 +1,29 @@
 #include "ps_server/shard/versions/version_readers.h"
 
 #include <algorithm>
-#include <utility>
+
+#include "common/system/float_pool.h"
 
 namespace weir {
+
+std::shared_ptr<float> AllocateSlab(size_t elements) {
+  const std::shared_ptr<void> memory = AllocateInHugePages(elements * sizeof(float));
+  return {memory, static_cast<float*>(memory.get())};
+}
+
+SlabSource OrOwnMemory(SlabSource source) {
+  return [source = std::move(source)](size_t elements) {
+    std::shared_ptr<float> memory = source(elements);
+    return memory != nullptr ? memory : AllocateSlab(elements);
+  };
+}
 
 VersionReaders::VersionReaders(const Clock* clock, const ReaderLimits& limits,
                                std::function<void()> on_release)
     : clock_(clock), limits_(limits), on_release_(std::move(on_release)) {}
 
 std::shared_ptr<const LentVersion> VersionReaders::Lend(uint64_t count, const Slab& weights,
-                                                        const Holder& holder) {
-  return Lend(count, weights, holder, State::kPublished);
-}
-
-std::shared_ptr<const LentVersion> VersionReaders::LendMaking(uint64_t count, const Slab& weights,
-                                                              const Holder& holder) {
-  return Lend(count, weights, holder, State::kMaking);
-}
-
-std::shared_ptr<const LentVersion> VersionReaders::Lend(uint64_t count, const Slab& weights,
-                                                        const Holder& holder, State state) {
+                                                        const Holder& holder, bool making) {
   auto lent = std::make_unique<LentVersion>();
   lent->count = count;
   lent->weights = weights;
@@ -33,7 +36,7 @@ std::shared_ptr<const LentVersion> VersionReaders::Lend(uint64_t count, const Sl
     const auto [version, added] = read_.try_emplace(weights.get());
     if (added) {
       version->second.count = count;
-      version->second.state = state;
+      version->second.state = making ? State::kMaking : State::kPublished;
     }
     version->second.readers.emplace_back(lent.get(), holder);
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -14,9 +15,21 @@
 #include "absl/types/optional.h"
 #include "common/system/clock.h"
 #include "common/threads/mutex.h"
-#include "ps_server/shard/versions/slab.h"
 
 namespace weir {
+
+// An array of float32 of a shard's size, 64-byte aligned: weights, an optimizer slot, or a gradient that
+// arrives. The last reference returns the memory to its pool.
+using Slab = std::shared_ptr<float>;
+
+// Allocates a slab for a pool: this many floats, which live as long as the pointer. nullptr: no memory.
+using SlabSource = std::function<std::shared_ptr<float>(size_t elements)>;
+
+// Allocates memory of this process only, in huge pages where the system allows them.
+std::shared_ptr<float> AllocateSlab(size_t elements);
+
+// Takes memory of `source` or, where that has none, of this process.
+SlabSource OrOwnMemory(SlabSource source);
 
 // A version of a shard as readers see it: only the weights, which do not change while this object is held.
 struct LentVersion {
@@ -74,9 +87,9 @@ class VersionReaders : public std::enable_shared_from_this<VersionReaders> {
   // object's lock, until Retire(). May be null.
   VersionReaders(const Clock* clock, const ReaderLimits& limits, std::function<void()> on_release);
 
-  std::shared_ptr<const LentVersion> Lend(uint64_t count, const Slab& weights, const Holder& holder);
-  // Lends the version that is being made, which has these weights.
-  std::shared_ptr<const LentVersion> LendMaking(uint64_t count, const Slab& weights, const Holder& holder);
+  // `making`: lends the version that is being made, which has these weights.
+  std::shared_ptr<const LentVersion> Lend(uint64_t count, const Slab& weights, const Holder& holder,
+                                          bool making = false);
   // The version in progress, with these weights, is finished: now it is the newest, or dead (Kill).
   void Publish(const float* weights);
   void Kill(const float* weights);
@@ -125,8 +138,6 @@ class VersionReaders : public std::enable_shared_from_this<VersionReaders> {
   };
   using Versions = std::map<const float*, Version>;
 
-  std::shared_ptr<const LentVersion> Lend(uint64_t count, const Slab& weights, const Holder& holder,
-                                          State state);
   void Release(LentVersion* done);
   // The versions that count against one limit.
   enum class Kind { kOfWorkers, kOfReaders, kDead };

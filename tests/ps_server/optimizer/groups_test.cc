@@ -1,9 +1,8 @@
-#include "ps_server/optimizer/groups.h"
-
 #include <string>
 
 #include "catch2/catch.hpp"
 #include "proto/job_config.pb.h"
+#include "ps_server/optimizer/optimizer.h"
 
 namespace weir {
 namespace {

@@ -12,7 +12,7 @@
 #include "common/base/random.h"
 #include "common/system/subprocess.h"
 #include "proto/job_config.pb.h"
-#include "ps_server/optimizer/schedule.h"
+#include "ps_server/optimizer/optimizer.h"
 
 namespace weir {
 namespace {

@@ -272,9 +272,8 @@ TEST_CASE("sync: a step is one update with its parts in their order, as in a ser
     options.name = f.config.tables(t).name();
     options.dim = f.config.tables(t).dim();
     options.init = {Initializer::Kind::kNormal, t == 0 ? 5 : 0.01f};
-    options.optimizer.kind =
-        t == 0 ? RowOptimizerConfig::Kind::kAdam : RowOptimizerConfig::Kind::kRowWiseAdagrad;
-    options.optimizer.weight_decay = t == 0 ? 0.125f : 0;
+    options.optimizer = f.config.tables(t).optimizer();
+    if (t == 0) options.optimizer.set_type(v1::TableOptimizer::KIND_ADAM);  // of which AdamW is another name
     options.admit_after = t == 0 ? 0 : 1;
     references.emplace_back(options);
   }

@@ -1,5 +1,3 @@
-#include "ps_server/table/initial_rows.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -8,6 +6,7 @@
 
 #include "catch2/catch.hpp"
 #include "common/base/random.h"
+#include "ps_server/table/table_partition.h"
 
 namespace weir {
 namespace {

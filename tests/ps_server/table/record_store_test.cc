@@ -9,8 +9,7 @@
 
 #include "catch2/catch.hpp"
 #include "common/base/random.h"
-#include "ps_server/table/index_blocks.h"
-#include "ps_server/table/visit_records.h"
+#include "ps_server/table/record_map.h"
 
 namespace weir {
 namespace {

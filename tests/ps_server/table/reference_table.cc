@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "common/model/key_bucket.h"
-#include "ps_server/table/initial_rows.h"
+#include "ps_server/table/table_partition.h"
 
 namespace weir {
 namespace {
 
-using Kind = RowOptimizerConfig::Kind;
+using Config = v1::TableOptimizer;
 
 double Power(double base, uint32_t n) {
   double power = 1;
@@ -44,9 +44,9 @@ std::vector<float> ReferenceTable::Read(const State& state, uint64_t key) const 
 std::vector<float> ReferenceTable::Words(const Row& row) const {
   std::vector<float> words = row.values;
   for (const std::vector<float>& slot : row.slots) words.insert(words.end(), slot.begin(), slot.end());
-  const Kind kind = options_.optimizer.kind;
-  if (kind == Kind::kRowWiseAdagrad) words.push_back(row.h);
-  if (kind == Kind::kAdam) {
+  const Config::Kind kind = options_.optimizer.type();
+  if (kind == Config::KIND_ROWWISE_ADAGRAD) words.push_back(row.h);
+  if (kind == Config::KIND_ADAM) {
     words.push_back(0);
     std::memcpy(&words.back(), &row.t, sizeof row.t);
   }
@@ -54,10 +54,10 @@ std::vector<float> ReferenceTable::Words(const Row& row) const {
 }
 
 void ReferenceTable::Step(Row& row, const std::vector<float>& gradient, double learning_rate) const {
-  const RowOptimizerConfig& c = options_.optimizer;
+  const Config& c = options_.optimizer;
   const float lr = static_cast<float>(learning_rate);
-  const float decay = static_cast<float>(learning_rate * static_cast<double>(c.weight_decay));
-  const double beta1 = c.beta1, beta2 = c.beta2;
+  const float decay = static_cast<float>(learning_rate * static_cast<double>(c.weight_decay()));
+  const double beta1 = c.beta1(), beta2 = c.beta2();
   ++row.t;
   const float adam_rate = static_cast<float>(learning_rate / (1 - Power(beta1, row.t)));
   const float root_scale = static_cast<float>(1 / std::sqrt(1 - Power(beta2, row.t)));
@@ -65,41 +65,43 @@ void ReferenceTable::Step(Row& row, const std::vector<float>& gradient, double l
   for (size_t i = 0; i < gradient.size(); ++i) {
     const float g = gradient[i];
     float& w = row.values[i];
-    switch (c.kind) {
-      case Kind::kSgd:
+    switch (c.type()) {
+      case Config::KIND_SGD:
         w = w - (lr * g + decay * w);
         break;
-      case Kind::kMomentum: {
+      case Config::KIND_MOMENTUM: {
         float& v = row.slots[0][i];
-        v = c.momentum * v + g;
+        v = c.momentum() * v + g;
         w = w - (lr * v + decay * w);
         break;
       }
-      case Kind::kAdagrad: {
+      case Config::KIND_ADAGRAD: {
         float& sum = row.slots[0][i];
         sum = sum + g * g;
-        w = w - (lr * g / (std::sqrt(sum) + c.epsilon) + decay * w);
+        w = w - (lr * g / (std::sqrt(sum) + c.epsilon()) + decay * w);
         break;
       }
-      case Kind::kRowWiseAdagrad:
-        w = w - (lr / (std::sqrt(row.h) + c.epsilon) * g + decay * w);
+      case Config::KIND_ROWWISE_ADAGRAD:
+        w = w - (lr / (std::sqrt(row.h) + c.epsilon()) * g + decay * w);
         break;
-      case Kind::kAdam: {
+      case Config::KIND_ADAM: {
         float &m = row.slots[0][i], &v = row.slots[1][i];
-        m = c.beta1 * m + static_cast<float>(1 - beta1) * g;
-        v = c.beta2 * v + static_cast<float>(1 - beta2) * (g * g);
-        w = w - (adam_rate * m / (root_scale * std::sqrt(v) + c.epsilon) + decay * w);
+        m = c.beta1() * m + static_cast<float>(1 - beta1) * g;
+        v = c.beta2() * v + static_cast<float>(1 - beta2) * (g * g);
+        w = w - (adam_rate * m / (root_scale * std::sqrt(v) + c.epsilon()) + decay * w);
         break;
       }
-      case Kind::kFtrl: {
+      case Config::KIND_FTRL: {
         float &z = row.slots[0][i], &n = row.slots[1][i];
         const float before = std::sqrt(n);
         n = n + g * g;
         z = z + (g - (std::sqrt(n) - before) / lr * w);
-        const float denominator = (c.beta + std::sqrt(n)) / lr + c.l2;
-        w = std::abs(z) <= c.l1 ? 0 : ((z > 0 ? c.l1 : -c.l1) - z) / denominator;
+        const float denominator = (c.beta() + std::sqrt(n)) / lr + c.l2();
+        w = std::abs(z) <= c.l1() ? 0 : ((z > 0 ? c.l1() : -c.l1()) - z) / denominator;
         break;
       }
+      default:
+        break;
     }
   }
 }
@@ -138,10 +140,10 @@ void ReferenceTable::Update(absl::Span<const Table::Part> parts, double learning
     if (state_.rows.count(key) == 0) {
       Row& row = state_.rows[key];
       row.values = Read({}, key);
-      const Kind kind = options_.optimizer.kind;
-      const size_t slots = kind == Kind::kAdam || kind == Kind::kFtrl          ? 2
-                           : kind == Kind::kMomentum || kind == Kind::kAdagrad ? 1
-                                                                               : 0;
+      const Config::Kind kind = options_.optimizer.type();
+      const size_t slots = kind == Config::KIND_ADAM || kind == Config::KIND_FTRL          ? 2
+                           : kind == Config::KIND_MOMENTUM || kind == Config::KIND_ADAGRAD ? 1
+                                                                                           : 0;
       for (size_t k = 0; k < slots; ++k) row.slots[k].assign(options_.dim, 0);
     }
     Row& row = state_.rows[key];

@@ -1,5 +1,3 @@
-#include "ps_server/table/slab_pool.h"
-
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -7,6 +5,8 @@
 #include <cstdint>
 #include <cstring>
 #include <vector>
+
+#include "ps_server/table/record_map.h"
 
 namespace weir {
 namespace {

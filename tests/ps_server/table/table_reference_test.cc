@@ -19,7 +19,7 @@
 namespace weir {
 namespace {
 
-using Kind = RowOptimizerConfig::Kind;
+using Config = v1::TableOptimizer;
 
 // More than one task of the pool, and several keys for a bucket: 255 buckets, in all partitions and shards.
 std::vector<uint64_t> MakeUniverse() {
@@ -74,9 +74,7 @@ class Shards {
     options.threads = threads;
     options.kernels = kernels;
     for (options.shard = 0; options.shard < shards; ++options.shard) {
-      auto table = Table::Create(options);
-      REQUIRE(table.ok());
-      tables_.push_back(*std::move(table));
+      tables_.push_back(std::make_unique<Table>(options));
     }
   }
 
@@ -297,50 +295,50 @@ void CompareRestored(const Table::Options& options, uint64_t seed, int updates) 
   CHECK(reference.state().counters.size() > 100);
 }
 
-Table::Options MakeOptions(Kind kind) {
+Table::Options MakeOptions(Config::Kind kind) {
   Table::Options options;
   options.name = "clicks";
   options.dim = 19;  // vectors of every level, and a rest
   options.seed = 5;
   options.init = {Initializer::Kind::kUniform, 0.5f};
-  options.optimizer.kind = kind;
-  options.optimizer.momentum = 0.8f;
-  options.optimizer.epsilon = 0.03f;
-  options.optimizer.l1 = 0.3f;
-  options.optimizer.l2 = 0.1f;
-  if (kind != Kind::kFtrl) options.optimizer.weight_decay = 0.1f;
+  options.optimizer.set_type(kind);
+  options.optimizer.set_momentum(0.8f);
+  options.optimizer.set_epsilon(0.03f);
+  options.optimizer.set_l1(0.3f);
+  options.optimizer.set_l2(0.1f);
+  if (kind != Config::KIND_FTRL) options.optimizer.set_weight_decay(0.1f);
   return options;
 }
 
 TEST_CASE("A table has the bits of a serial loop: every optimizer") {
-  for (Kind kind :
-       {Kind::kSgd, Kind::kMomentum, Kind::kAdagrad, Kind::kRowWiseAdagrad, Kind::kAdam, Kind::kFtrl}) {
+  for (Config::Kind kind : {Config::KIND_SGD, Config::KIND_MOMENTUM, Config::KIND_ADAGRAD,
+                            Config::KIND_ROWWISE_ADAGRAD, Config::KIND_ADAM, Config::KIND_FTRL}) {
     INFO("optimizer " << static_cast<int>(kind));
     Compare(MakeOptions(kind), 10 + static_cast<uint64_t>(kind), 12);
   }
 }
 
 TEST_CASE("A table has the bits of a serial loop: admission") {
-  Table::Options options = MakeOptions(Kind::kRowWiseAdagrad);
+  Table::Options options = MakeOptions(Config::KIND_ROWWISE_ADAGRAD);
   options.admit_after = 3;
   Compare(options, 20, 40);
 }
 
 TEST_CASE("A table has the bits of a serial loop: expiry, of counts too") {
-  Table::Options options = MakeOptions(Kind::kRowWiseAdagrad);
+  Table::Options options = MakeOptions(Config::KIND_ROWWISE_ADAGRAD);
   options.expire_after_steps = 7;
   options.admit_after = 1;
   Compare(options, 30, 40);
 }
 
 TEST_CASE("A table has the bits of a serial loop: quotas") {
-  Table::Options options = MakeOptions(Kind::kAdam);
+  Table::Options options = MakeOptions(Config::KIND_ADAM);
   options.max_rows = 9 * kKeyBuckets + 30000;
   Compare(options, 40, 40);
 }
 
 TEST_CASE("A table has the bits of a serial loop: admission, expiry and quotas") {
-  Table::Options options = MakeOptions(Kind::kMomentum);
+  Table::Options options = MakeOptions(Config::KIND_MOMENTUM);
   options.init = {Initializer::Kind::kNormal, 0.5f};
   options.admit_after = 1;
   options.expire_after_steps = 9;
@@ -351,7 +349,7 @@ TEST_CASE("A table has the bits of a serial loop: admission, expiry and quotas")
 
 TEST_CASE(
     "A table that was saved and restored, on any number of shards, goes on as if nothing had happened") {
-  Table::Options options = MakeOptions(Kind::kAdam);
+  Table::Options options = MakeOptions(Config::KIND_ADAM);
   options.admit_after = 2;
   options.expire_after_steps = 9;
   options.max_rows = 5 * kKeyBuckets + 1;

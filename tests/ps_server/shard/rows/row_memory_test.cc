@@ -1,10 +1,9 @@
-#include "ps_server/shard/rows/row_memory.h"
-
 #include <map>
 #include <memory>
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "ps_server/shard/rows/shard_tables.h"
 
 namespace weir {
 namespace {

@@ -8,7 +8,6 @@
 #include "catch2/catch.hpp"
 #include "common/model/partition.h"
 #include "ps_server/optimizer/kernels.h"
-#include "ps_server/shard/versions/version_builder.h"
 
 namespace weir {
 namespace {

@@ -1,9 +1,8 @@
-#include "ps_server/shard/versions/slab.h"
-
 #include <cstdint>
 #include <memory>
 
 #include "catch2/catch.hpp"
+#include "ps_server/shard/versions/version_readers.h"
 
 namespace weir {
 namespace {

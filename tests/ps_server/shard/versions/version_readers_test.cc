@@ -29,7 +29,7 @@ class Versions {
   }
   std::shared_ptr<const LentVersion> LendDead() {
     slabs.push_back(AllocateSlab(1));
-    auto lent = readers->LendMaking(slabs.size(), slabs.back(), {});
+    auto lent = readers->Lend(slabs.size(), slabs.back(), {}, /*making=*/true);
     readers->Kill(slabs.back().get());
     return lent;
   }

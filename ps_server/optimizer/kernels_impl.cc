@@ -1,7 +1,7 @@
-// The kernels. Each kernels_*.cc compiles this file once for its level, with WEIR_KERNELS (the table's
-// symbol) and WEIR_KERNELS_NAME set. An optimizer is a rule that is written once, for a float and for a
-// register. A pass applies the rule to registers of the level's width, and then to the remaining elements one
-// by one. Includes only kernel_table.h (which says why) and the header of the intrinsics, which are always
+// The kernels. BUILD compiles this file once for each level of the CPU, whose instructions the compiler's
+// options name. An optimizer is a rule that is written once, for a float and for a register. A pass
+// applies the rule to registers of the level's width, and then to the remaining elements one by one.
+// Includes only kernel_table.h (which says why) and the header of the intrinsics, which are always
 // inlined.
 #include <immintrin.h>
 
@@ -20,15 +20,21 @@ inline unsigned int ToBits(float value) {
 
 // A register of floats, and the operations for which C++ has no operator.
 #if defined(__AVX512F__)
+#define WEIR_KERNELS kAvx512Kernels
+#define WEIR_KERNELS_NAME "avx512"
 typedef __m512 Vector;
 // The mask covers all lanes; GCC 12 gives a warning for the unmasked form.
 inline Vector Sqrt(Vector x) { return _mm512_maskz_sqrt_ps(0xffff, x); }
 inline void StorePast(float* to, Vector x) { _mm512_stream_ps(to, x); }
 #elif defined(__AVX2__)
+#define WEIR_KERNELS kAvx2Kernels
+#define WEIR_KERNELS_NAME "avx2"
 typedef __m256 Vector;
 inline Vector Sqrt(Vector x) { return _mm256_sqrt_ps(x); }
 inline void StorePast(float* to, Vector x) { _mm256_stream_ps(to, x); }
 #else
+#define WEIR_KERNELS kPlainKernels
+#define WEIR_KERNELS_NAME "plain"
 typedef __m128 Vector;
 inline Vector Sqrt(Vector x) { return _mm_sqrt_ps(x); }
 inline void StorePast(float* to, Vector x) { _mm_stream_ps(to, x); }

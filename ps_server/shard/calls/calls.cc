@@ -1,9 +1,10 @@
-#include "ps_server/shard/calls/waiting_calls.h"
+#include "ps_server/shard/calls/calls.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/limits.h"
+#include "ps_server/shard/calls/shard_members.h"
 
 namespace weir {
 
@@ -19,19 +20,6 @@ absl::Status WaitingCalls::CheckRoom(uint32_t worker, const ShardMembers& member
   return LimitReached(Limit::kWaitingCalls, absl::StatusCode::kResourceExhausted,
                       absl::StrCat(members.TaskOf(worker), " has ", waiting,
                                    " calls that wait on this shard; at most ", kMaxOfWorker, " may"));
-}
-
-void WaitingCalls::EndSession(SessionId session, const Answers& answers) {
-  End([session](const auto& call) { return call.session == session; }, answers);
-}
-
-void WaitingCalls::EndWorkers(const std::function<bool(uint32_t)>& which, const Answers& answers) {
-  End([&which](const auto& call) { return which(call.worker()); }, answers);
-}
-
-void WaitingCalls::EndFromBefore(absl::Time time, const Answers& answers) {
-  if (oldest() > time) return;
-  End([time](const auto& call) { return call.since <= time; }, answers);
 }
 
 absl::Time WaitingCalls::oldest() const {
