@@ -49,8 +49,8 @@ std::vector<ReferenceTable> TrainReference(const v1::JobConfig& config, const st
     options.dim = of.dim();
     options.seed = config.seed();
     options.init = {Initializer::Kind::kNormal, of.init().value()};
-    options.optimizer.kind =
-        of.name() == "users" ? RowOptimizerConfig::Kind::kRowWiseAdagrad : RowOptimizerConfig::Kind::kAdam;
+    options.optimizer.set_type(of.name() == "users" ? v1::TableOptimizer::KIND_ROWWISE_ADAGRAD
+                                                    : v1::TableOptimizer::KIND_ADAM);
     tables.emplace_back(options);
   }
   for (uint64_t step = 0; step < kTableBatches / kTableParts; ++step) {

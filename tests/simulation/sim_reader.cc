@@ -59,8 +59,9 @@ class SimReader final : public SimProgram {
     pin.mutable_caller()->set_model_hash(joined_.model_hash());
     pin.mutable_caller()->set_instance(instance_);
     pin.set_lease_seconds(1e9);
-    SimCoordinatorChannel(site_, node_, loop_, nullptr)
-        .Pin(pin, std::chrono::seconds(10), [](const absl::StatusOr<v1::PinReply>&) {});
+    SimCoordinatorChannel channel(site_, node_, loop_, nullptr);
+    static_cast<CoordinatorChannel&>(channel).Start(pin, std::chrono::seconds(10),
+                                                    [](const absl::StatusOr<v1::PinReply>&) {});
   }
 
   const ReaderPlan& plan_;
