@@ -8,9 +8,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status_macros.h"
-#include "common/config/written_text.h"
 #include "common/config/job_config.h"
 #include "common/config/proto_json.h"
+#include "common/config/written_text.h"
 
 namespace weir {
 namespace {

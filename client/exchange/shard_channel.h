@@ -14,8 +14,8 @@
 #include "common/protocol/message.h"
 #include "common/system/clock.h"
 #include "common/system/shared_memory.h"
-#include "common/threads/serial_queue.h"
 #include "common/threads/future.h"
+#include "common/threads/serial_queue.h"
 
 namespace weir {
 

@@ -6,9 +6,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/protocol/segment_messages.h"
-#include "common/rpc/grpc_credentials.h"
 #include "common/rpc/grpc_completion_loop.h"
 #include "common/rpc/grpc_convert.h"
+#include "common/rpc/grpc_credentials.h"
 #include "common/shared_memory/doorbell.h"
 #include "grpcpp/grpcpp.h"
 

@@ -8,12 +8,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/bounded.h"
+#include "common/base/statistics.h"
 #include "common/config/proto_json.h"
 #include "common/model/table_digest.h"
+#include "common/protocol/handshake.h"
 #include "common/protocol/job_failure.h"
 #include "common/protocol/limits.h"
-#include "common/protocol/handshake.h"
-#include "common/base/statistics.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/protocol/job_failure.h"
 #include "common/protocol/handshake.h"
+#include "common/protocol/job_failure.h"
 #include "common/protocol/mode_traits.h"
 #include "common/telemetry/logging.h"
 

@@ -1,10 +1,11 @@
+#include "common/base/statistics.h"
+
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "catch2/catch.hpp"
 #include "common/base/random.h"
-#include "common/base/statistics.h"
 
 namespace weir {
 namespace {

@@ -1,9 +1,10 @@
+#include "common/checkpoint/shard_file.h"
+
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "catch2/catch.hpp"
-#include "common/checkpoint/shard_file.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "tests/common/checkpoint/checkpoint_fixture.h"
 

@@ -1,8 +1,9 @@
+#include "common/config/written_text.h"
+
 #include <cstdlib>
 #include <string>
 
 #include "catch2/catch.hpp"
-#include "common/config/written_text.h"
 
 namespace weir {
 namespace {

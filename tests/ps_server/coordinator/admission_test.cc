@@ -8,8 +8,8 @@
 
 #include "common/model/model_spec.h"
 #include "common/model/wire_model.h"
-#include "common/protocol/job_failure.h"
 #include "common/protocol/handshake.h"
+#include "common/protocol/job_failure.h"
 #include "common/system/clock.h"
 #include "ps_server/coordinator/recovery.h"
 

@@ -99,8 +99,7 @@ class Run {
       now_.emplace_back(initial.size(), shift);
       // Slots that are written past the caches have the same alignment.
       next_.emplace_back(initial.size(), outputs >= Outputs::kSlotsPastCaches ? shift : shift + k);
-      now_[k].Set(k == 0 ? initial
-                         : std::vector<float>(initial.size(), 0));
+      now_[k].Set(k == 0 ? initial : std::vector<float>(initial.size(), 0));
     }
   }
 

@@ -1,9 +1,10 @@
+#include "worker/data/dataset.h"
+
 #include <algorithm>
 #include <numeric>
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "worker/data/dataset.h"
 
 namespace weir {
 namespace {
