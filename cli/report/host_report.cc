@@ -70,7 +70,7 @@ void LookAtGpus(HostReport* report) {
     report->no_devices = std::string(found.status().message());
     return;
   }
-  for (const cuda::Device& device : *found) {
+  for (const cuda::Device& device : found->devices) {
     HostReport::Device out;
     out.name = absl::StrCat("cuda:", device.index);
     out.model = device.name;

@@ -41,29 +41,30 @@ int RuntimeVersion() {
   return cudaRuntimeGetVersion(&version) == cudaSuccess ? version : 0;
 }
 
-absl::StatusOr<std::vector<Device>> Probe() {
-  const int driver = DriverVersion(), runtime = RuntimeVersion();
-  if (driver == 0) {
+absl::StatusOr<Installation> Probe() {
+  Installation found;
+  found.runtime_version = RuntimeVersion();
+  found.driver_version = DriverVersion();
+  if (found.driver_version == 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("no NVIDIA driver was found (libcuda.so.1 cannot be loaded); install one that supports "
                      "CUDA ",
-                     VersionString(runtime), " or newer"));
+                     VersionString(found.runtime_version), " or newer"));
   }
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) cudaGetLastError();  // reported here; later calls start afresh
   if (error == cudaErrorInsufficientDriver) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the NVIDIA driver supports CUDA ", VersionString(driver),
-                     " at most, but this build needs ", VersionString(runtime), "; update the driver"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the NVIDIA driver supports CUDA ", VersionString(found.driver_version),
+        " at most, but this build needs ", VersionString(found.runtime_version), "; update the driver"));
   }
   if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
-    return NoDevices(driver);
+    return NoDevices(found.driver_version);
   }
   if (error != cudaSuccess) {
     return absl::FailedPreconditionError(ToStatus(error, "the NVIDIA driver does not start").message());
   }
-  std::vector<Device> devices;
   for (int i = 0; i < count; ++i) {
     cudaDeviceProp properties;
     WEIR_RETURN_IF_ERROR(
@@ -80,9 +81,9 @@ absl::StatusOr<std::vector<Device>> Probe() {
           absl::StrCat("cuda:", i, " (", device.name, ") has compute capability ", device.major, ".",
                        device.minor, "; this build needs ", kOldestMajor, ".", kOldestMinor, " or newer"));
     }
-    devices.push_back(device);
+    found.devices.push_back(device);
   }
-  return devices;
+  return found;
 }
 
 absl::StatusOr<std::string> FindBlas() {
@@ -104,18 +105,18 @@ absl::Status Unavailable() {
 
 int DriverVersion() { return 0; }
 int RuntimeVersion() { return 0; }
-absl::StatusOr<std::vector<Device>> Probe() { return Unavailable(); }
+absl::StatusOr<Installation> Probe() { return Unavailable(); }
 absl::StatusOr<std::string> FindBlas() { return Unavailable(); }
 
 #endif
 
 absl::StatusOr<std::vector<int>> UsableDevices() {
-  WEIR_ASSIGN_OR_RETURN(const std::vector<Device> devices, Probe());
+  WEIR_ASSIGN_OR_RETURN(const Installation found, Probe());
   std::vector<int> usable;
-  for (const Device& device : devices) {
+  for (const Device& device : found.devices) {
     if (device.usable.ok()) usable.push_back(device.index);
   }
-  if (usable.empty()) return devices.front().usable;
+  if (usable.empty()) return found.devices.front().usable;
   WEIR_RETURN_IF_ERROR(FindBlas().status());
   return usable;
 }

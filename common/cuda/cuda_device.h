@@ -23,14 +23,19 @@ struct Device {
   absl::Status usable;  // or why this build has no code for it
 };
 
-// The newest CUDA that the driver knows, and the CUDA that this build was made with, as 1000 * major + 10 *
-// minor; 0: none.
+struct Installation {
+  int driver_version = 0;   // the newest CUDA that the driver knows, as 1000 * major + 10 * minor
+  int runtime_version = 0;  // what this build was made with
+  std::vector<Device> devices;
+};
+
+// The versions in Installation, also if Probe() fails; 0: none.
 int DriverVersion();
 int RuntimeVersion();
 
-// The host's devices; at least one. FailedPrecondition: there is no driver, the driver is too old, there is
-// no device, or the build has no CUDA; the message says which and what to do.
-absl::StatusOr<std::vector<Device>> Probe();
+// FailedPrecondition: there is no driver, the driver is too old, there is no device, or the build has no
+// CUDA; the message says which and what to do.
+absl::StatusOr<Installation> Probe();
 
 // Loads cuBLAS, which is looked for only when it is needed, and returns its version ("13.1.0"). The error
 // names the places that were tried.

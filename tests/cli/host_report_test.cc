@@ -61,7 +61,7 @@ TEST_CASE("A machine that says nothing of itself is reported too") {
 TEST_CASE("Either there are devices or it is said why not") {
   const HostReport report = LookAtHost();
   const auto found = cuda::Probe();
-  CHECK(report.devices.size() == (found.ok() ? found->size() : 0));
+  CHECK(report.devices.size() == (found.ok() ? found->devices.size() : 0));
   CHECK(report.no_devices == (found.ok() ? "" : std::string(found.status().message())));
   CHECK(report.cublas.empty() != report.no_cublas.empty());
 }

@@ -204,14 +204,14 @@ absl::StatusOr<std::unique_ptr<ComputeBackend>> MakeCpuBackend(int threads);
 
 namespace cuda {
 
-// The scratch memory of convolutions: they take as many images at a time as it holds, and one at least.
-constexpr size_t kConvolutionBytes = size_t{256} << 20;
+// Device memory is taken in chunks of this size, or larger if one tensor needs more.
+constexpr size_t kArenaChunkBytes = size_t{256} << 20;
 
 // The backend of CUDA device `device`: cuBLAS for matrix products, kernels of its own (cuda_*.cu) for the
 // rest, on one stream for compute and one for the copies in each direction. FailedPrecondition: the device
 // cannot be used. InvalidArgument: there is no such device. ResourceExhausted: the device has no memory left.
 absl::StatusOr<std::unique_ptr<ComputeBackend>> MakeBackend(int device, Precision precision,
-                                                            size_t convolution_bytes = kConvolutionBytes);
+                                                            size_t arena_chunk_bytes = kArenaChunkBytes);
 
 }  // namespace cuda
 

@@ -23,11 +23,12 @@ constexpr size_t kBlasWorkspaceBytes = size_t{32} << 20;
 
 class CudaBackend final : public ComputeBackend {
  public:
-  CudaBackend(int device, Precision precision, size_t convolution_bytes)
+  CudaBackend(int device, Precision precision, size_t arena_chunk_bytes)
       : device_(device),
         precision_(precision),
         name_(absl::StrCat("cuda:", device)),
-        convolution_bytes_(static_cast<int64_t>(convolution_bytes)) {}
+        convolution_bytes_(static_cast<int64_t>(arena_chunk_bytes)),
+        arena_(arena_chunk_bytes) {}
   CudaBackend(const CudaBackend&) = delete;
   CudaBackend& operator=(const CudaBackend&) = delete;
   ~CudaBackend() override {
@@ -39,7 +40,7 @@ class CudaBackend final : public ComputeBackend {
   absl::Status Start() {
     WEIR_RETURN_IF_ERROR(ToStatus(cudaSetDevice(device_), "cudaSetDevice"));
     WEIR_RETURN_IF_ERROR(streams_.Start());
-    WEIR_ASSIGN_OR_RETURN(void* const workspace, memory_.Allocate(kBlasWorkspaceBytes));
+    WEIR_ASSIGN_OR_RETURN(void* const workspace, arena_.Allocate(kBlasWorkspaceBytes));
     WEIR_ASSIGN_OR_RETURN(blas_, LoadBlasLibrary());
     WEIR_RETURN_IF_ERROR(BlasStatus(blas_->create(&blas_handle_), "cublasCreate"));
     WEIR_RETURN_IF_ERROR(BlasStatus(blas_->set_stream(blas_handle_, streams_.compute()), "cublasSetStream"));
@@ -57,7 +58,7 @@ class CudaBackend final : public ComputeBackend {
 
   absl::StatusOr<void*> Allocate(Memory memory, size_t bytes) override {
     if (!ReadyOutsideCapture("Allocate")) return state();
-    if (memory == Memory::kDevice) return memory_.Allocate(bytes);
+    if (memory == Memory::kDevice) return arena_.Allocate(bytes);
     void* pointer = nullptr;
     const cudaError_t error = cudaHostAlloc(&pointer, std::max<size_t>(bytes, 1), cudaHostAllocDefault);
     ++host_allocations_;
@@ -74,12 +75,12 @@ class CudaBackend final : public ComputeBackend {
     if (memory == Memory::kHost) {
       cudaFreeHost(pointer);
     } else if (pointer != nullptr) {
-      operands_.Forget(pointer, memory_.Bytes(pointer), [&](void* rounded) { memory_.Free(rounded); });
-      memory_.Free(pointer);
+      operands_.Forget(pointer, arena_.Bytes(pointer), [&](void* rounded) { arena_.Free(rounded); });
+      arena_.Free(pointer);
     }
   }
 
-  int64_t allocations() const override { return memory_.allocations() + host_allocations_; }
+  int64_t allocations() const override { return arena_.allocations() + host_allocations_; }
 
   void CopyToHost(void* to_host, const void* from, size_t bytes) override {
     if (ReadyOutsideCapture("CopyToHost")) Note(streams_.CopyToHost(to_host, from, bytes));
@@ -285,7 +286,7 @@ class CudaBackend final : public ComputeBackend {
       Note(absl::InternalError("calls with these sizes must be made once before they are captured"));
       return nullptr;
     }
-    const auto memory = memory_.Allocate(static_cast<size_t>(n) * sizeof(T));
+    const auto memory = arena_.Allocate(static_cast<size_t>(n) * sizeof(T));
     Note(memory.status());
     return memory.ok() ? static_cast<T*>(*memory) : nullptr;
   }
@@ -411,8 +412,8 @@ class CudaBackend final : public ComputeBackend {
   bool capturing_ = false;
   absl::Status capture_status_;
 
-  // Work on the streams uses the memory, which is therefore destroyed last.
-  DeviceMemory memory_;
+  // Work on the streams uses the arena's memory, so the arena is destroyed last.
+  Arena arena_;
   Streams streams_;
   const BlasLibrary* blas_ = nullptr;
   cublasHandle_t blas_handle_ = nullptr;
@@ -424,22 +425,22 @@ class CudaBackend final : public ComputeBackend {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ComputeBackend>> MakeBackend(int device, Precision precision,
-                                                            size_t convolution_bytes) {
+                                                            size_t arena_chunk_bytes) {
   const auto unusable = [&](const absl::Status& status) {
     return absl::Status(
         status.code(), absl::StrCat("compute device 'cuda:", device, "' cannot be used: ", status.message()));
   };
   const auto found = Probe();
   if (!found.ok()) return unusable(found.status());
-  const int devices = static_cast<int>(found->size());
+  const int devices = static_cast<int>(found->devices.size());
   if (device < 0 || device >= devices) {
     return absl::InvalidArgumentError(
         absl::StrCat("compute device 'cuda:", device, "' is not there; this host has 'cuda:0'",
                      devices > 1 ? absl::StrCat(" to 'cuda:", devices - 1, "'") : " alone"));
   }
-  const absl::Status& usable = (*found)[static_cast<size_t>(device)].usable;
+  const absl::Status& usable = found->devices[static_cast<size_t>(device)].usable;
   if (!usable.ok()) return unusable(usable);
-  auto backend = std::make_unique<CudaBackend>(device, precision, convolution_bytes);
+  auto backend = std::make_unique<CudaBackend>(device, precision, arena_chunk_bytes);
   const absl::Status status = backend->Start();
   if (!status.ok()) return unusable(status);
   return backend;

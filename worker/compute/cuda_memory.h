@@ -1,57 +1,46 @@
 #pragma once
 
-#include <cuda_runtime.h>
-
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
-#include "common/cuda/cuda_libraries.h"
 
 namespace weir::cuda {
 
-// The memory of one backend on the current device. Destroyed when no work uses it any more. Not thread-safe.
-class DeviceMemory {
+// The device memory of one backend. It is taken from the current device in chunks, because taking it is slow
+// and stops the device, and handed out in pieces from any chunk with room. An empty chunk is returned. Does
+// not wait for the device's work. Not thread-safe.
+class Arena {
  public:
-  DeviceMemory() = default;
-  DeviceMemory(const DeviceMemory&) = delete;
-  DeviceMemory& operator=(const DeviceMemory&) = delete;
-  ~DeviceMemory() {
-    for (const auto& [pointer, bytes] : bytes_) cudaFree(pointer);
-  }
+  explicit Arena(size_t chunk_bytes) : chunk_bytes_(chunk_bytes) {}
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
 
-  // Aligned to 256 bytes. ResourceExhausted: what was asked for and what is there.
-  absl::StatusOr<void*> Allocate(size_t bytes) {
-    void* pointer = nullptr;
-    const cudaError_t error = cudaMalloc(&pointer, std::max<size_t>(bytes, 1));
-    ++allocations_;
-    if (error == cudaSuccess) {
-      bytes_[pointer] = bytes;
-      return pointer;
-    }
-    cudaGetLastError();  // reported here; later calls start afresh
-    size_t free = 0, total = 0;
-    if (error == cudaErrorMemoryAllocation && cudaMemGetInfo(&free, &total) == cudaSuccess) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("no memory on the device for ", bytes, " bytes: ", free, " of its ", total,
-                       " are free; use a smaller batch or more micro-batches"));
-    }
-    return ToStatus(error, "cudaMalloc");
-  }
-  void Free(void* pointer) {
-    cudaFree(pointer);
-    bytes_.erase(pointer);
-  }
-  size_t Bytes(void* pointer) const { return bytes_.at(pointer); }
+  // Aligned to 256 bytes, as devices prefer. ResourceExhausted: what was asked for and what is there.
+  absl::StatusOr<void*> Allocate(size_t bytes);
+  void Free(void* pointer);
+  // The size of a piece, after rounding up.
+  size_t Bytes(void* pointer) const { return pieces_.at(static_cast<char*>(pointer)).bytes; }
+
   // How often the device was asked for memory.
   int64_t allocations() const { return allocations_; }
 
  private:
-  std::map<void*, size_t> bytes_;
+  // The memory from its address to that of the next piece of the same chunk, used or free. No two free pieces
+  // are neighbours.
+  struct Piece {
+    char* chunk = nullptr;
+    size_t bytes = 0;
+    bool used = false;
+  };
+  using Pieces = std::map<char*, Piece>;
+
+  absl::StatusOr<Pieces::iterator> TakeChunk(size_t bytes);
+
+  const size_t chunk_bytes_;
+  Pieces pieces_;
   int64_t allocations_ = 0;
 };
 

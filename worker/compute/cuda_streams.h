@@ -2,7 +2,6 @@
 
 #include <cuda_runtime.h>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -26,7 +25,7 @@ class Streams {
   // Called before anything else.
   absl::Status Start();
 
-  cudaStream_t compute() const { return streams_[kCompute]; }
+  cudaStream_t compute() const { return compute_; }
   absl::Status CopyToHost(void* to_host, const void* from, size_t bytes);
   // Begins once everything before the mark `after` is done.
   absl::Status CopyToDevice(void* to, const void* from_host, size_t bytes, uint64_t after);
@@ -46,18 +45,19 @@ class Streams {
 
  private:
   static constexpr uint64_t kMarks = 256;
-  enum Stream { kCompute, kUpload, kDownload, kStreams };
-  using Mark = std::array<cudaEvent_t, kStreams>;  // an event on each stream
+  struct Mark {
+    cudaEvent_t computed = nullptr, uploaded = nullptr, downloaded = nullptr;
+  };
 
   // The events of a mark; nullptr if the mark has long passed.
   const Mark* Pending(uint64_t mark) const {
     return mark == 0 || mark + kMarks < next_mark_ ? nullptr : &marks_[mark % kMarks];
   }
 
-  std::array<cudaStream_t, kStreams> streams_ = {};
+  cudaStream_t compute_ = nullptr, upload_ = nullptr, download_ = nullptr;
   // The latest events by which one stream waits for another.
   cudaEvent_t computed_ = nullptr, uploaded_ = nullptr;
-  std::array<Mark, kMarks> marks_ = {};
+  Mark marks_[kMarks];
   uint64_t next_mark_ = 1;
 };
 

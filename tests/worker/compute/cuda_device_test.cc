@@ -25,10 +25,10 @@ TEST_CASE("A host's devices are listed") {
   SetMachine(machine);
   const auto found = cuda::Probe();
   REQUIRE(found.ok());
-  CHECK(cuda::VersionString(cuda::DriverVersion()) == "13.0");
-  CHECK(cuda::RuntimeVersion() == 13000);
-  REQUIRE(found->size() == 2);
-  const cuda::Device& device = (*found)[1];
+  CHECK(cuda::VersionString(found->driver_version) == "13.0");
+  CHECK(found->runtime_version == 13000);
+  REQUIRE(found->devices.size() == 2);
+  const cuda::Device& device = found->devices[1];
   CHECK(device.index == 1);
   CHECK(device.name == "Emulated GPU");
   CHECK(device.major == 9);

@@ -74,12 +74,12 @@ void CheckTraining(Precision precision, double error) {
   const std::vector<Step> want = Train(cpu.get());
   std::vector<Step> first;
   for (const uint64_t seed : {1, 2, 3}) {
-    for (const size_t convolution_bytes : {0, 1 << 20}) {
-      CAPTURE(seed, convolution_bytes);
+    for (const size_t chunk_bytes : {0, 1 << 20}) {
+      CAPTURE(seed, chunk_bytes);
       cuda_emulation::Machine machine;
       machine.seed = seed;
       cuda_emulation::SetMachine(machine);
-      const auto cuda = *cuda_emulation::MakeBackend(0, precision, convolution_bytes);
+      const auto cuda = *cuda_emulation::MakeBackend(0, precision, chunk_bytes);
       const std::vector<Step> got = Train(cuda.get());
       for (size_t i = 0; i < want.size(); ++i) {
         CAPTURE(i);
@@ -94,7 +94,7 @@ void CheckTraining(Precision precision, double error) {
       }
       // The bits are the same in any order of blocks, threads and copies. Convolutions in other pieces add up
       // in another order.
-      if (convolution_bytes == 0) continue;
+      if (chunk_bytes == 0) continue;
       if (first.empty()) first = got;
       for (size_t i = 0; i < want.size(); ++i) CHECK(got[i].gradients == first[i].gradients);
     }

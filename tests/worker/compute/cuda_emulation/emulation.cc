@@ -5,8 +5,8 @@
 namespace weir::cuda_emulation {
 
 absl::StatusOr<std::unique_ptr<ComputeBackend>> MakeBackend(int device, Precision precision,
-                                                            size_t convolution_bytes) {
-  return cuda::MakeBackend(device, precision, convolution_bytes);
+                                                            size_t arena_chunk_bytes) {
+  return cuda::MakeBackend(device, precision, arena_chunk_bytes);
 }
 
 }  // namespace weir::cuda_emulation

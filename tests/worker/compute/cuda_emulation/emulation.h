@@ -38,6 +38,6 @@ int64_t LiveObjects();
 
 // Like cuda::MakeBackend of worker/compute/compute_backend.h, on the emulated machine.
 absl::StatusOr<std::unique_ptr<ComputeBackend>> MakeBackend(int device, Precision precision,
-                                                            size_t convolution_bytes);
+                                                            size_t arena_chunk_bytes);
 
 }  // namespace weir::cuda_emulation
