@@ -48,14 +48,16 @@ class Reader {
     }
   }
 
-  // null: the value is unknown, as is a value that a server of an earlier version did not write.
+  // null: the value is unknown.
   template <typename T>
   void ReadIfKnown(const char* path, std::optional<T>* out) {
     if (IsKnown(path)) Read(path, &out->emplace());
   }
   void ReadIfKnown(const char* path, std::string* out) {
-    if (IsKnown(path)) Read(path, out);
+    if (IsKnown(path) || !Has(path)) Read(path, out);
   }
+  // Servers of earlier versions did not write all fields.
+  bool Has(const char* path) const { return Find(path) != nullptr; }
   bool IsKnown(const char* path) const {
     const Json* const value = Find(path);
     return value != nullptr && !value->is_null();
@@ -152,7 +154,7 @@ absl::StatusOr<JobSummary> ParseSummary(const std::string& server_json) {
     s.best = ReadEvaluation("/best", &reader);
     reader.Read("/best/checkpoint", &s.best_checkpoint);
   }
-  reader.ReadIfKnown("/stopped_early", &s.stopped_early);
+  if (reader.Has("/stopped_early")) reader.ReadIfKnown("/stopped_early", &s.stopped_early);
   reader.Read("/version_staleness/p50", &s.version_staleness_p50);
   reader.Read("/version_staleness/p99", &s.version_staleness_p99);
   reader.Read("/version_staleness/max", &s.version_staleness_max);
@@ -161,12 +163,12 @@ absl::StatusOr<JobSummary> ParseSummary(const std::string& server_json) {
   reader.Read("/bytes_pushed", &s.bytes_pushed);
   reader.Read("/bytes_pulled", &s.bytes_pulled);
   reader.ReadIfKnown("/weights_sha256", &s.weights_sha256);
-  reader.ReadIfKnown("/tables_sha256", &s.tables_sha256);
+  if (reader.Has("/tables_sha256")) reader.ReadIfKnown("/tables_sha256", &s.tables_sha256);
   reader.Read("/checkpoint", &s.checkpoint);
   reader.Read("/recoveries", &s.recoveries);
   reader.Read("/lost_pushes", &s.lost_pushes);
   reader.Read("/pushes_refused", &s.pushes_refused);
-  reader.ReadIfKnown("/failure", &s.failure);
+  if (reader.Has("/failure")) reader.Read("/failure", &s.failure);
   if (!reader.status().ok()) return reader.status();
   s.server_json = server_json;
   return s;

@@ -160,6 +160,8 @@ TEST_CASE("what is no summary") {
   CHECK_THAT(error(""), Contains("not a JSON object"));
   CHECK_THAT(error("[]"), Contains("not a JSON object"));
   CHECK_THAT(error("{}"), Contains("/mode") && Contains("missing"));
+  CHECK_THAT(error(absl::StrReplaceAll(kJson, {{"weights_sha256", "sha256"}})),
+             Contains("/weights_sha256") && Contains("missing"));
   CHECK_THAT(error(absl::StrReplaceAll(kJson, {{"470", "-1"}})), Contains("/steps") && Contains("-1"));
   CHECK_THAT(error(absl::StrReplaceAll(kJson, {{"\"p99\": 7", "\"p99\": \"7\""}})),
              Contains("/version_staleness/p99"));
