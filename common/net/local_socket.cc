@@ -161,6 +161,18 @@ absl::StatusOr<UniqueFd> ListenLocal(const std::string& name, int type) {
   return fd;
 }
 
+absl::StatusOr<std::vector<UniqueFd>> ListenLocal(LocalService service, const Address& bound) {
+  std::vector<UniqueFd> listeners;
+  for (const std::string& name : NamesToListenOn(service, bound)) {
+    WEIR_ASSIGN_OR_RETURN(UniqueFd listener, ListenLocal(name, TypeOf(service)));
+    listeners.push_back(std::move(listener));
+  }
+  if (listeners.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(bound.ToString(), " is no address of this machine"));
+  }
+  return listeners;
+}
+
 absl::Status CheckPeer(int socket) {
   ucred peer{};
   socklen_t length = sizeof(peer);

@@ -44,6 +44,8 @@ std::vector<std::string> NamesToTry(LocalService service, const Address& address
 
 // Listens under this name. `type`: SOCK_STREAM or SOCK_SEQPACKET. AlreadyExists: another process does.
 absl::StatusOr<UniqueFd> ListenLocal(const std::string& name, int type);
+// Listens under all NamesToListenOn(). FailedPrecondition: there is none; else as above.
+absl::StatusOr<std::vector<UniqueFd>> ListenLocal(LocalService service, const Address& bound);
 // PermissionDenied: the process at the other end belongs neither to this user nor to root.
 absl::Status CheckPeer(int socket);
 

@@ -146,14 +146,7 @@ void GrpcTcpListener::Serve(UniqueFd client) {
 }
 
 absl::StatusOr<std::unique_ptr<AcceptLoop>> ServeLocalSocket(grpc::Server* server, const Address& bound) {
-  std::vector<UniqueFd> listeners;
-  for (const std::string& name : NamesToListenOn(LocalService::kGrpc, bound)) {
-    WEIR_ASSIGN_OR_RETURN(UniqueFd listener, ListenLocal(name, SOCK_STREAM));
-    listeners.push_back(std::move(listener));
-  }
-  if (listeners.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(bound.ToString(), " is no address of this machine"));
-  }
+  WEIR_ASSIGN_OR_RETURN(std::vector<UniqueFd> listeners, ListenLocal(LocalService::kGrpc, bound));
   WEIR_ASSIGN_OR_RETURN(std::unique_ptr<AcceptLoop> loop,
                         AcceptLoop::Create(std::move(listeners), [server](UniqueFd client) {
                           if (!CheckPeer(client.get()).ok()) return;

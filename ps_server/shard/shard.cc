@@ -121,15 +121,16 @@ void Shard::Handle(const v1::ControlMessage& message) {
   }
 }
 
-absl::Status Shard::CheckAddressee(const v1::Caller& caller) const {
-  return weir::CheckAddressee(job_, options_.index.value_or(install_.shard()), caller.job(),
-                              caller.shard_plus_one());
+absl::Status Shard::CheckAddressee(uint64_t job, uint32_t shard_plus_one) const {
+  return weir::CheckAddressee(job_, options_.index.value_or(install_.shard()), job, shard_plus_one);
 }
 
 void Shard::Begin(Session session, v1::PushRequest header, BeginDone done, PushFill fill) {
   queue_.Post(
       [this, session, header = std::move(header), done = std::move(done), fill = std::move(fill)]() mutable {
-        if (absl::Status addressee = CheckAddressee(header.caller()); !addressee.ok()) return done(addressee);
+        const v1::Caller& caller = header.caller();
+        if (absl::Status addressee = CheckAddressee(caller.job(), caller.shard_plus_one()); !addressee.ok())
+          return done(addressee);
         calls_.Begin({session, std::move(header), std::move(done), options_.clock->Now(), std::move(fill)});
       });
 }
@@ -147,17 +148,17 @@ void Shard::Pull(Session session, v1::PullRequest request, PullDone done, RowKey
   // std::function requires a copyable closure.
   auto keys = std::make_shared<const RowKeys>(std::move(rows));
   queue_.Post([this, session, request = std::move(request), done = std::move(done), keys]() mutable {
-    if (absl::Status addressee = CheckAddressee(request.caller()); !addressee.ok()) return done(addressee);
+    const v1::Caller& caller = request.caller();
+    if (absl::Status addressee = CheckAddressee(caller.job(), caller.shard_plus_one()); !addressee.ok())
+      return done(addressee);
     calls_.Pull({session, std::move(request), std::move(done), options_.clock->Now(), std::move(keys)});
   });
 }
 
 void Shard::ShowRows(v1::ReadRowsRequest request, ReadRowsDone done) {
   queue_.Post([this, request = std::move(request), done = std::move(done)] {
-    v1::Caller caller;
-    caller.set_job(request.job());
-    caller.set_shard_plus_one(request.shard_plus_one());
-    if (absl::Status addressee = CheckAddressee(caller); !addressee.ok()) return done(addressee);
+    if (absl::Status addressee = CheckAddressee(request.job(), request.shard_plus_one()); !addressee.ok())
+      return done(addressee);
     if (over_) return done(absl::UnavailableError(absl::StrCat("the job is over: ", over_->message())));
     if (now_.store() == nullptr) return done(absl::UnavailableError("this shard has no model yet"));
     done(table_report_.Read(request));

@@ -168,7 +168,7 @@ class Shard {
   //
   // NotFound: the call is for a different job or shard. This check comes first, since the caller's job may
   // have the same ranks, incarnations and clocks, and may continue when this job is over.
-  absl::Status CheckAddressee(const v1::Caller& caller) const;
+  absl::Status CheckAddressee(uint64_t job, uint32_t shard_plus_one) const;
   void Handle(const v1::ControlMessage& message);
   void HandleHello(const v1::Hello& hello);
   void HandleInstall(const v1::Install& install);

@@ -93,14 +93,7 @@ struct SharedMemoryServer::Weights {
 
 absl::StatusOr<std::unique_ptr<SharedMemoryServer>> SharedMemoryServer::Start(const Address& bound,
                                                                               Options options) {
-  std::vector<UniqueFd> listeners;
-  for (const std::string& name : NamesToListenOn(LocalService::kSegments, bound)) {
-    WEIR_ASSIGN_OR_RETURN(UniqueFd listener, ListenLocal(name, SOCK_SEQPACKET));
-    listeners.push_back(std::move(listener));
-  }
-  if (listeners.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(bound.ToString(), " is no address of this machine"));
-  }
+  WEIR_ASSIGN_OR_RETURN(std::vector<UniqueFd> listeners, ListenLocal(LocalService::kSegments, bound));
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return absl::ErrnoToStatus(errno, "cannot make an eventfd");
   std::unique_ptr<SharedMemoryServer> server(
