@@ -23,6 +23,8 @@ inline std::vector<const char*> OptimizerSlots(v1::OptimizerConfig::Kind kind) {
     case v1::OptimizerConfig::KIND_ADAM:
     case v1::OptimizerConfig::KIND_ADAMW:
       return {"m", "v"};
+    case v1::OptimizerConfig::KIND_LION:
+      return {"m"};
     case v1::OptimizerConfig::KIND_SGD:
     case v1::OptimizerConfig::KIND_UNSPECIFIED:
       break;

@@ -11,7 +11,7 @@
 namespace weir {
 namespace {
 
-constexpr uint32_t kMajor = 1, kMinor = 9;
+constexpr uint32_t kMajor = 1, kMinor = 10;
 
 v1::ProtocolVersion Make(uint32_t major, uint32_t minor) {
   v1::ProtocolVersion version;

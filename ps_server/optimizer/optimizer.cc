@@ -52,7 +52,7 @@ absl::StatusOr<LearningRateSchedule> LearningRateSchedule::Create(double learnin
               : static_cast<double>(job_steps > from.warmup_steps() ? job_steps - from.warmup_steps() : 1);
       schedule.final_factor_ = from.final_factor();
       return schedule;
-    case v1::ScheduleConfig::SCHEDULE_UNSPECIFIED:
+    default:
       break;
   }
   return absl::InvalidArgumentError("optimizer.schedule.type: not set; it is one of constant, step, cosine");
@@ -153,6 +153,7 @@ absl::StatusOr<Optimizer> Optimizer::Create(const v1::OptimizerConfig& config, c
       o.keep_[1] = config.beta2();
       o.corrects_bias_ = true;
       return o;
+    case Config::KIND_LION:
     case Config::KIND_UNSPECIFIED:
       break;
   }
