@@ -121,6 +121,14 @@ absl::Status ApplyOverride(absl::string_view assignment, JsonValue* root) {
   return absl::OkStatus();
 }
 
+// "$schema" is for editors: it says where configs/job.schema.json is.
+void TakeOutSchema(JsonValue* root) {
+  const auto member = std::find_if(root->members.begin(), root->members.end(), [](const JsonMember& m) {
+    return m.key == "$schema" && m.value.kind == JsonValue::Kind::kString;
+  });
+  if (member != root->members.end()) root->members.erase(member);
+}
+
 bool IsPath(const FieldDescriptor& field) {
   return field.containing_type() == v1::DataFiles::descriptor() ||
          (field.containing_type() == v1::CheckpointConfig::descriptor() &&
@@ -218,6 +226,7 @@ absl::StatusOr<v1::JobConfig> ParseJobConfig(absl::string_view text, absl::strin
                                              const std::vector<std::string>& overrides) {
   WEIR_ASSIGN_OR_RETURN(JsonValue root, ParseJson(text, source));
   for (const std::string& override : overrides) WEIR_RETURN_IF_ERROR(ApplyOverride(override, &root));
+  TakeOutSchema(&root);
   v1::JobConfig config;
   ConfigProblems problems;
   ReadProto(root, "", &config, &problems);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
 #include "common/config/job_config.h"
 #include "common/program/exit_codes.h"
@@ -281,6 +282,39 @@ TEST_CASE("config fields prints what a config may have") {
   CHECK_THAT(result.output, Contains("message JobConfig {\n") &&
                                 Contains("optional float learning_rate = 2 [default = 0.01,") &&
                                 !Contains("import \"proto/"));
+}
+
+TEST_CASE("config schema prints the JSON Schema that comes with the configs") {
+  const WeirResult result = Weir({"config", "schema"});
+  CHECK(result.code == 0);
+  CHECK_THAT(result.output, StartsWith("{\n \"$schema\": \"http://json-schema.org/draft-07/schema#\""));
+  CHECK_THAT(result.output, Contains("\"enum\": [\n      \"sync\",\n      \"bounded\",\n      \"async\""));
+}
+
+TEST_CASE("config init writes a job that config check takes, and never over a file") {
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / "config_init";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directory(folder);
+  for (const char* mode : {"sync", "bounded", "async"}) {
+    const std::string path = folder / absl::StrCat(mode, ".json");
+    const WeirResult made = Weir({"config", "init", path, absl::StrCat("--mode=", mode), "--optimizer=adamw",
+                                  "--workers=3", "--checkpoints=s3://bucket/job"});
+    INFO(made.output);
+    CHECK(made.code == 0);
+    const WeirResult shown = Weir({"config", "show", path});
+    CHECK(shown.code == 0);
+    CHECK_THAT(shown.output, Contains(absl::StrCat("\"mode\": \"", mode, "\"")) && Contains("\"adamw\"") &&
+                                 Contains("s3://bucket/job"));
+  }
+  const std::string taken = folder / "sync.json";
+  const WeirResult again = Weir({"config", "init", taken});
+  CHECK(again.code == kExitConfig);
+  CHECK_THAT(again.output,
+             Contains(absl::StrCat(taken, ": cannot be written: File exists; name another file")));
+  const WeirResult wrong = Weir({"config", "init", folder / "new.json", "--optimizer=sgdd"});
+  CHECK(wrong.code == kExitConfig);
+  CHECK_THAT(wrong.output, Contains("optimizer.type: must be one of sgd, momentum"));
+  CHECK_FALSE(std::filesystem::exists(folder / "new.json"));
 }
 
 TEST_CASE("config show says a server's memory in bytes where the data tell the model's size") {

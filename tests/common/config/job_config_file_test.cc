@@ -31,6 +31,7 @@ TEST_CASE("Each shipped job config is valid in every mode, and so is what it sho
   for (const auto& entry : std::filesystem::directory_iterator("configs")) {
     const std::string path = entry.path().string();
     if (!absl::EndsWith(path, ".json") || absl::StrContains(path, "cluster_")) continue;
+    if (absl::EndsWith(path, ".schema.json")) continue;
     ++configs;
     INFO(path);
     for (const char* consistency : {R"({"mode": "sync", "parts": 4})",

@@ -254,6 +254,12 @@ TEST_CASE("Checkpoints and backup workers") {
   CHECK(Parse(With(R"("consistency": {"parts": 1, "backup_workers": 0})")).consistency().parts() == 1);
 }
 
+TEST_CASE("A config may say where its schema is, for editors") {
+  CHECK(ParseJobConfig(R"({"$schema": "job.schema.json", "seed": 7})", "f")->seed() == 7);
+  const auto number = ParseJobConfig(R"({"$schema": 1})", "f");
+  CHECK(absl::StrContains(number.status().message(), "f:1:2: $schema: unknown field"));
+}
+
 TEST_CASE("Impossible combinations are refused with their paths") {
   struct Case {
     std::string text;
