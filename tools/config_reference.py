@@ -137,8 +137,34 @@ def message_schema(config, name):
     schema = {"description": config.comments[name]} if config.comments[name] else {}
     schema |= {"type": "object", "additionalProperties": False,
                "properties": {f.name: field_schema(config, name, f) for f in message.field}}
-    required = [f.name for f in message.field if config.limits_of(f).required]
-    return schema | ({"required": required} if required else {})
+    required = [f.name for f in message.field if config.limits_of(f).required and not config.limits_of(f).used_with]
+    schema |= {"required": required} if required else {}
+    uses = [rule for f in message.field for rule in use_rules(config, name, f)]
+    return schema | ({"allOf": uses} if uses else {})
+
+
+def selector_of(config, name):
+    """The field by whose word other fields of the message have a meaning, or None (used_with in proto/options.proto)."""
+    return next((f for f in config.messages[name].field if f.type == Field.TYPE_ENUM), None)
+
+
+def use_rules(config, name, field):
+    """The field only with some words of the selector, and with those always if it is required."""
+    limits = config.limits_of(field)
+    if not limits.used_with:
+        return
+    selector = selector_of(config, name)
+    used = list(limits.used_with)
+    unused = [w for w, _ in config.enums[selector.type_name] if w not in used]
+
+    def rule(words, then):
+        about = {"properties": {selector.name: {"enum": words}}}
+        absent = default_of(config, selector) in words  # then the default decides
+        return {"if": about if absent else about | {"required": [selector.name]}, "then": then}
+
+    yield rule(unused, {"properties": {field.name: False}})
+    if limits.required:
+        yield rule(used, {"required": [field.name]})
 
 
 def json_schema(config):
@@ -201,7 +227,10 @@ def page(config):
         for field in config.messages[name].field:
             facts = [kind_text(config, field)]
             default = default_of(config, field)
-            facts += ["must be given"] if config.limits_of(field).required else []
+            limits = config.limits_of(field)
+            if limits.used_with:
+                facts.append(f"only with {selector_of(config, name).name} {', '.join(limits.used_with)}")
+            facts += ["must be given" + " then" * bool(limits.used_with)] if limits.required else []
             facts += [f"default `{json.dumps(default)}`"] if default is not None else []
             about = linked(config.about(name, field))
             lines.append(bullet(f"**`{field.name}`**: {', '.join(facts)}." + (f" {about}" if about else "")))

@@ -14,6 +14,7 @@
 #include "common/model/key_bucket.h"
 #include "common/protocol/mode_traits.h"
 #include "google/protobuf/descriptor.h"
+#include "proto/options.pb.h"
 
 namespace weir {
 namespace {
@@ -22,74 +23,22 @@ using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-enum class Need { kOptional, kRequired };
-
-// A field that only some words of its message's selector use.
-struct FieldUse {
-  const Descriptor* message;
-  const char* selector;
-  const char* field;
-  std::vector<std::string> used_by;
-  Need need = Need::kOptional;  // where it is used
-};
-
-const std::vector<FieldUse>& FieldUses() {
-  static const auto& uses = *new std::vector<FieldUse>{
-      {v1::LayerConfig::descriptor(), "type", "units", {"dense"}, Need::kRequired},
-      {v1::LayerConfig::descriptor(), "type", "filters", {"conv2d"}, Need::kRequired},
-      {v1::LayerConfig::descriptor(), "type", "kernel", {"conv2d", "max_pool"}, Need::kRequired},
-      {v1::LayerConfig::descriptor(), "type", "stride", {"conv2d", "max_pool"}},
-      {v1::LayerConfig::descriptor(), "type", "padding", {"conv2d"}},
-      {v1::LayerConfig::descriptor(), "type", "rate", {"dropout"}, Need::kRequired},
-      {v1::LayerConfig::descriptor(), "type", "init", {"dense", "conv2d", "cross"}},
-      {v1::LayerConfig::descriptor(), "type", "table", {"embedding"}, Need::kRequired},
-      {v1::LayerConfig::descriptor(), "type", "column", {"embedding"}, Need::kRequired},
-      {v1::LayerConfig::descriptor(), "type", "pooling", {"embedding"}},
-      {v1::DataConfig::descriptor(), "format", "train", {"idx", "csv"}, Need::kRequired},
-      {v1::DataConfig::descriptor(), "format", "test", {"idx", "csv"}, Need::kRequired},
-      {v1::DataConfig::descriptor(), "format", "label_column", {"csv"}},
-      {v1::DataConfig::descriptor(), "format", "header", {"csv"}},
-      {v1::DataConfig::descriptor(), "format", "classes", {"idx", "csv"}},
-      {v1::DataConfig::descriptor(), "format", "columns", {"csv"}},
-      {v1::DataConfig::descriptor(), "format", "separator", {"csv"}},
-      {v1::ColumnConfig::descriptor(), "type", "separator", {"categorical", "key"}},
-      {v1::ColumnConfig::descriptor(), "type", "vocabulary", {"categorical"}},
-      {v1::ConsistencyConfig::descriptor(), "mode", "staleness", {"bounded"}, Need::kRequired},
-      {v1::ConsistencyConfig::descriptor(), "mode", "prefetch", {"bounded"}},
-      {v1::ConsistencyConfig::descriptor(), "mode", "parts", {"sync"}},
-      {v1::ConsistencyConfig::descriptor(), "mode", "backup_workers", {"sync"}},
-      {v1::ConsistencyConfig::descriptor(), "mode", "tables", {"sync", "bounded"}},
-      {v1::OptimizerConfig::descriptor(), "type", "momentum", {"momentum", "nesterov"}},
-      {v1::OptimizerConfig::descriptor(), "type", "decay", {"rmsprop"}},
-      {v1::OptimizerConfig::descriptor(), "type", "beta1", {"adam", "adamw"}},
-      {v1::OptimizerConfig::descriptor(), "type", "beta2", {"adam", "adamw"}},
-      {v1::OptimizerConfig::descriptor(), "type", "epsilon", {"adagrad", "rmsprop", "adam", "adamw"}},
-      {v1::TableOptimizer::descriptor(), "type", "momentum", {"momentum"}},
-      {v1::TableOptimizer::descriptor(), "type", "beta1", {"adam", "adamw"}},
-      {v1::TableOptimizer::descriptor(), "type", "beta2", {"adam", "adamw"}},
-      {v1::TableOptimizer::descriptor(), "type", "epsilon", {"adagrad", "rowwise_adagrad", "adam", "adamw"}},
-      {v1::TableOptimizer::descriptor(),
-       "type",
-       "weight_decay",
-       {"sgd", "momentum", "adagrad", "rowwise_adagrad", "adam", "adamw"}},
-      {v1::TableOptimizer::descriptor(), "type", "l1", {"ftrl"}},
-      {v1::TableOptimizer::descriptor(), "type", "l2", {"ftrl"}},
-      {v1::TableOptimizer::descriptor(), "type", "beta", {"ftrl"}},
-      {v1::ScheduleConfig::descriptor(), "type", "step_size", {"step"}, Need::kRequired},
-      {v1::ScheduleConfig::descriptor(), "type", "gamma", {"step"}},
-      {v1::ScheduleConfig::descriptor(), "type", "total_steps", {"cosine"}},
-      {v1::ScheduleConfig::descriptor(), "type", "final_factor", {"cosine"}},
-  };
-  return uses;
+// The field by whose word other fields of the message have a meaning (used_with in proto/options.proto).
+const FieldDescriptor& Selector(const Descriptor& message) {
+  int i = 0;
+  while (message.field(i)->cpp_type() != FieldDescriptor::CPPTYPE_ENUM) ++i;
+  return *message.field(i);
 }
 
-std::string SelectorWord(const Message& message, const char* selector) {
-  const FieldDescriptor* field = message.GetDescriptor()->FindFieldByName(selector);
-  return EnumWord(*message.GetReflection()->GetEnum(message, field));
+std::string WordOf(const Message& message, const FieldDescriptor& selector) {
+  return EnumWord(*message.GetReflection()->GetEnum(message, &selector));
 }
 
-bool Contains(const std::vector<std::string>& words, const std::string& word) {
-  return std::find(words.begin(), words.end(), word) != words.end();
+// Whether the field has a meaning beside the word that the message's selector has.
+bool IsUsed(const Message& message, const FieldDescriptor& field) {
+  const auto& words = field.options().GetExtension(v1::limits).used_with();
+  return words.empty() || std::find(words.begin(), words.end(),
+                                    WordOf(message, Selector(*field.containing_type()))) != words.end();
 }
 
 bool IsSet(const Message& message, const FieldDescriptor& field) {
@@ -98,18 +47,21 @@ bool IsSet(const Message& message, const FieldDescriptor& field) {
                              : reflection.HasField(message, &field);
 }
 
-// Checks one message against FieldUses().
+// Checks which fields one message has beside the word of its selector.
 void CheckUses(const Message& message, const std::string& path, ConfigProblems* problems) {
-  for (const FieldUse& use : FieldUses()) {
-    if (use.message != message.GetDescriptor()) continue;
-    const bool set = IsSet(message, *message.GetDescriptor()->FindFieldByName(use.field));
-    const std::string word = SelectorWord(message, use.selector);
-    const bool used = Contains(use.used_by, word);
-    problems->AddIf(set && !used, FieldPath(path, use.field), "is not used with ", use.selector, " \"", word,
-                    "\", only with ", absl::StrJoin(use.used_by, ", "), "; take it out (--set ",
-                    FieldPath(path, use.field), "=null) or change ", FieldPath(path, use.selector));
-    problems->AddIf(!set && used && use.need == Need::kRequired, FieldPath(path, use.field),
-                    "is missing and must be given with ", use.selector, " \"", word, "\"");
+  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor& field = *message.GetDescriptor()->field(i);
+    const v1::FieldLimits& limits = field.options().GetExtension(v1::limits);
+    if (limits.used_with().empty()) continue;
+    const FieldDescriptor& selector = Selector(*message.GetDescriptor());
+    const std::string word = WordOf(message, selector);
+    const bool set = IsSet(message, field);
+    const bool used = IsUsed(message, field);
+    problems->AddIf(set && !used, FieldPath(path, field.name()), "is not used with ", selector.name(), " \"",
+                    word, "\", only with ", absl::StrJoin(limits.used_with(), ", "), "; take it out (--set ",
+                    FieldPath(path, field.name()), "=null) or change ", FieldPath(path, selector.name()));
+    problems->AddIf(!set && used && limits.required(), FieldPath(path, field.name()),
+                    "is missing and must be given with ", selector.name(), " \"", word, "\"");
   }
 }
 
@@ -441,12 +393,7 @@ bool FieldApplies(const Message& message, const FieldDescriptor& field) {
   if (field.containing_type() == v1::ServerConfig::descriptor() && field.name() == "apply") {
     return static_cast<const v1::ServerConfig&>(message).durability() != v1::ServerConfig::DURABILITY_LOG;
   }
-  for (const FieldUse& use : FieldUses()) {
-    if (use.message == field.containing_type() && use.field == field.name()) {
-      return Contains(use.used_by, SelectorWord(message, use.selector));
-    }
-  }
-  return true;
+  return IsUsed(message, field);
 }
 
 void FillContextDefaults(v1::JobConfig* config) {

@@ -246,7 +246,7 @@ void CheckPresence(const JsonValue& object, const std::string& path, const Descr
       if (is_list && !CountHolds(limits, count)) {
         problems->Add(field_path, absl::StrCat("must have ", CountText(limits, "element"), ", has ", count));
       }
-    } else if (limits.required() && member == nullptr) {
+    } else if (limits.required() && limits.used_with().empty() && member == nullptr) {
       std::string allowed;
       if (field.cpp_type() == FieldDescriptor::CPPTYPE_ENUM) {
         allowed = absl::StrCat(": one of ", absl::StrJoin(EnumWords(*field.enum_type()), ", "));

@@ -23,6 +23,11 @@ WRONG = [
     '{"optimizer": {"groups": [{"frozen": true}]}}', '{"model": {"layers": []}}', '{"model": {"layers": [{"units": 3}]}}',
     '{"model": {"layers": [{"type": "dense", "units": 0}]}}', '{"tables": [{"name": "t"}]}', '{"wire": {"chunk_kib": "512"}}',
     '{"checkpoint": {"directory": ""}}', '{"$schema": 1}',
+    # Fields that go with some words of another field.
+    '{"consistency": {"mode": "bounded"}}', '{"consistency": {"staleness": 2}}', '{"consistency": {"mode": "async", "parts": 2}}',
+    '{"optimizer": {"momentum": 0.5}}', '{"optimizer": {"type": "adam", "decay": 0.5}}', '{"optimizer": {"schedule": {"type": "step"}}}',
+    '{"model": {"layers": [{"type": "dense"}]}}', '{"model": {"layers": [{"type": "relu", "units": 2}]}}', '{"data": {"format": "csv"}}',
+    '{"data": {"format": "digits", "header": true}}',
 ]
 
 
