@@ -10,7 +10,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # Pages outside of docs/, and docs/README.md, whose place README.md has in the site.
-MOVED = {"README.md": "index.md", "docs/README.md": "documentation.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "SECURITY.md": "SECURITY.md"}
+MOVED = {"README.md": "index.md", "docs/README.md": "documentation.md"} | {page: page for page in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")}
 IMAGES = (".svg", ".png", ".gif")
 ITEM = re.compile(r"\s*([-*]|\d+\.) ")
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
