@@ -53,7 +53,7 @@ done
 cp -r configs docs "$stage/"
 install -D -m 644 -t "$stage/examples" examples/*.py examples/*.json examples/*.txt
 # README.md, and what it refers to.
-cp --parents LICENSE README.md CONTRIBUTING.md SECURITY.md proto/job_config.proto client/client.h worker/data/digits/LICENSE "$stage/"
+cp --parents LICENSE README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md proto/job_config.proto client/client.h worker/data/digits/LICENSE "$stage/"
 if [[ ${#cublas[@]} -gt 0 ]]; then
   cp -L "${cublas[@]}" "$stage/lib/"
   install -D -m 755 -t "$stage/tools" tools/gpu_check.sh tools/torch_step.py
