@@ -33,8 +33,8 @@ namespace weir {
 namespace {
 
 struct Flags {
-  std::string config, replay, cluster, task, token_file, bind = "127.0.0.1", port_file, summary,
-                                                         log_format = "text", http_token_file;
+  std::string config, replay, cluster, task, token_file,
+      bind = "127.0.0.1", port_file, summary, log_format = "text", http_token_file, tensorboard_dir;
   TlsFiles tls;
   std::vector<std::string> set;
   bool insecure_plaintext = false, check = false;
@@ -112,6 +112,7 @@ int Run(const Flags& flags) {
   options.http_token = *std::move(http_token);
   options.http_host = flags.bind;
   options.summary_path = flags.summary;
+  options.tensorboard_dir = flags.tensorboard_dir;
   options.ps_addresses = me.cluster.ps_addresses();
   // The spec holds this server's address for other processes; the server listens on the interface of --bind,
   // at that port.
@@ -271,6 +272,9 @@ int RunPsServer(int argc, char** argv) {
       ->check(CLI::Range(0, 65535));
   app.add_option("--summary", flags.summary, "ps:0: where to write the job's summary (JSON) at its end")
       ->type_name("FILE");
+  app.add_option("--tensorboard_dir", flags.tensorboard_dir,
+                 "ps:0: the folder where the job's values over time go, for TensorBoard")
+      ->type_name("DIR");
   app.add_flag("--check", flags.check,
                "Instead of serving: says whether a server on this machine can do what the config asks for");
   app.add_option("--log_format", flags.log_format, "What a line of the log is")

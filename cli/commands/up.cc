@@ -241,6 +241,8 @@ void AddUpCommand(Commands& commands, std::optional<std::vector<std::string>> pr
       ->add_option("--http_port", cluster.http_port,
                    "Port of ps:0's dashboard, /metrics, /healthz and /readyz; 0: any free port")
       ->check(CLI::Range(0, 65535));
+  AddNamed(command, "--tensorboard_dir", &cluster.tensorboard_dir, "DIR",
+           "Writes the job's values over time there, for TensorBoard");
   command
       ->add_flag(
           "--restart{3}", options->restart,

@@ -225,6 +225,9 @@ absl::Status LocalCluster::StartServers() {
     if (i == 0) {
       args.push_back(absl::StrCat("--summary=", summary_path()));
       if (options_.http_port.has_value()) args.push_back(absl::StrCat("--http_port=", *options_.http_port));
+      if (!options_.tensorboard_dir.empty()) {
+        args.push_back(absl::StrCat("--tensorboard_dir=", options_.tensorboard_dir));
+      }
     }
     // A single address means the server itself, whatever its index: the servers learn of each other from the
     // workers that join.

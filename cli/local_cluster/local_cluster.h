@@ -42,6 +42,7 @@ class LocalCluster {
     bool evaluator = false;
     bool tls = false;              // with certificates made for this job alone
     std::optional<int> http_port;  // of ps:0
+    std::string tensorboard_dir;   // of ps:0; may be empty
     std::string log_dir;           // exists
     bool verbose = false;          // shows all lines of all tasks
     Console* console = nullptr;    // outlives this

@@ -33,6 +33,7 @@
 #include "ps_server/grpc/health_service.h"
 #include "ps_server/grpc/parameter_server_service.h"
 #include "ps_server/optimizer/kernels.h"
+#include "ps_server/process/event_file.h"
 #include "ps_server/process/grpc_local_coordinator.h"
 #include "ps_server/process/grpc_remote_coordinator.h"
 #include "ps_server/process/server_end.h"
@@ -45,6 +46,8 @@ namespace weir {
 namespace {
 
 constexpr std::chrono::milliseconds kTick{25};
+// How often TensorBoard gets the job's values.
+constexpr std::chrono::seconds kEvents{1};
 // After the end of the job, open calls get this long to be answered, so that their callers learn of it. A
 // caller that is slow or stopped delays the server no longer.
 constexpr std::chrono::seconds kLinger{2};
@@ -147,6 +150,9 @@ class ServerImpl final : public Server {
   std::deque<GrpcEventLoop> loops_;
   std::unique_ptr<grpc::Server> grpc_;
   MetricRegistry metrics_;
+  // On a thread of its own, for a disk may hang. The thread alone uses the file, until the ticker is stopped.
+  std::unique_ptr<EventFile> events_;
+  Ticker event_ticker_;
   mutable Mutex mutex_;
   // Null: the server has no such ports, or starts, or has stopped.
   std::unique_ptr<ServerPorts> http_ ABSL_GUARDED_BY(mutex_);
@@ -221,6 +227,16 @@ absl::Status ServerImpl::Start() {
   health_->Start();
   parameter_server_->Start(listeners_->shared_memory());
   WEIR_RETURN_IF_ERROR(StartHttp(std::move(services)));
+  if (!options_.tensorboard_dir.empty()) {
+    WEIR_ASSIGN_OR_RETURN(events_,
+                          EventFile::Create(&FileSystem::Posix(), options_.tensorboard_dir, absl::Now()));
+    WEIR_RETURN_IF_ERROR(event_ticker_.Start(
+        kEvents,
+        [this] {
+          if (const auto status = StatusOf(*coordinator())) events_->Add(*status, absl::Now());
+        },
+        [] {}));
+  }
   WEIR_RETURN_IF_ERROR(ticker_.Start(
       kTick, [this] { Tick(); }, [this] { shard_->Tick(); }));
   LogInfo("shard ", options_.index, " listens on ", address(), ", kernels ", kernels->name, ", ",
@@ -377,6 +393,8 @@ void ServerImpl::EndServing() {
 
 absl::Status ServerImpl::Wait() {
   const auto [failure, status] = end_.Wait();
+  event_ticker_.Stop();
+  if (events_ != nullptr) events_->Add(status, absl::Now());
   if (!options_.summary_path.empty()) {
     const absl::Status written = WriteSummary(status, options_.config, options_.summary_path);
     if (!written.ok() && failure.ok()) {
@@ -392,6 +410,7 @@ absl::Status ServerImpl::Wait() {
 ServerImpl::~ServerImpl() {
   if (grpc_ != nullptr) Stop("the server stops");
   ticker_.Stop();
+  event_ticker_.Stop();
   if (remote_ != nullptr) remote_->StopAnnouncing();
   // Not under the lock, for which its threads may wait.
   TakeHttp().reset();

@@ -50,6 +50,8 @@ class Server {
     int health_port = -1;
     // ps:0: the file for the summary at the end. Empty: none.
     std::string summary_path;
+    // ps:0: the folder where the job's values over time go, for TensorBoard. Empty: nowhere.
+    std::string tensorboard_dir;
     // For tests.
     Shard::PolicyFactory make_policy = Shard::PolicyFromConfig;
   };

@@ -15,32 +15,6 @@
 namespace weir {
 namespace {
 
-// nullopt: the coordinator is stopping, or did not answer in time.
-std::optional<v1::ClusterStatus> StatusOf(Coordinator& coordinator, bool with_loss_curve) {
-  // The coordinator makes the status in its order, within microseconds unless a disk delays the coordinator.
-  constexpr std::chrono::milliseconds kLimit(500);
-  struct Answer {
-    Mutex mutex;
-    CondVar cv;
-    std::optional<absl::StatusOr<v1::ClusterStatus>> status ABSL_GUARDED_BY(mutex);
-  };
-  const auto answer = std::make_shared<Answer>();  // the answer may come after the wait has ended
-  coordinator.Status(
-      [answer](absl::StatusOr<v1::ClusterStatus> status) {
-        MutexLock lock(answer->mutex);
-        answer->status = std::move(status);
-        answer->cv.NotifyAll();
-      },
-      with_loss_curve);
-  const auto end = std::chrono::steady_clock::now() + kLimit;
-  MutexLock lock(answer->mutex);
-  while (!answer->status.has_value()) {
-    if (!answer->cv.WaitUntil(answer->mutex, end)) return std::nullopt;
-  }
-  if (!(*answer->status).ok()) return std::nullopt;
-  return **std::move(answer->status);
-}
-
 // The rows of the job's tables on this shard.
 void AddTableMetrics(uint32_t index, const Shard& shard, MetricRegistry* metrics) {
   for (size_t i = 0; i < static_cast<size_t>(shard.tables().size()); ++i) {
@@ -73,6 +47,31 @@ void AddTableMetrics(uint32_t index, const Shard& shard, MetricRegistry* metrics
 }
 
 }  // namespace
+
+std::optional<v1::ClusterStatus> StatusOf(Coordinator& coordinator, bool with_loss_curve) {
+  // The coordinator makes the status in its order, within microseconds unless a disk delays the coordinator.
+  constexpr std::chrono::milliseconds kLimit(500);
+  struct Answer {
+    Mutex mutex;
+    CondVar cv;
+    std::optional<absl::StatusOr<v1::ClusterStatus>> status ABSL_GUARDED_BY(mutex);
+  };
+  const auto answer = std::make_shared<Answer>();  // the answer may come after the wait has ended
+  coordinator.Status(
+      [answer](absl::StatusOr<v1::ClusterStatus> status) {
+        MutexLock lock(answer->mutex);
+        answer->status = std::move(status);
+        answer->cv.NotifyAll();
+      },
+      with_loss_curve);
+  const auto end = std::chrono::steady_clock::now() + kLimit;
+  MutexLock lock(answer->mutex);
+  while (!answer->status.has_value()) {
+    if (!answer->cv.WaitUntil(answer->mutex, end)) return std::nullopt;
+  }
+  if (!(*answer->status).ok()) return std::nullopt;
+  return **std::move(answer->status);
+}
 
 void AddServerMetrics(uint32_t index, const Shard& shard, const ParameterServerService& data_plane,
                       const GrpcAdmission& admission, ConnectionLimits* connections, const Tls* tls,

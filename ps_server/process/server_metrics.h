@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +42,8 @@ class JobMetrics {
   std::vector<std::pair<Labels, double>> utilizations_;
 };
 
+// The job's status. nullopt: the coordinator is stopping, or did not answer within half a second.
+std::optional<v1::ClusterStatus> StatusOf(Coordinator& coordinator, bool with_loss_curve = false);
 // The job's ClusterStatus with its loss curve, as JSON. Empty: the coordinator is stopping, or did not answer
 // within half a second.
 std::string StatusJson(Coordinator& coordinator);
