@@ -88,9 +88,13 @@ class Run:
             self.lines.append((time.monotonic() - self.begin, line.rstrip()))
 
     def task(self, name):
-        """The newest process of a task, such as "ps:1"."""
-        children = subprocess.run(["pgrep", "-P", str(self.process.pid), "-f", f"--task={name}( |$)"], capture_output=True, text=True)
-        return int(children.stdout.split()[-1])
+        """The process of a task, such as "ps:1"."""
+        kind, index = name.split(":")
+        for child in subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True, check=True).stdout.split():
+            environment = pathlib.Path(f"/proc/{child}/environ").read_text(encoding="utf-8")
+            if f'"task":{{"type":"{kind}","index":{index}}}' in environment:
+                return int(child)
+        sys.exit(f"no process is {name}")
 
     def wait_for(self, text):
         while not any(text in line for _, line in self.lines):
@@ -112,7 +116,7 @@ def recovery():
         for kills in ((), ("ps:1", "worker:0", "ps:0")):
             directory = f"checkpoint.directory={folder}/{len(kills)}"
             begin = time.monotonic()
-            run = Run(["up", *flags, "--restart", config, "--set", directory, "--set", "train.epochs=150",
+            run = Run(["up", *flags, "--restart", config, "--set", directory, "--set", "train.epochs=900", "--set", "evaluation.every_epochs=0",
                        f"--summary={folder}/s.json"], begin)
             run.wait_for("step")
             for task in kills:
@@ -123,12 +127,15 @@ def recovery():
             shas.append(json.loads(pathlib.Path(folder, "s.json").read_text(encoding="utf-8"))["weights_sha256"])
         if shas[0] != shas[1]:
             sys.exit(f"the weights differ: {shas}")
-        draw_terminal("recovery.svg", f"$ weir up {' '.join(flags)} --restart {config}", run.lines,
+        # Of the summary the rows that matter here.
+        left_out = r" +(test loss|train loss|time|version staleness|lead|traffic|checkpoint) "
+        lines = [(at, line) for at, line in run.lines if not re.match(left_out, line)]
+        draw_terminal("recovery.svg", f"$ weir up {' '.join(flags)} --restart {config}", lines,
                       f"weights_sha256 of this run and of one without kills: {shas[0][:32]}...")
 
 
 def draw_terminal(name, command, lines, last):
-    shown = [(0.0, command)] + [(at, line[:118]) for at, line in lines if line] + [(lines[-1][0] + 1, last)]
+    shown = [(0.0, command)] + [(at, line if len(line) < 120 else f"{line[:116]}...") for at, line in lines if line] + [(lines[-1][0] + 1, last)]
     total = shown[-1][0] + 6
     style = ("rect { fill: #0d1117; } text { font: 12px ui-monospace, 'DejaVu Sans Mono', monospace; fill: #d1d7e0; white-space: pre; }"
              " .typed { fill: #56d4c0; font-weight: 600; } .last { fill: #ffd479; }")

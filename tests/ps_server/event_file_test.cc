@@ -35,7 +35,8 @@ uint32_t Masked(absl::string_view data) {
 // The whole events of all files, in the order of the files' names. Checks every checksum.
 std::vector<tensorboard::Event> Events(FaultyFileSystem& disk) {
   std::vector<tensorboard::Event> events;
-  for (const std::string& name : disk.List(kFolder).value()) {
+  const std::vector<std::string> names = disk.List(kFolder).value();
+  for (const std::string& name : names) {
     CHECK(name.rfind("events.out.tfevents.", 0) == 0);
     const std::string bytes = disk.Contents(absl::StrCat(kFolder, "/", name));
     for (size_t at = 0; at + 12 <= bytes.size();) {
@@ -60,7 +61,11 @@ std::unique_ptr<EventFile> Make(FaultyFileSystem& disk) {
 
 std::map<std::string, float> ValuesOf(const tensorboard::Event& event) {
   std::map<std::string, float> values;
-  for (const auto& value : event.summary().value()) values[value.tag()] = value.simple_value();
+  for (const auto& value : event.summary().value()) {
+    // A reader takes a value that is not written for none at all, also 0.
+    CHECK(value.has_simple_value());
+    values[value.tag()] = value.simple_value();
+  }
   return values;
 }
 
