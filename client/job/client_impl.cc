@@ -125,7 +125,8 @@ ClientImpl::~ClientImpl() {
 
 v1::WorkerReport ClientImpl::ReportNow() const {
   v1::WorkerReport report = ToProto(progress_);
-  if (options_.compute_seconds) report.set_compute_seconds(options_.compute_seconds());
+  const double computed = options_.compute_seconds ? options_.compute_seconds() : -1;
+  if (computed >= 0) report.set_compute_seconds(computed);
   losses_.Describe(&report);
   return report;
 }
@@ -147,9 +148,12 @@ void ClientImpl::Fail(const absl::Status& why) {
 
 bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
   if (reply.fenced()) {
-    Fail(absl::AbortedError(absl::StrCat(
-        "fenced: the coordinator took ", options_.task, " (incarnation ", caller_.incarnation(),
-        ") out of the job", reply.failure().empty() ? "; its lease had ended" : ": ", reply.failure())));
+    const bool drained = reply.failure_kind() == v1::FAILURE_DRAINED;
+    const std::string why = absl::StrCat(
+        drained ? "drained" : "fenced", ": the coordinator took ", options_.task, " (incarnation ",
+        caller_.incarnation(), ") out of the job",
+        reply.failure().empty() ? "; its lease had ended" : ": ", reply.failure());
+    Fail(drained ? WithCode(absl::StatusCode::kAborted, Drained(why)) : absl::AbortedError(why));
     return false;
   }
   // The shards move before the next heartbeat says that this client knows the membership.
@@ -268,6 +272,7 @@ absl::Status ClientImpl::Report(const PullResult& of, const EvaluationResult& re
   evaluation.set_weights_sha256(result.weights_sha256);
   evaluation.set_final(result.final);
   evaluation.set_order(result.order);
+  evaluation.set_validation(result.validation);
   return coordinator_.Start(request, limits()).Get().status();
 }
 

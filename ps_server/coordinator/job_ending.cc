@@ -38,6 +38,7 @@ void JobEnding::EndAgain() { ends_again_ = saved_ = true; }
 absl::Status JobEnding::ForJoin() const {
   if (failure_.ok()) return absl::OutOfRangeError("the job's examples are done; there is nothing left to do");
   // Not Unavailable: the caller would try again, find no coordinator, and hide the reason.
+  if (KindOf(failure_) == v1::FAILURE_DRAINED) return WithCode(absl::StatusCode::kAborted, failure_);
   return absl::IsUnavailable(failure_) ? absl::AbortedError(failure_.message()) : failure_;
 }
 

@@ -123,6 +123,7 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
   WEIR_ASSIGN_OR_RETURN(const std::optional<TaskEnvironment> environment, EnvironmentOf(options));
   ClientOptions client;
   client.reader = options.reader != 0;
+  client.evaluates = options.evaluates != 0;
   client.job_config = config.SerializeAsString();
   WEIR_ASSIGN_OR_RETURN(client.history_path, ExpandedPath(Text(options.history)));
   client.train_examples = options.train_examples;

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/client.h"
+#include "client/compute_time.h"
 #include "common/model/model_spec.h"
 #include "common/threads/mutex.h"
 #include "local/in_process_cluster.h"
@@ -30,6 +31,8 @@ class Member {
   const ModelSpec& model() const { return model_; }
   // The servers are in this process.
   bool has_servers() const { return has_servers_; }
+  // Of the gradients that the program computes.
+  ComputeTime& compute_time() { return *compute_time_; }
   // Takes as long as Client::Join(). `initial`: ClientOptions::initial_values.
   absl::Status Join(const std::vector<ConstTensor>& initial);
   // Errors: FailedPrecondition: not joined, or left, or closed; or Forked().
@@ -53,7 +56,11 @@ class Member {
         has_servers_(local != nullptr),
         options_(std::move(options)),
         resumed_from_(std::move(resumed_from)),
-        local_(std::move(local)) {}
+        local_(std::move(local)) {
+    if (options_.reader) return;
+    // A program that does not say when it computes (weir_set_computing()) has no utilization.
+    options_.compute_seconds = [time = compute_time_] { return time->Seconds() > 0 ? time->Seconds() : -1; };
+  }
 
   absl::StatusOr<std::shared_ptr<Client>> JoinedClient() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends the job of servers in this process, and saves it first if it was asked to end.
@@ -62,6 +69,8 @@ class Member {
   const v1::JobConfig config_;
   const ModelSpec model_;
   const bool has_servers_;
+  // A client, which may outlive this object, has a share.
+  const std::shared_ptr<ComputeTime> compute_time_ = std::make_shared<ComputeTime>();
   ClientOptions options_;
   const std::string resumed_from_;
   mutable Mutex mutex_;
