@@ -193,7 +193,6 @@ int Check(const v1::JobConfig& config, const Flags& flags) {
   if (!status.ok()) return RefuseConfig(flags, absl::StrCat(file, ": ", status.message()));
   std::printf("%s: ok (job \"%s\")\n  data: %s\n  model: %s\n", file.c_str(), config.name().c_str(),
               check->data.c_str(), check->model.c_str());
-  if (const std::string older = OlderNamesIn(config); !older.empty()) std::printf("  %s\n", older.c_str());
   for (const std::string& what : check->unchecked) std::printf("  not checked: %s\n", what.c_str());
   return kExitOk;
 }

@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/call.h"
@@ -149,11 +150,15 @@ void ClientImpl::Fail(const absl::Status& why) {
 bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
   if (reply.fenced()) {
     const bool drained = reply.failure_kind() == v1::FAILURE_DRAINED;
-    const std::string why = absl::StrCat(
+    absl::Status why = absl::AbortedError(absl::StrCat(
         drained ? "drained" : "fenced", ": the coordinator took ", options_.task, " (incarnation ",
         caller_.incarnation(), ") out of the job",
-        reply.failure().empty() ? "; its lease had ended" : ": ", reply.failure());
-    Fail(drained ? WithCode(absl::StatusCode::kAborted, Drained(why)) : absl::AbortedError(why));
+        reply.failure().empty() ? "; its lease had ended" : ": ", reply.failure()));
+    if (drained) {
+      Drained("").ForEachPayload(
+          [&why](auto type, const absl::Cord& payload) { why.SetPayload(type, payload); });
+    }
+    Fail(why);
     return false;
   }
   // The shards move before the next heartbeat says that this client knows the membership.

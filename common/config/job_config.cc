@@ -266,30 +266,6 @@ std::string FirstDifference(const v1::JobConfig& expected, const v1::JobConfig& 
   return MessageDifference(expected, got, "");
 }
 
-v1::EvaluationConfig::Metric NewNameOf(v1::EvaluationConfig::Metric metric) {
-  switch (metric) {
-    case v1::EvaluationConfig::METRIC_TEST_ACCURACY:
-      return v1::EvaluationConfig::METRIC_ACCURACY;
-    case v1::EvaluationConfig::METRIC_TEST_AUC:
-      return v1::EvaluationConfig::METRIC_AUC;
-    case v1::EvaluationConfig::METRIC_TEST_LOSS:
-    case v1::EvaluationConfig::METRIC_UNSPECIFIED:  // refused where configs are read
-      return v1::EvaluationConfig::METRIC_LOSS;
-    default:
-      return metric;
-  }
-}
-
-std::string OlderNamesIn(const v1::JobConfig& config) {
-  const v1::EvaluationConfig::Metric metric = config.evaluation().metric();
-  if (!config.evaluation().has_metric() || NewNameOf(metric) == metric) return "";
-  const auto word = [](v1::EvaluationConfig::Metric of) {
-    return JsonQuote(EnumWord(*v1::EvaluationConfig::Metric_descriptor()->FindValueByNumber(of)));
-  };
-  return absl::StrCat("evaluation.metric: ", word(metric), " is the older name of ", word(NewNameOf(metric)),
-                      ", and means the same; use the new one");
-}
-
 bool IsForCpuOnly(v1::LayerConfig::Type type) {
   return type == v1::LayerConfig::LAYER_EMBEDDING || type == v1::LayerConfig::LAYER_CONCAT ||
          type == v1::LayerConfig::LAYER_CROSS || type == v1::LayerConfig::LAYER_FACTORIZATION_MACHINE;

@@ -42,11 +42,6 @@ std::string ToJson(const v1::JobConfig& config, bool with_defaults);
 // paths of data and checkpoints, but not whether there are any.
 std::string FirstDifference(const v1::JobConfig& expected, const v1::JobConfig& got);
 
-// The metric by its new name (EvaluationConfig.Metric has older ones, which mean the same).
-v1::EvaluationConfig::Metric NewNameOf(v1::EvaluationConfig::Metric metric);
-// A warning for people where the config has older names. "": it has none.
-std::string OlderNamesIn(const v1::JobConfig& config);
-
 // Whether layers of this type compute in the host's memory by themselves, so that a worker with one needs the
 // CPU.
 bool IsForCpuOnly(v1::LayerConfig::Type type);

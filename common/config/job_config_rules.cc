@@ -10,7 +10,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/config/job_config.h"
 #include "common/config/written_text.h"
 #include "common/model/key_bucket.h"
 #include "common/protocol/mode_traits.h"
@@ -348,15 +347,14 @@ void CheckEvaluation(const v1::JobConfig& config, ConfigProblems* problems) {
   // A program with a model of its own has what its function returns.
   if (!config.has_model()) return;
   const v1::ModelConfig::Loss loss = config.model().loss();
-  const auto metric = NewNameOf(evaluation.metric());
-  const std::string word = JsonQuote(EnumWord(
-      *v1::EvaluationConfig::Metric_descriptor()->FindValueByNumber(static_cast<int>(evaluation.metric()))));
+  const std::string word = JsonQuote(
+      EnumWord(*v1::EvaluationConfig::Metric_descriptor()->FindValueByNumber(evaluation.metric())));
   problems->AddIf(
-      metric == v1::EvaluationConfig::METRIC_AUC && loss != v1::ModelConfig::LOSS_SIGMOID_CROSS_ENTROPY,
+      absl::StrContains(word, "auc") && loss != v1::ModelConfig::LOSS_SIGMOID_CROSS_ENTROPY,
       "evaluation.metric", "is ", word,
       ", which only model.loss \"sigmoid_cross_entropy\" has; use \"loss\"");
   problems->AddIf(
-      metric == v1::EvaluationConfig::METRIC_ACCURACY && loss == v1::ModelConfig::LOSS_MEAN_SQUARED_ERROR,
+      absl::StrContains(word, "accuracy") && loss == v1::ModelConfig::LOSS_MEAN_SQUARED_ERROR,
       "evaluation.metric", "is ", word,
       ", which model.loss \"mean_squared_error\" does not have; use \"loss\"");
 }

@@ -81,14 +81,6 @@ absl::Status Reworded(const absl::Status& status, absl::string_view text) {
   return reworded;
 }
 
-absl::Status WithCode(absl::StatusCode code, const absl::Status& status) {
-  absl::Status recoded(code, status.message());
-  if (const auto payload = status.GetPayload(kPayload); payload.has_value()) {
-    recoded.SetPayload(kPayload, *payload);
-  }
-  return recoded;
-}
-
 std::string DetailsOf(const absl::Status& status) {
   const auto payload = status.GetPayload(kPayload);
   if (!payload.has_value()) return "";

@@ -36,9 +36,6 @@ v1::FailureKind KindOf(const absl::Status& status);
 // `status` with another text; its code and its kind stay.
 absl::Status Reworded(const absl::Status& status, absl::string_view text);
 
-// `status` with another code; its text and its kind stay.
-absl::Status WithCode(absl::StatusCode code, const absl::Status& status);
-
 // The v1.StatusDetails, serialized, that a call which failed with `status` sends beside code and text. Empty:
 // nothing.
 std::string DetailsOf(const absl::Status& status);

@@ -56,11 +56,7 @@ class Member {
         has_servers_(local != nullptr),
         options_(std::move(options)),
         resumed_from_(std::move(resumed_from)),
-        local_(std::move(local)) {
-    if (options_.reader) return;
-    // A program that does not say when it computes (weir_set_computing()) has no utilization.
-    options_.compute_seconds = [time = compute_time_] { return time->Seconds() > 0 ? time->Seconds() : -1; };
-  }
+        local_(std::move(local)) {}
 
   absl::StatusOr<std::shared_ptr<Client>> JoinedClient() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends the job of servers in this process, and saves it first if it was asked to end.

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/config/job_config.h"
 #include "common/protocol/mode_traits.h"
 #include "common/protocol/part_assignment.h"
 #include "common/telemetry/logging.h"
@@ -42,7 +41,10 @@ JobEvaluations::JobEvaluations(const JobContext& job, Checkpoints& checkpoints,
       best_saved_(std::move(best_saved)),
       sync_(TraitsOf(config_).commits_steps),
       waits_(WaitsForEvaluations(config_.evaluation())) {
-  if (const std::string older = OlderNamesIn(config_); !older.empty()) LogWarning(older);
+  if (config_.evaluation().has_metric() && config_.evaluation().metric() < v1::EvaluationConfig::METRIC_LOSS) {
+    LogWarning("evaluation.metric: \"test_loss\", \"test_accuracy\" and \"test_auc\" are older names of \"loss\", "
+               "\"accuracy\" and \"auc\", which mean the same; use these");
+  }
 }
 
 void JobEvaluations::SetLength(const JobSize& size) {

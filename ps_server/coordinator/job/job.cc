@@ -7,7 +7,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "common/config/job_config.h"
 #include "common/protocol/mode_traits.h"
 #include "common/protocol/part_assignment.h"
 
@@ -49,9 +48,11 @@ Metric MetricOf(v1::EvaluationConfig::Metric metric, const v1::EpochEvaluation& 
     if (!has) return {full, std::nullopt, std::nullopt};
     return {full, value, sign * value};
   };
-  switch (NewNameOf(metric)) {
+  switch (metric) {
+    case v1::EvaluationConfig::METRIC_TEST_ACCURACY:
     case v1::EvaluationConfig::METRIC_ACCURACY:
       return metric_of("accuracy", epoch.has_test_accuracy(), epoch.test_accuracy(), -1);
+    case v1::EvaluationConfig::METRIC_TEST_AUC:
     case v1::EvaluationConfig::METRIC_AUC:
       return metric_of("AUC", epoch.has_test_auc(), epoch.test_auc(), -1);
     default:
