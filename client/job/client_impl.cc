@@ -157,6 +157,9 @@ bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
     if (drained) {
       Drained("").ForEachPayload(
           [&why](auto type, const absl::Cord& payload) { why.SetPayload(type, payload); });
+      // It says more than a shard that has refused this member already.
+      MutexLock lock(mutex_);
+      if (absl::IsAborted(failure_)) failure_ = why;
     }
     Fail(why);
     return false;

@@ -173,6 +173,16 @@ class Client:
         saves = self._joined and self._in_process and bool(self.job.get("checkpoint.directory"))
         return float(self.job.get("cluster.server_wait_seconds", 0)) if saves else 0.0
 
+    def drained(self) -> Drained | None:
+        """If this membership has ended since the job is asked to end, and ps:0 has said so: what it said."""
+        try:
+            self.take_order()
+        except Drained as told:
+            return told
+        except Error:
+            pass
+        return None
+
     def close(self) -> None:
         """Ends everything; a membership that was not left, too. Later calls raise."""
         if not self._closed:

@@ -89,12 +89,12 @@ class Evaluations:
             raise ConfigError("evaluate would never be called, since evaluation.every_epochs is 0 and test evaluates the job's end; take "
                               "one of them out, or set evaluation.every_epochs")
         self._evaluate, self._test = evaluate, test
-        # The result by which they do.
-        self._deciding = job.get("evaluation.metric", "").removeprefix("test_") or "loss"
         #: Whether epochs' ends are evaluated.
         self.of_epochs = evaluate is not None and every > 0
+        # Whether their results decide how the job goes on, and which of them does.
+        self._deciding = job.get("evaluation.metric", "").removeprefix("test_") or "loss"
         self._decides = int(job.get("evaluation.patience", 0)) > 0 or bool(job.get("evaluation.keep_best", False))
-        # Where epochs decide how the job goes on, its end is evaluated as an epoch's already.
+        # Where they decide, the job's end is evaluated as an epoch's already.
         self._validates_end = evaluate is not None and test is not None and not self._decides
         #: Rows that are read with the weights.
         self.rows: Rows | None = None
@@ -102,10 +102,8 @@ class Evaluations:
 
     def wait(self, client: Client, future: Future[T]) -> T:
         """The result of the future. Evaluates meanwhile, if the job asks for it."""
-        if self.of_epochs:
-            self._look(client)
-            while not future.wait(_LOOK):
-                self._look(client)
+        while self.of_epochs and not future.wait(_LOOK):
+            self.look(client)
         return future.result()
 
     def at_end(self, client: Client) -> None:
@@ -122,8 +120,9 @@ class Evaluations:
         client._report(weights, result, final=True, sha256=sha256).result()
         self._memory = None
 
-    def _look(self, client: Client) -> None:
-        order = client.take_order()
+    def look(self, client: Client) -> None:
+        """Evaluates, if the job asks for it."""
+        order = client.take_order() if self.of_epochs else None
         if order is None:
             return
         try:

@@ -102,7 +102,7 @@ class Step:
             if early is not None:
                 return early
             self._late = client.pull_rows(self.work.clock, {table: (keys, values)}).result().past
-        except (Fenced, JobDone) as error:
+        except (Fenced, Drained, JobDone) as error:
             self._late, self._error = True, error
         finally:
             client.set_computing(True)
@@ -123,11 +123,11 @@ class Step:
         job's examples were done meanwhile."""
         try:
             return call()
-        except Fenced as fenced:
+        except (Fenced, Drained) as fenced:
             self._late, self._error = True, fenced
             client = self._loop.client
             _log.warning("%s; joining again", fenced)
-            client.leave(fenced)
+            client.leave(Fenced(str(fenced)))
             client.join()
         return call()
 
@@ -244,6 +244,7 @@ class _Membership:
         self._collect(wait=True)
 
     def _next_work(self) -> Work | None:
+        self.client.evaluations.look(self.client)
         future = self.client.begin_next_work()
         try:
             return self._wait(future)
@@ -435,7 +436,7 @@ def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None
         except (Fenced, Drained) as fenced:
             if start is None:
                 raise  # join()
-            drained = fenced if isinstance(fenced, Drained) else None
+            drained = fenced if isinstance(fenced, Drained) else client.drained()
             went_on = start > furthest
             furthest = max(furthest, start)
             now = time.monotonic()

@@ -66,7 +66,7 @@ class Alone(unittest.TestCase):
                     finally:
                         print("tidies up")
             """)
-            self.assertIn(f"got SIGTERM; started again, the job goes on from {runs}/step-", told)
+            self.assertIn(f"weir: SIGTERM; started again, the job goes on from {runs}/step-", told)
             self.assertIn("tidies up", told)
             self.assertNotIn("Traceback", told)
 
@@ -153,31 +153,29 @@ class DrainedServers(unittest.TestCase):
                                     checkpoint={"directory": folder + "/runs"}, cluster={"server_wait_seconds": 1})
             port = support.run([support.PYTHON, "-c", "import socket; s = socket.create_server(('127.0.0.1', 0)); "
                                                       "print(s.getsockname()[1])"]).stdout.strip()
-            for pause in (0, 5):  # of the worker, in a step
-                with self.subTest(pause=pause):
-                    cluster = {"ps": [f"127.0.0.1:{port}"], "worker": ["127.0.0.1:1"]}
+            cluster = {"ps": [f"127.0.0.1:{port}"], "worker": ["127.0.0.1:1"]}
 
-                    def start(task, command):
-                        spec = json.dumps({"cluster": cluster, "task": {"type": task, "index": 0}})
-                        process = subprocess.Popen(command, env={**os.environ, "TF_CONFIG": spec}, stdout=subprocess.PIPE,
-                                                   stderr=subprocess.PIPE, text=True)
-                        self.addCleanup(process.kill)
-                        return process
+            def start(task, command):
+                spec = json.dumps({"cluster": cluster, "task": {"type": task, "index": 0}})
+                process = subprocess.Popen(command, env={**os.environ, "TF_CONFIG": spec}, stdin=subprocess.PIPE,
+                                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                self.addCleanup(process.kill)
+                return process
 
-                    server = start("ps", [str(support.ROOT / "ps_server/ps_server"), f"--config={job}"])
-                    worker = start("worker", script(f"""
-                        with weir.Client({job!r}, {{"w": (3,)}}, 64) as c:
-                            for n in steps(c):
-                                time.sleep({pause} if n == 5 else 0.01)
-                    """))
-                    self.assertEqual(worker.stdout.readline(), "trains\n")
-                    server.terminate()
-                    server.communicate(timeout=support.LIMIT_SECONDS)
-                    self.assertEqual(server.returncode, 143)
-                    _, error = worker.communicate(timeout=support.LIMIT_SECONDS)
-                    self.assertEqual(worker.returncode, 138, error)
-                    self.assertIn("weir.errors.Drained", error)
-                    self.assertIn("got signal 15", error)
+            server = start("ps", [str(support.ROOT / "ps_server/ps_server"), f"--config={job}"])
+            worker = start("worker", script(f"""
+                with weir.Client({job!r}, {{"w": (3,)}}, 64) as c:
+                    for n in steps(c):
+                        if n == 5: sys.stdin.readline()
+            """))
+            self.assertEqual(worker.stdout.readline(), "trains\n")
+            server.terminate()
+            server.communicate(timeout=support.LIMIT_SECONDS)
+            self.assertEqual(server.returncode, 143)
+            _, error = worker.communicate("go on\n", timeout=support.LIMIT_SECONDS)
+            self.assertEqual(worker.returncode, 138, error)
+            self.assertIn("weir.errors.Drained", error)
+            self.assertIn("the job is being saved and ends, since ps:0 got signal 15", error)
 
 
 if __name__ == "__main__":

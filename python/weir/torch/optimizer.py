@@ -107,9 +107,8 @@ class Optimizer(torch.optim.Optimizer):
         self._examples = count_examples(train_set, self.job)
         self._arguments: dict[str, Any] = dict(servers=servers, cluster=cluster, task=task, token_file=token_file, history=history,
                                log_level=log_level, progress=progress, code_version=code_version)
-        # On the model alone, as they were given.
-        self._functions = {"evaluate": evaluate, "test": test}
-        self._model = model
+        # The last two are functions of the first.
+        self._model, self._evaluate, self._test = model, evaluate, test
         self._one_loop = Loop(self._weights.parameters.values(), cluster, task)
         self._client: Client | None = None
         self._overlap = overlap
@@ -194,7 +193,7 @@ class Optimizer(torch.optim.Optimizer):
             compared = min(EXAMPLES, self._examples) if in_cluster(self._arguments["cluster"]) else 0
             batches = Batches(examples, order, batch, self._whole.likely_parts, num_workers, collate_fn, seed, compared, **options)
         self._client = client = Client(job, self._weights.tensors(), self._examples, fingerprints=batches.fingerprints,
-                                       **{name: self._of_values(f) for name, f in self._functions.items()}, **self._arguments)
+                                       evaluate=self._of_values(self._evaluate), test=self._of_values(self._test), **self._arguments)
         with Interrupts() as interrupts:
             yield from self._steps(client, batches, kept, prefetch_keys, interrupts)
 
