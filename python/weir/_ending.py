@@ -200,12 +200,26 @@ def _end_in_time(ours: socket.socket, theirs: socket.socket) -> None:
     os._exit(143)
 
 
-def _forget_sigterm() -> None:
-    # What the parent waits for is not meant for its child.
-    if signal.getsignal(signal.SIGTERM) is _on_term:
+# Python forgets a signal that a child gets before it runs, and its handler has told the parent's thread of it. So a child gets none before
+# it has the handler of other programs.
+_forking = threading.local()
+
+
+def _before_fork() -> None:
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}) if signal.getsignal(signal.SIGTERM) is _on_term else None
+
+
+def _after_fork() -> None:
+    if _forking.mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+
+
+def _in_child() -> None:
+    if _forking.mask is not None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if _watch is not None:
             signal.set_wakeup_fd(-1)
+    _after_fork()
 
 
-os.register_at_fork(after_in_child=_forget_sigterm)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
