@@ -82,6 +82,7 @@ def faults_of_objects(objects, facts):
         config = config_of(objects, found)
         yield from pod_rules.faults_of_image(found)
         yield from pod_rules.faults_of_rights(found)
+        yield from pod_rules.faults_of_meshes(found)
         yield from pod_rules.faults_of_exits(found, facts)
         yield from pod_rules.faults_of_references(found, objects, facts)
         yield from pod_rules.faults_of_files(found, config, facts)

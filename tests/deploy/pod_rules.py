@@ -7,6 +7,9 @@ IMAGE = re.compile(r"^[\w./-]+(:\d+/[\w./-]+)?:(?P<tag>[\w.-]+)$")
 TASKS = ("ps", "worker", "evaluator")
 USER = 65532
 HTTP_TOKEN = "WEIR_HTTP_TOKEN_FILE"
+MESH_LABELS = {"sidecar.istio.io/inject": "false", "kuma.io/sidecar-injection": "disabled"}
+MESH_ANNOTATIONS = {"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled",
+                    "consul.hashicorp.com/connect-inject": "false"}
 STORAGE_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 
@@ -34,6 +37,15 @@ def faults_of_rights(pods):
     for found in [pods.container, *pods.sidecars]:
         wanted += rights_of(found)
     yield from (f"{pods.title}: needs {what}" for holds, what in wanted if not holds)
+
+
+def faults_of_meshes(pods):
+    """No service mesh puts its proxy into a pod."""
+    annotations = at(pods.template, "metadata", "annotations", default={})
+    for kind, there, wanted in [("label", pods.labels, MESH_LABELS), ("annotation", annotations, MESH_ANNOTATIONS)]:
+        for name, value in wanted.items():
+            if there.get(name) != value:
+                yield f"{pods.title}: needs the {kind} {name}: \"{value}\", or its pods may never complete"
 
 
 def rights_of(container):
