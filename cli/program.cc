@@ -44,7 +44,7 @@ int RunWeir(int argc, char** argv) {
   AddExportCommand(commands);
   AddImportCommand(commands);
   AddReplayCommand(commands);
-  AddManifestCommand(commands);
+  AddManifestCommand(commands, words.program);
   AddDataCommands(commands);
   AddBenchCommand(commands);
   AddDoctorCommand(commands);

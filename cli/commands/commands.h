@@ -62,7 +62,7 @@ void AddCertsCommands(Commands& commands);
 void AddExportCommand(Commands& commands);
 void AddImportCommand(Commands& commands);
 void AddReplayCommand(Commands& commands);
-void AddManifestCommand(Commands& commands);
+void AddManifestCommand(Commands& commands, std::optional<std::vector<std::string>> program);
 void AddDataCommands(Commands& commands);
 void AddBenchCommand(Commands& commands);
 void AddDoctorCommand(Commands& commands);

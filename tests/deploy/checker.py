@@ -110,7 +110,7 @@ def faults_of_dockerfile(text):
         image = re.sub(r"\$\{(\w+)\}", lambda match: arguments.get(match[1], ""), base)
         if image not in names and not re.search(r":(?!latest$)[\w.-]+$", image):
             yield f"Dockerfile: FROM {base}: '{image}' needs a version as its tag"
-    for image in ("cpu", "gpu"):
+    for image in ("cpu", "gpu", "python"):
         yield from faults_of_image(image, steps)
 
 

@@ -224,6 +224,8 @@ PLANTED_BESIDE = [
     (DOCKERFILE, "USER 65532:65532", "USER weir", "needs USER 65532:65532"),
     (DOCKERFILE, "USER 65532:65532\n", "", "cpu needs USER 65532:65532"),
     (DOCKERFILE, "AS gpu", "AS cuda", "there is no stage gpu"),
+    (DOCKERFILE, "AS python", "AS py", "there is no stage python"),
+    (DOCKERFILE, "python:3.12-slim-bookworm", "python:latest", "'python:latest' needs a version"),
     (DOCKERFILE, 'ENTRYPOINT ["weir", "run"]', "ENTRYPOINT weir run", "which starts no shell"),
     (DOCKERFILE, "org.opencontainers.image.licenses", "licenses", "needs the label"),
     (PAGE, "deploy/kustomize/overlays/dev", "deploy/kustomize/overlays/tiny", "no deploy/kustomize/overlays/tiny"),
