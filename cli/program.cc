@@ -31,10 +31,10 @@ int RunWeir(int argc, char** argv) {
   app.footer(kExamples);
   app.require_subcommand(1);
 
-  const UpWords words = SplitOffProgram(argc, argv);
+  const CommandWords words = SplitOffProgram(argc, argv);
   Commands commands(app);  // the help lists them in this order
   AddUpCommand(commands, words.program);
-  AddRunCommand(commands);
+  AddRunCommand(commands, words.program);
   AddStatusCommand(commands);
   AddDemoCommand(commands);
   AddConfigCommands(commands);
@@ -44,7 +44,7 @@ int RunWeir(int argc, char** argv) {
   AddExportCommand(commands);
   AddImportCommand(commands);
   AddReplayCommand(commands);
-  AddManifestCommand(commands);
+  AddManifestCommand(commands, words.program);
   AddDataCommands(commands);
   AddBenchCommand(commands);
   AddDoctorCommand(commands);

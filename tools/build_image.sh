@@ -1,13 +1,15 @@
 #!/bin/bash
-# Builds the image of deploy/docker/Dockerfile without docker and without a registry, from the bundle in dist/: with buildah, on
-# a base that mmdebstrap makes from the Debian mirror of this machine's apt. Needs root.
+# Builds an image of deploy/docker/Dockerfile without docker and without a registry, from the bundle or the wheel in dist/: with
+# buildah, on a base that mmdebstrap makes from the Debian mirror of this machine's apt. Needs root.
 #
-#   tools/build_image.sh DIR
+#   tools/build_image.sh DIR [cpu|python]
+#
+# python: the image that deploy/compose makes of this target. The base has Debian's PyTorch, so that pip need not fetch one.
 #
 # DIR, which must not exist, then has root (the image's files), image.json (what buildah knows of it) and storage (of buildah).
 set -euo pipefail
 
-out=$1
+out=$1 target=${2:-cpu}
 mkdir "$out"
 storage() {
   buildah --storage-driver vfs --root "$out/storage" --runroot "$out/storage-run" "$@"
@@ -16,12 +18,21 @@ storage() {
 # shellcheck disable=SC2016
 mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Identifier: Packages' 'Codename: bookworm' 'Origin: Debian' | head -1)
 [[ -n $mirror ]] || { echo "build_image: apt has no mirror of Debian bookworm: see /etc/apt" >&2; exit 1; }
-mmdebstrap --quiet --variant=minbase bookworm "$out/base.tar" "$mirror"
+include=()
+[[ $target != python ]] || include=("--include=python3-venv,python3-numpy,python3-torch")
+mmdebstrap --quiet --variant=minbase "${include[@]}" bookworm "$out/base.tar" "$mirror"
 base=$(storage from scratch)
 storage add --quiet "$base" "$out/base.tar" /
 storage commit --quiet "$base" localhost/base:bookworm
-storage bud --quiet --isolation chroot -f deploy/docker/Dockerfile --build-arg BASE=localhost/base:bookworm \
-  -t localhost/weir:built dist
+build() {
+  storage bud --quiet --isolation chroot "$@"
+}
+build -f deploy/docker/Dockerfile --target "$target" --build-arg BASE=localhost/base:bookworm \
+  --build-arg PYTHON_BASE=localhost/base:bookworm -t localhost/weir:built dist
+if [[ $target == python ]]; then
+  storage tag localhost/weir:built localhost/weir-python:0.1.0
+  build -f deploy/compose/Dockerfile -t localhost/weir:built examples
+fi
 storage inspect --type image localhost/weir:built >"$out/image.json"
 ln -s "$(storage mount "$(storage from localhost/weir:built)")" "$out/root"
 rm "$out/base.tar"

@@ -50,9 +50,9 @@ class Commands {
 
 // Each of these functions adds a command with its flags, its help and its runner.
 
-// `program`: UpWords::program (up.h).
+// `program`: CommandWords::program (up.h).
 void AddUpCommand(Commands& commands, std::optional<std::vector<std::string>> program);
-void AddRunCommand(Commands& commands);
+void AddRunCommand(Commands& commands, std::optional<std::vector<std::string>> program);
 void AddStatusCommand(Commands& commands);
 void AddDemoCommand(Commands& commands);
 void AddConfigCommands(Commands& commands);
@@ -62,7 +62,7 @@ void AddCertsCommands(Commands& commands);
 void AddExportCommand(Commands& commands);
 void AddImportCommand(Commands& commands);
 void AddReplayCommand(Commands& commands);
-void AddManifestCommand(Commands& commands);
+void AddManifestCommand(Commands& commands, std::optional<std::vector<std::string>> program);
 void AddDataCommands(Commands& commands);
 void AddBenchCommand(Commands& commands);
 void AddDoctorCommand(Commands& commands);
@@ -83,6 +83,9 @@ template <typename T>
 void AddCount(CLI::App* command, const char* name, T* count, int most, const std::string& what) {
   command->add_option(name, *count, what)->check(CLI::Range(1, most))->capture_default_str();
 }
+
+// For commands that take a program after --.
+inline constexpr const char* kProgramIsMissing = "after -- comes a program, with its arguments";
 
 // The job config, which is required.
 void AddConfigFile(CLI::App* command, std::string* config);

@@ -21,9 +21,11 @@
 #include "common/base/status_macros.h"
 #include "common/config/dns_cluster.h"
 #include "common/config/job_config.h"
+#include "common/config/json_document.h"
 #include "common/config/server_memory.h"
 #include "common/config/written_text.h"
 #include "common/model/model_spec.h"
+#include "common/program/command_line.h"
 #include "common/program/exit_codes.h"
 #include "common/system/file_system.h"
 
@@ -39,6 +41,9 @@ struct ManifestOptions {
   std::string out = "weir-manifest";
   std::string name_space, image, gpu_image;       // "": as the flags' help says
   std::optional<int64_t> parameters, worker_mib;  // where the data are not at hand
+  std::vector<std::string> program;               // what follows --; empty: `worker`
+  std::string data;                               // of the program; "": none
+  std::optional<uint32_t> worker_cpus;            // for the program
 };
 
 namespace fs = std::filesystem;
@@ -50,8 +55,32 @@ constexpr int64_t kCudaMib = 2048;
 
 int64_t Mib(uint64_t bytes) { return static_cast<int64_t>((bytes + (1 << 20) - 1) >> 20); }
 
+// Nobody but its user knows what a program needs.
+absl::StatusOr<JobSizes> SizesOfProgram(const ManifestOptions& options) {
+  std::vector<std::string> wanted;
+  if (options.image.empty()) {
+    wanted.push_back(
+        "--image=NAME:TAG, an image with the program, Python and Weir (docs/deploy.md, section Python "
+        "programs)");
+  }
+  if (!options.parameters.has_value()) {
+    wanted.push_back("--parameters=N, how many values all trained parameters and buffers of the model have");
+  }
+  if (!options.worker_mib.has_value()) {
+    wanted.push_back(absl::StrCat(
+        "--worker_memory_mib=N, what a worker needs, such as the maximum resident set size that "
+        "`/usr/bin/time -v ",
+        absl::StrJoin(options.program, " "), "` prints for the job in one process, with room to spare"));
+  }
+  if (wanted.empty()) return JobSizes{options.parameters, {}, ""};
+  return absl::InvalidArgumentError(absl::StrCat("the config does not say what the pods of ",
+                                                 options.program[0], " need\ngive ",
+                                                 absl::StrJoin(wanted, "\nand ")));
+}
+
 // Finds the sizes by the data on this machine, or by the flags where the data do not tell.
 absl::StatusOr<JobSizes> SizesOf(const ManifestOptions& options) {
+  if (!options.program.empty()) return SizesOfProgram(options);
   const absl::StatusOr<JobSizes> found = FindJobSizes(options.config, options.overrides);
   if (absl::IsInvalidArgument(found.status())) return found.status();
   JobSizes sizes = found.ok() ? *found : JobSizes{{}, {}, std::string(found.status().message())};
@@ -78,11 +107,31 @@ absl::StatusOr<JobSizes> SizesOf(const ManifestOptions& options) {
   return sizes;
 }
 
+absl::Status CheckProgram(const ManifestOptions& options, const v1::JobConfig& config) {
+  const auto refuse = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat(options.config, ": ", what));
+  };
+  if (!options.program.empty() && config.has_model()) {
+    return refuse("model: is given, but a program brings its own; leave model out, or the program");
+  }
+  if (!options.program.empty()) return absl::OkStatus();
+  if (!config.has_model()) {
+    return refuse(
+        "model and data are missing: the job is for a program that brings its own. Name the program "
+        "(`weir manifest JOB --image=NAME:TAG -- PROGRAM ARGS`), or give both to have `worker` train");
+  }
+  if (options.data.empty() && !options.worker_cpus.has_value()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--data and --worker_cpus are for a program after --; for `worker` the config has "
+      "data and compute.threads");
+}
+
 absl::StatusOr<ManifestJob> MakeJob(const ManifestOptions& options) {
   ManifestJob job;
   WEIR_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.config));
   WEIR_ASSIGN_OR_RETURN(job.config, ParseJobConfig(text, options.config, options.overrides));
-  job.pods = {options.ps, options.workers, options.evaluator, options.gpu};
+  WEIR_RETURN_IF_ERROR(CheckProgram(options, job.config));
+  job.pods = {options.ps, options.workers, options.evaluator, options.gpu, options.data};
   WEIR_RETURN_IF_ERROR(CheckForCluster(job.config, options.config, job.pods));
   WEIR_RETURN_IF_ERROR(SetTimesOfPods(&job.config));
   WEIR_ASSIGN_OR_RETURN(const JobSizes sizes, SizesOf(options));
@@ -94,6 +143,19 @@ absl::StatusOr<ManifestJob> MakeJob(const ManifestOptions& options) {
   job.name_space = options.name_space;
   job.image = options.image;
   job.gpu_image = options.gpu_image;
+  job.data_folder = DataFolder(job.config.data());
+  job.worker_cpus = job.config.compute().threads();
+  if (!options.program.empty()) {
+    if (job.gpu_image.empty()) job.gpu_image = options.image;
+    job.data_folder = options.data;
+    job.worker_cpus = options.worker_cpus.value_or(1);
+    job.program = options.program;
+    job.overrides = options.overrides;
+    const v1::ClusterConfig& cluster = job.config.cluster();
+    job.overrides.push_back(absl::StrCat("cluster.start_seconds=", JsonNumber(cluster.start_seconds())));
+    job.overrides.push_back(
+        absl::StrCat("cluster.server_wait_seconds=", JsonNumber(cluster.server_wait_seconds())));
+  }
   job.server_mib = Mib(ServerBytes(job.config, options.workers, *sizes.parameters, options.ps)) + kProgramMib;
   if (options.worker_mib.has_value()) {
     job.worker_mib = job.evaluator_mib = *options.worker_mib;
@@ -161,8 +223,8 @@ std::string NextSteps(const ManifestOptions& options, const ManifestJob& job) {
     absl::StrAppend(&text, "  ", kubectl, " apply -f ", out, "/deploy/kustomize/checkpoints/claim.yaml\n");
   }
   if (job.tls) absl::StrAppend(&text, CertificateSteps(job, kubectl));
-  if (const std::string data = DataFolder(job.config.data()); !data.empty()) {
-    absl::StrAppend(&text, "  a claim weir-data whose files are those of ", Printable(data), "\n");
+  if (!job.data_folder.empty()) {
+    absl::StrAppend(&text, "  a claim weir-data whose files are those of ", Printable(job.data_folder), "\n");
   }
   return absl::StrCat(text, "Then:\n  kubectl apply -k ", out, "\n");
 }
@@ -225,6 +287,7 @@ int RunManifest(const ManifestOptions& options) {
   std::printf("%s: job \"%s\", %s\n%s", Printable(options.out).c_str(), Printable(job->config.name()).c_str(),
               PodsText(*job).c_str(), NextSteps(options, *job).c_str());
   std::fflush(stdout);
+  if (!job->tls) std::fprintf(stderr, "warning: %s\n", std::string(kPlainText).c_str());
   return kExitOk;
 }
 
@@ -233,12 +296,13 @@ constexpr const char* kManifestExamples = R"(Examples:
   weir manifest job.json --ps=4 --workers=16 --format=tfjob --evaluator --namespace=training --out=my-job
   weir manifest job.json --workers=8 --gpu --image=registry.example.com/weir:0.1.0 --gpu_image=registry.example.com/weir-gpu:0.1.0
   weir manifest configs/digits.json --workers=4 --set checkpoint.directory=/var/lib/weir/checkpoints
+  weir manifest job.json --workers=4 --image=registry.example.com/my:1 --parameters=5000000 --worker_memory_mib=2000 -- python train.py
 
-The folder holds all that `kubectl apply -k` needs. Paths in the config are those of pods: data files lie in one folder, where pods mount the claim weir-data, and checkpoint.directory lies below /var/lib/weir, or is s3://BUCKET/PREFIX. More: docs/deploy.md)";
+The folder holds all that `kubectl apply -k` needs. Paths in the config are those of pods: data files lie in one folder, where pods mount the claim weir-data, and checkpoint.directory lies below /var/lib/weir, or is s3://BUCKET/PREFIX. What follows -- is a program that workers run instead of `worker`. More: docs/deploy.md)";
 
 }  // namespace
 
-void AddManifestCommand(Commands& commands) {
+void AddManifestCommand(Commands& commands, std::optional<std::vector<std::string>> program) {
   const auto options = std::make_shared<ManifestOptions>();
   CLI::App* command =
       commands.Add("manifest", "Writes the Kubernetes manifests of a job into a folder", kManifestExamples);
@@ -260,7 +324,7 @@ void AddManifestCommand(Commands& commands) {
   AddNamed(command, "--image", &options->image, "NAME:TAG", "Of all tasks (default: weir:VERSION)")
       ->check(CheckImage);
   AddNamed(command, "--gpu_image", &options->gpu_image, "NAME:TAG",
-           "Of workers with --gpu (default: weir-gpu:VERSION)")
+           "Of workers with --gpu (default: weir-gpu:VERSION; of a program that of --image)")
       ->check(CheckImage);
   command
       ->add_option("--parameters", options->parameters,
@@ -270,8 +334,20 @@ void AddManifestCommand(Commands& commands) {
       ->add_option("--worker_memory_mib", options->worker_mib,
                    "MiB for each worker, instead of what follows from the data on this machine")
       ->check(CLI::Range(1, 1 << 30));
+  AddNamed(command, "--data", &options->data, "DIR", "Of a program: where its pods mount the claim weir-data")
+      ->check(
+          [](const std::string& path) { return path.substr(0, 1) == "/" ? "" : "must be an absolute path"; });
+  command
+      ->add_option("--worker_cpus", options->worker_cpus,
+                   "Of a program: CPUs for each worker, and its OMP_NUM_THREADS (default: 1)")
+      ->check(CLI::Range(1, 1024));
   AddOverrides(command, &options->overrides);
-  commands.OnRun(command, [options] { return RunManifest(*options); });
+  const bool has_program = program.has_value();
+  if (has_program) options->program = *std::move(program);
+  commands.OnRun(command, [command, options, has_program] {
+    if (has_program && options->program.empty()) return BadCommandLine(*command, kProgramIsMissing);
+    return RunManifest(*options);
+  });
 }
 
 }  // namespace weir

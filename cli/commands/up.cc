@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <system_error>
@@ -191,11 +190,12 @@ UpResult RunJob(const UpOptions& options, Console& console, Interrupts& interrup
   return Job(options, console, interrupts).Run();
 }
 
-UpWords SplitOffProgram(int argc, char** argv) {
+CommandWords SplitOffProgram(int argc, char** argv) {
   char** const end = argv + argc;
-  char** const dashes =
-      argc > 1 && std::strcmp(argv[1], "up") == 0 ? std::find(argv, end, std::string("--")) : end;
-  UpWords words;
+  const absl::string_view command = argc > 1 ? argv[1] : "";
+  const bool takes_program = command == "up" || command == "run" || command == "manifest";
+  char** const dashes = takes_program ? std::find(argv, end, std::string("--")) : end;
+  CommandWords words;
   words.count = static_cast<int>(dashes - argv);
   if (dashes != end) words.program.emplace(dashes + 1, end);
   return words;
@@ -261,14 +261,15 @@ void AddUpCommand(Commands& commands, std::optional<std::vector<std::string>> pr
   if (has_program) options->cluster.program = *std::move(program);
   commands.OnRun(command, [command, options, has_program] {
     if (has_program && options->cluster.program.empty()) {
-      return BadCommandLine(*command, "after -- comes a program, with its arguments");
+      return BadCommandLine(*command, kProgramIsMissing);
     }
     return RunUp(*options);
   });
 }
 
 void HintAtDashes(const CLI::App& app, int argc, char** argv) {
-  const std::vector<std::string> unknown = app.get_subcommand("up")->remaining();
+  std::vector<std::string> unknown = app.get_subcommand("up")->remaining();
+  if (unknown.empty()) unknown = app.get_subcommand("manifest")->remaining();
   if (unknown.empty() || unknown.front()[0] == '-') return;
   std::vector<std::string> words(argv + 1, argv + argc);
   words.insert(std::find(words.begin(), words.end(), unknown.front()), "--");

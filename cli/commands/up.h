@@ -31,16 +31,18 @@ UpResult RunJob(const UpOptions& options, Console& console, Interrupts& interrup
 // Adds the flags of `weir up` that say how tasks run on this machine.
 void AddRunFlags(CLI::App* command, UpOptions* options);
 
-// The words of `weir up JOB [FLAGS] [-- PROGRAM ARGS]`. CLI11 must not read the words after --.
-struct UpWords {
+// The words of `weir up JOB [FLAGS] [-- PROGRAM ARGS]` and of other commands that take a program. CLI11 must
+// not read the words after --.
+struct CommandWords {
   int count = 0;                                    // of the words that come before --
   std::optional<std::vector<std::string>> program;  // the words after --; nullopt: there is no --
 };
 
-// Splits only the words of `up`: -- is not special to other commands.
-UpWords SplitOffProgram(int argc, char** argv);
+// Splits only the words of these commands: -- is not special to others.
+CommandWords SplitOffProgram(int argc, char** argv);
 
-// Called for a bad command line without --. If it is `up` with a word too many, prints where -- belongs.
+// Called for a bad command line without --. If it is such a command with a word too many, prints where --
+// belongs.
 void HintAtDashes(const CLI::App& app, int argc, char** argv);
 
 }  // namespace weir

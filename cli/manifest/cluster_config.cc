@@ -64,6 +64,18 @@ class Problems {
   std::vector<std::string> lines_;
 };
 
+// Whether pods can mount a volume there.
+void CheckMount(absl::string_view field, absl::string_view what, const std::string& folder,
+                Problems* problems) {
+  for (const absl::string_view taken : kTaken) {
+    if (!IsWithin(folder, taken) && !IsWithin(taken, folder)) continue;
+    problems->Add(field, absl::StrCat(what, folder,
+                                      ", where pods cannot mount a volume, since the image or the pod has ",
+                                      taken, "; move them to a folder of their own, such as /data"));
+    return;
+  }
+}
+
 void CheckData(const v1::DataConfig& data, Problems* problems) {
   bool absolute = true;
   const std::vector<NamedPath> paths = DataPaths(data);
@@ -78,14 +90,7 @@ void CheckData(const v1::DataConfig& data, Problems* problems) {
                                Normal(absl::StrCat("/", named.path))));
   }
   if (paths.empty() || !absolute) return;
-  const std::string folder = DataFolder(data);
-  for (const absl::string_view taken : kTaken) {
-    if (!IsWithin(folder, taken) && !IsWithin(taken, folder)) continue;
-    problems->Add("data", absl::StrCat("the folder of all its files is ", folder,
-                                       ", where pods cannot mount a volume, since the image or the pod has ",
-                                       taken, "; move them to a folder of their own, such as /data"));
-    return;
-  }
+  CheckMount("data", "the folder of all its files is ", DataFolder(data), problems);
 }
 
 void CheckCheckpoints(const v1::CheckpointConfig& checkpoint, Problems* problems) {
@@ -152,6 +157,7 @@ void CheckDevices(const v1::JobConfig& config, const JobPods& pods, Problems* pr
 absl::Status CheckForCluster(const v1::JobConfig& config, const std::string& source, const JobPods& pods) {
   Problems problems(source);
   CheckData(config.data(), &problems);
+  if (!pods.data.empty()) CheckMount("--data", "the program's folder is ", Normal(pods.data), &problems);
   CheckCheckpoints(config.checkpoint(), &problems);
   CheckDevices(config, pods, &problems);
   const v1::ClusterConfig& cluster = config.cluster();

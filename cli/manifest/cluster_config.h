@@ -18,6 +18,7 @@ struct JobPods {
   uint32_t servers = 1, workers = 1;
   bool evaluator = false;
   bool gpu = false;  // for each worker; an evaluator computes on a CPU
+  std::string data;  // the folder, absolute, of the data of a program; "": none
 };
 
 // Checks `config`, as ParseJobConfig() has read it, with relative paths as they were written. InvalidArgument

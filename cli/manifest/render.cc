@@ -2,15 +2,18 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "cli/manifest/cluster_config.h"
 #include "common/base/status_macros.h"
@@ -46,6 +49,9 @@ constexpr char kExportFile[] = "deploy/kustomize/checkpoints/export.yaml";
 constexpr absl::string_view kExportedFolder = "/var/lib/weir/checkpoints";
 // Of the servers' terminationGracePeriodSeconds, beyond cluster.server_wait_seconds: as in deploy/.
 constexpr int kEndSeconds = 30;
+// Exit codes of a program that ask for no other try: those of docs/exit_codes.md, Python's 1 after an
+// exception among them, and containerd's 128 for a program that cannot be started.
+constexpr int kLastPermanentCode = 128;
 
 enum class Role { kServer, kWorker, kEvaluator };
 
@@ -131,6 +137,57 @@ class Patch {
 
 std::string Quoted(int64_t number) { return absl::StrCat("\"", number, "\""); }
 
+// Words of a command line as a YAML list. Kubernetes reads $(NAME) in arguments as a variable, and $$ as $.
+std::string Words(const std::vector<std::string>& words) {
+  return absl::StrCat(
+      "[",
+      absl::StrJoin(words, ", ",
+                    [](std::string* out, const std::string& word) { absl::StrAppend(out, JsonQuote(word)); }),
+      "]");
+}
+
+std::string WithoutVariables(const std::string& word) { return absl::StrReplaceAll(word, {{"$", "$$"}}); }
+
+// The cluster spec of all tasks; "": TF_CONFIG has it.
+std::string ClusterFlag(const ManifestJob& job) {
+  switch (job.format) {
+    case ManifestFormat::kKustomize:
+      return "--cluster=dns:ps=weir-ps:$(WEIR_SERVERS),worker=weir-worker:$(WEIR_WORKERS)";
+    case ManifestFormat::kJobSet:
+      return absl::StrCat("--cluster=dns:ps=weir-ps-0-*.weir:", job.pods.servers,
+                          ",worker=weir-worker-0-*.weir:", job.pods.workers);
+    case ManifestFormat::kTfJob:
+      return "";
+  }
+  return "";
+}
+
+// Has pods run the job's program instead of `worker`.
+void AddProgram(const ManifestJob& job, const Pods& pods, Patch* patch) {
+  const std::string container = absl::StrCat(pods.spec, "/containers/0");
+  std::vector<std::string> args;
+  if (const std::string cluster = ClusterFlag(job); !cluster.empty()) {
+    args = {cluster, pods.role == Role::kEvaluator ? "--task=evaluator:0" : "--task=pod"};
+  }
+  for (const std::string& set : job.overrides) args.push_back(WithoutVariables(absl::StrCat("--set=", set)));
+  args.push_back("--");
+  for (const std::string& word : job.program) args.push_back(WithoutVariables(word));
+  const std::string variables = absl::StrCat(container, "/env/-");
+  patch->Replace(absl::StrCat(container, "/args"), Words(args))
+      .Add(variables, "{name: PYTHONUNBUFFERED, value: \"1\"}")
+      // Else a process has a thread for each core of its node.
+      .Add(variables, absl::StrCat("{name: OMP_NUM_THREADS, value: ", Quoted(job.worker_cpus), "}"))
+      // Processes that load data pass it through shared memory, of which a container has 64 MiB by itself.
+      .Add(absl::StrCat(pods.spec, "/volumes/-"), "{name: shm, emptyDir: {medium: Memory}}")
+      .Add(absl::StrCat(container, "/volumeMounts/-"), "{name: shm, mountPath: /dev/shm}");
+  if (job.format == ManifestFormat::kTfJob) return;  // its operator takes codes up to 127 as permanent
+  std::vector<int> codes(kLastPermanentCode);
+  std::iota(codes.begin(), codes.end(), 1);
+  patch->Replace(absl::StrCat(absl::StripSuffix(pods.spec, "/template/spec"),
+                              "/podFailurePolicy/rules/0/onExitCodes/values"),
+                 absl::StrCat("[", absl::StrJoin(codes, ", "), "]"));
+}
+
 // Adds what every pod of the role gets.
 std::string PatchOfPods(const ManifestJob& job, const Pods& pods) {
   const std::string container = absl::StrCat(pods.spec, "/containers/0");
@@ -142,23 +199,26 @@ std::string PatchOfPods(const ManifestJob& job, const Pods& pods) {
   Patch patch(pods);
   patch.Replace(absl::StrCat(container, "/resources/requests/memory"), memory)
       .Replace(absl::StrCat(container, "/resources/limits/memory"), memory);
+  // The user's image may have an entry point of its own.
+  if (!job.program.empty()) patch.Add(absl::StrCat(container, "/command"), Words({"weir", "run"}));
   if (serves) {
     const double wait = std::ceil(job.config.cluster().server_wait_seconds());
     patch.Replace(absl::StrCat(pods.spec, "/terminationGracePeriodSeconds"),
                   absl::StrCat(static_cast<int>(wait) + kEndSeconds));
     return patch.ToString();
   }
-  patch.Replace(absl::StrCat(container, "/resources/requests/cpu"), Quoted(job.config.compute().threads()));
+  patch.Replace(absl::StrCat(container, "/resources/requests/cpu"), Quoted(job.worker_cpus));
+  if (!job.program.empty()) AddProgram(job, pods, &patch);
   if (job.tls && pods.first_rank > 0) {
     patch.Add(absl::StrCat(pods.spec, "/initContainers/0/env/-"),
               absl::StrCat("{name: WEIR_FIRST_RANK, value: ", Quoted(pods.first_rank), "}"));
   }
-  if (const std::string folder = DataFolder(job.config.data()); !folder.empty()) {
+  if (!job.data_folder.empty()) {
     patch
         .Add(absl::StrCat(pods.spec, "/volumes/-"),
              "{name: data, persistentVolumeClaim: {claimName: weir-data, readOnly: true}}")
         .Add(absl::StrCat(container, "/volumeMounts/-"),
-             absl::StrCat("{name: data, mountPath: ", JsonQuote(folder), ", readOnly: true}"));
+             absl::StrCat("{name: data, mountPath: ", JsonQuote(job.data_folder), ", readOnly: true}"));
   }
   return patch.ToString();
 }
@@ -172,10 +232,9 @@ std::string PatchesOfSize(const ManifestJob& job, const Format& format) {
                           "{name: weir-evaluator}, $patch: delete}\n");
     case ManifestFormat::kJobSet: {
       Patch patch(format.pods[0]);
-      const std::string cluster = absl::StrCat("\"--cluster=dns:ps=weir-ps-0-*.weir:", job.pods.servers,
-                                               ",worker=weir-worker-0-*.weir:", job.pods.workers, "\"");
       for (const Pods& pods : format.pods) {
-        patch.Replace(absl::StrCat(pods.spec, "/containers/0/args/1"), cluster);
+        if (pods.role != Role::kServer && !job.program.empty()) continue;  // AddProgram() has written it
+        patch.Replace(absl::StrCat(pods.spec, "/containers/0/args/1"), JsonQuote(ClusterFlag(job)));
       }
       for (const auto& [index, count] : {std::pair(0, job.pods.servers), std::pair(1, job.pods.workers)}) {
         for (const char* field : {"completions", "parallelism"}) {
@@ -264,8 +323,7 @@ std::string ImageEntry(absl::string_view name, absl::string_view image) {
 
 // The pod that exports the weights, for this job.
 std::string ExportFor(const ManifestJob& job, absl::string_view text) {
-  // Kubernetes reads $(NAME) in arguments as a variable, and $$ as $.
-  const std::string directory = absl::StrReplaceAll(job.config.checkpoint().directory(), {{"$", "$$"}});
+  const std::string directory = WithoutVariables(job.config.checkpoint().directory());
   std::string adapted = absl::StrReplaceAll(
       text, {{absl::StrCat("- ", kExportedFolder, "\n"), absl::StrCat("- ", JsonQuote(directory), "\n")}});
   if (job.image.empty()) return adapted;
@@ -323,10 +381,11 @@ std::map<std::string, std::string> RenderManifest(const ManifestJob& job) {
   }
 
   std::string& text = files["kustomization.yaml"];
-  text = absl::StrCat("# Made by `weir manifest` of Weir ", kVersion,
-                      ". Everything in deploy/ is Weir's; the job's own is here, and in job.json",
-                      plain ? " and size.yaml" : "", ".\n",
-                      "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n");
+  if (!job.tls) absl::StrAppend(&text, "# Warning: ", kPlainText, ".\n");
+  absl::StrAppend(&text, "# Made by `weir manifest` of Weir ", kVersion,
+                  ". Everything in deploy/ is Weir's; the job's own is here, and in job.json",
+                  plain ? " and size.yaml" : "", ".\n",
+                  "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n");
   if (!job.name_space.empty()) absl::StrAppend(&text, "namespace: ", JsonQuote(job.name_space), "\n");
   absl::StrAppend(&text, "resources:\n  - ", format.folder, "\n", plain ? "  - size.yaml\n" : "");
   if (!component_list.empty()) absl::StrAppend(&text, "components:\n", component_list);

@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "cli/manifest/cluster_config.h"
 #include "proto/job_config.pb.h"
 
@@ -22,7 +24,17 @@ struct ManifestJob {
   std::string name_space;                                     // "": kubectl's current namespace
   std::string image, gpu_image;                               // NAME:TAG or NAME@sha256:...; "": deploy/'s
   int64_t server_mib = 0, worker_mib = 0, evaluator_mib = 0;  // memory: request and limit
+  uint32_t worker_cpus = 1;                                   // of a worker and the evaluator: request
+  std::string data_folder;                                    // where they mount weir-data; "": nowhere
+  // The words of the program that they run instead of `worker` (empty: `worker`), and the overrides that make
+  // `config` from the job's config that the program has itself.
+  std::vector<std::string> program, overrides;
 };
+
+// A warning for users of a manifest without TLS.
+inline constexpr absl::string_view kPlainText =
+    "no TLS: the job's token, weights and gradients travel between pods in the clear; `weir manifest --tls` "
+    "encrypts them";
 
 // Sets the times that pods need (deploy/kustomize/common/job.json) in fields that `config` does not set.
 absl::Status SetTimesOfPods(v1::JobConfig* config);

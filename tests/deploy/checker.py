@@ -82,6 +82,7 @@ def faults_of_objects(objects, facts):
         config = config_of(objects, found)
         yield from pod_rules.faults_of_image(found)
         yield from pod_rules.faults_of_rights(found)
+        yield from pod_rules.faults_of_meshes(found)
         yield from pod_rules.faults_of_exits(found, facts)
         yield from pod_rules.faults_of_references(found, objects, facts)
         yield from pod_rules.faults_of_files(found, config, facts)
@@ -109,7 +110,7 @@ def faults_of_dockerfile(text):
         image = re.sub(r"\$\{(\w+)\}", lambda match: arguments.get(match[1], ""), base)
         if image not in names and not re.search(r":(?!latest$)[\w.-]+$", image):
             yield f"Dockerfile: FROM {base}: '{image}' needs a version as its tag"
-    for image in ("cpu", "gpu"):
+    for image in ("cpu", "gpu", "python"):
         yield from faults_of_image(image, steps)
 
 

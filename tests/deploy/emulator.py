@@ -61,7 +61,7 @@ class Pod:
 
     def __init__(self, pods, index, address, secret_values, more=()):
         self.name = pods.hosts[index] if pods.hosts else f"{pods.title.split()[-1].lower()}-{index}"
-        self.host = f"{self.name}.{pods.domain}" if pods.hosts else None
+        self.host = f"{self.name}.{pods.domain}".removesuffix(".") if pods.hosts else None
         self.pods, self.address, self.process, self.sidecars = pods, address, None, []
         self._index, self._secret_values = index, secret_values
         self.environment = {**self.environment_of(pods.container), **dict(more)}
@@ -95,10 +95,11 @@ def pods_of_tfjob(job, address, secret_values):
 class Cluster:
     """The pods of a rendering. `weir` is the program of the image; all files lie in `folder`. `config` edits the job's config;
     `claims` has the folders of this host that are claims: name -> folder; other claims are empty. `secret_values` and `config_maps`
-    (name -> key -> value) are what the user makes besides the Secret weir-token."""
+    (name -> key -> value) are what the user makes besides the Secret weir-token. `image`: the environment that the image gives."""
 
-    def __init__(self, objects, weir, folder, config=lambda text: text, secret_values=None, config_maps=None, claims=None):
+    def __init__(self, objects, weir, folder, config=lambda text: text, secret_values=None, config_maps=None, claims=None, image=None):
         self.weir, self.folder, self.claims = weir, pathlib.Path(folder), claims or {}
+        self.image = {"PATH": os.environ["PATH"], **(image or {})}
         self.secret_values = {"weir-token": {"token": secrets.token_hex(32)}, **(secret_values or {})}
         self.config_maps = {found["metadata"]["name"]: dict(found["data"]) for found in objects if found["kind"] == "ConfigMap"}
         self.config_maps |= config_maps or {}
@@ -163,7 +164,7 @@ class Cluster:
         return inside
 
     def _environment(self, pod, environment, container=None):
-        return {"PATH": os.environ["PATH"], **{name: self.path(pod, value, container) for name, value in environment.items()}}
+        return {**self.image, **{name: self.path(pod, value, container) for name, value in environment.items()}}
 
     def _start_sidecar(self, pod, container):
         """Returns when its probe says that it has started."""
@@ -185,7 +186,7 @@ class Cluster:
             self._start_sidecar(pod, container)
         arguments = []
         for argument in pod.pods.arguments():
-            flag, equals, value = argument.partition("=")
+            flag, equals, value = argument.rpartition("=")
             arguments.append(flag + equals + self.path(pod, value))
         # Pods listen on all interfaces of their own network; here they share one.
         arguments = [f"--bind={pod.address}" if argument.startswith("--bind=") else argument for argument in arguments]

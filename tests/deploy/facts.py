@@ -7,6 +7,7 @@ import yaml
 
 CODE = re.compile(r"\bkExit\w+ = (\d+)")
 FLAG = re.compile(r'add_(?:option|flag)\(\s*"--(\w+)"')
+FLAG_OF_RUN = re.compile(r'AddNamed\(\s*command, "--(\w+)"')
 METRIC = re.compile(r"`((?:weir|process)_\w+)`")
 STORAGE_VARIABLE = re.compile(r"`(AWS_\w+)`")
 MADE_BY_USER = re.compile(r"^\| (Secret|ConfigMap|Issuer|PersistentVolumeClaim) `([\w-]+)` \|", re.M)
@@ -36,6 +37,11 @@ class Facts:
 
     def flags(self, role):
         return set(FLAG.findall(self._text("ps_server/program.cc" if role == "ps" else "worker/main.cc")))
+
+    @functools.cached_property
+    def flags_of_run(self):
+        """Of `weir run` itself, which a task with a program of its own has."""
+        return set(FLAG_OF_RUN.findall(self._text("cli/commands/run.cc"))) | {"set"}
 
     @functools.cached_property
     def metrics(self):

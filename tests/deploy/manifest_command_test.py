@@ -35,6 +35,9 @@ DIGITS = {
     "model": {"layers": [{"type": "flatten"}, {"type": "dense", "units": 10}]},
     "checkpoint": {"directory": DIRECTORY},
 }
+# Of a program that brings model and data.
+PROGRAM = {"name": "mine", "data": {"batch_size": 50}, "checkpoint": {"directory": DIRECTORY}}
+PROGRAM_FLAGS = ["--image=example.com/mine:1", "--parameters=1000", "--worker_memory_mib=700"]
 # 64 x 10 and 10.
 DIGITS_PARAMETERS = 650
 # Held by all servers, in blocks of 16.
@@ -106,6 +109,62 @@ class ManifestCommand(unittest.TestCase):
                         evaluator = {"evaluator": 1} if "--evaluator" in flags else {}
                         self.assertEqual(counts, {"ps": ps, "worker": workers} | evaluator)
                         self.assertEqual({bool(files_of_tls(pods)) for pods in pods_of(objects)}, {"--tls" in flags})
+
+    def test_all_rules_hold_for_a_program(self):
+        storage = {**PROGRAM, "checkpoint": {"directory": "s3://bucket/small"}}
+        for form in FORMATS:
+            for config, flags in [(PROGRAM, []), (PROGRAM, ["--evaluator", "--gpu", "--data=/data", "--tls"]), (storage, ["--gpu"])]:
+                for ps, workers in [(1, 1), (4, 16)]:
+                    with self.subTest(form=form, flags=flags, ps=ps, workers=workers):
+                        objects = self.written(config, f"--format={form}", f"--ps={ps}", f"--workers={workers}", *PROGRAM_FLAGS, *flags,
+                                               "--", "python", "train.py")
+                        self.assertEqual(list(faults_of_objects(objects, Facts(ROOT))), [])
+
+    def test_what_pods_of_a_program_get(self):
+        words = ["python", "-u", "train.py", "--note=$(HOME) \"x\"", "--"]
+        for form in FORMATS:
+            objects = self.written(PROGRAM, f"--format={form}", *PROGRAM_FLAGS, "--evaluator", "--gpu", "--data=/mnt/clicks", "--worker_cpus=3",
+                                   "--set=optimizer.learning_rate=0.5", "--", *words)
+            for pods in pods_of(objects):
+                with self.subTest(pods.title):
+                    self.assertEqual(pods.container["command"], ["weir", "run"])
+                    self.assertEqual(pods.container["image"], "example.com/mine:1")
+                    works = pods.role != "ps"
+                    self.assertEqual(pods.program, words if works else [])
+                    mounts = {mount["name"]: mount["mountPath"] for mount in pods.container["volumeMounts"]}
+                    self.assertEqual((mounts.get("data"), mounts.get("shm")), ("/mnt/clicks", "/dev/shm") if works else (None, None))
+                    self.assertEqual(at(pods.container, "resources", "limits", "nvidia.com/gpu"), "1" if pods.role == "worker" else None)
+                    if works:
+                        # What servers have in job.json, and the program perhaps not.
+                        self.assertEqual(pods.settings, ["optimizer.learning_rate=0.5", "cluster.start_seconds=900",
+                                                         "cluster.server_wait_seconds=120"])
+                        self.assertEqual(self.memory(pods), 700)
+                        self.assertEqual(str(pods.container["resources"]["requests"]["cpu"]), "3")
+                        self.assertEqual((pods.environment["OMP_NUM_THREADS"], pods.environment["PYTHONUNBUFFERED"]), ("3", "1"))
+                    else:
+                        self.assertEqual(config_of(objects, pods)["optimizer"]["learning_rate"], 0.5)
+
+    def test_programs_that_are_refused(self):
+        program = ["--", "python", "train.py"]
+        self.assert_refused(PROGRAM, program, "--image=NAME:TAG", "--parameters=N", "--worker_memory_mib=N", "`/usr/bin/time -v python train.py`")
+        self.assert_refused(PROGRAM, [*PROGRAM_FLAGS[:2], *program], "give --worker_memory_mib=N")
+        self.assert_refused(PROGRAM, PROGRAM_FLAGS, "model and data are missing", "-- PROGRAM ARGS")
+        self.assert_refused(DIGITS, [*PROGRAM_FLAGS, *program], "model: is given, but a program brings its own")
+        self.assert_refused(DIGITS, ["--worker_cpus=2"], "are for a program after --")
+        self.assert_refused(PROGRAM, [*PROGRAM_FLAGS, "--data=/tmp/x", *program], "--data: the program's folder is /tmp/x", "has /tmp;")
+        self.assert_refused(PROGRAM, [*PROGRAM_FLAGS, "--data=data", *program], "must be an absolute path", code=EXIT_USAGE)
+        self.assert_refused(PROGRAM, [*PROGRAM_FLAGS, "--"], "after -- comes a program", code=EXIT_USAGE)
+        self.assert_refused(PROGRAM, [*PROGRAM_FLAGS, "python", "train.py"], "if `python` is the program", code=EXIT_USAGE)
+
+    def test_plain_text_is_said_in_the_first_line_and_on_the_terminal(self):
+        says = "no TLS: the job's token, weights and gradients travel between pods in the clear"
+        for form in FORMATS:
+            for config, program in [(DIGITS, []), (PROGRAM, [*PROGRAM_FLAGS, "--", "python", "train.py"])]:
+                for tls in [[], ["--tls"]]:
+                    result = self.weir(config, "--force", f"--format={form}", *tls, *program)
+                    self.assertEqual(result.returncode, 0, result.stderr)
+                    first = (self.out / "kustomization.yaml").read_text(encoding="utf-8").splitlines()[0]
+                    self.assertEqual((says in first, says in result.stderr), (not tls, not tls))
 
     def test_memory_of_servers(self):
         # docs/memory.md. sync, sgd: weights 1, parts 16, old versions 4, a version that is saved 1.

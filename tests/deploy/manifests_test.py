@@ -140,6 +140,11 @@ PLANTED = [
     (EXPORT, EXPORT, "seccompProfile: {type: RuntimeDefault}", "seccompProfile: {type: Unconfined}", "needs seccompProfile"),
     (BASE, SERVERS, "requests: {cpu: 500m, memory: 256Mi}", "requests: {cpu: 500m}", "needs a request for memory"),
     (GPU, GPU + "/kustomization.yaml", "nvidia.com~1gpu", "amd.com~1gpu", "limit of nvidia.com/gpu is None"),
+    # Service meshes.
+    (BASE, SERVERS, 'inject: "false"\n        kuma', 'inject: "true"\n        kuma', 'StatefulSet weir-ps: needs the label sidecar.istio.io/inject: "false"'),
+    (BASE, WORKERS, "linkerd.io/inject: disabled", "linkerd.io/inject: enabled", 'Job weir-worker: needs the annotation linkerd.io/inject'),
+    (JOBSET, JOBSET_FILE, "annotations: *no_mesh", "annotations: {}", 'JobSet weir, worker: needs the annotation sidecar.istio.io/inject'),
+    (KUBEFLOW, TFJOB_FILE, "kuma.io/sidecar-injection", "kuma.io/injection", "TFJob weir, Chief: needs the label kuma.io/sidecar-injection"),
     # Object storage.
     (STORAGE, STORAGE + "/kustomization.yaml", "name: AWS_ACCESS_KEY_ID\n", "name: AWS_ACCESS_KEY\n",
      "AWS_ACCESS_KEY_ID must come from a Secret"),
@@ -219,6 +224,8 @@ PLANTED_BESIDE = [
     (DOCKERFILE, "USER 65532:65532", "USER weir", "needs USER 65532:65532"),
     (DOCKERFILE, "USER 65532:65532\n", "", "cpu needs USER 65532:65532"),
     (DOCKERFILE, "AS gpu", "AS cuda", "there is no stage gpu"),
+    (DOCKERFILE, "AS python", "AS py", "there is no stage python"),
+    (DOCKERFILE, "python:3.12-slim-bookworm", "python:latest", "'python:latest' needs a version"),
     (DOCKERFILE, 'ENTRYPOINT ["weir", "run"]', "ENTRYPOINT weir run", "which starts no shell"),
     (DOCKERFILE, "org.opencontainers.image.licenses", "licenses", "needs the label"),
     (PAGE, "deploy/kustomize/overlays/dev", "deploy/kustomize/overlays/tiny", "no deploy/kustomize/overlays/tiny"),

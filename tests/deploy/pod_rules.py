@@ -7,6 +7,9 @@ IMAGE = re.compile(r"^[\w./-]+(:\d+/[\w./-]+)?:(?P<tag>[\w.-]+)$")
 TASKS = ("ps", "worker", "evaluator")
 USER = 65532
 HTTP_TOKEN = "WEIR_HTTP_TOKEN_FILE"
+MESH_LABELS = {"sidecar.istio.io/inject": "false", "kuma.io/sidecar-injection": "disabled"}
+MESH_ANNOTATIONS = {"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled",
+                    "consul.hashicorp.com/connect-inject": "false"}
 STORAGE_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 
@@ -34,6 +37,15 @@ def faults_of_rights(pods):
     for found in [pods.container, *pods.sidecars]:
         wanted += rights_of(found)
     yield from (f"{pods.title}: needs {what}" for holds, what in wanted if not holds)
+
+
+def faults_of_meshes(pods):
+    """No service mesh puts its proxy into a pod."""
+    annotations = at(pods.template, "metadata", "annotations", default={})
+    for kind, there, wanted in [("label", pods.labels, MESH_LABELS), ("annotation", annotations, MESH_ANNOTATIONS)]:
+        for name, value in wanted.items():
+            if there.get(name) != value:
+                yield f"{pods.title}: needs the {kind} {name}: \"{value}\", or its pods may never complete"
 
 
 def rights_of(container):
@@ -77,17 +89,18 @@ def faults_of_probes(pods):
 def faults_of_gpu(pods):
     """Who is to compute on a GPU gets one."""
     gpus = at(pods.container, "resources", "limits", "nvidia.com/gpu")
-    if ("cuda" in (pods.flag("device") or "")) != (gpus is not None):
+    if not pods.program and ("cuda" in (pods.flag("device") or "")) != (gpus is not None):
         yield f"{pods.title}: --device={pods.flag('device')}, but its limit of nvidia.com/gpu is {gpus}"
 
 
 def faults_of_flags(pods, facts):
-    known = facts.flags(pods.role)
-    for argument in pods.arguments():
+    known = facts.flags_of_run if pods.program else facts.flags(pods.role)
+    for argument in pods.flags:
         flag = re.match(r"--(\w+)", argument)
         if flag is None or flag[1] not in known:
-            yield f"{pods.title}: {argument} is no flag of {'ps_server' if pods.role == 'ps' else 'worker'}"
-    for unset in re.findall(r"\$\(\w+\)", " ".join(pods.arguments())):
+            name = "weir run" if pods.program else "ps_server" if pods.role == "ps" else "worker"
+            yield f"{pods.title}: {argument} is no flag of {name}"
+    for unset in re.findall(r"\$\(\w+\)", " ".join(pods.flags)):
         yield f"{pods.title}: no variable of the container is {unset}"
 
 
@@ -101,7 +114,9 @@ def faults_of_exits(pods, facts):
         return [sorted(rule["onExitCodes"]["values"]) for rule in rules if rule["action"] == action and "onExitCodes" in rule]
 
     source = "common/program/exit_codes.h"
-    for action, effect, wanted in [("FailJob", "fail the job", facts.permanent_codes),
+    # A program may give any code; 128 is containerd's for one that cannot be started.
+    permanent = list(range(1, 129)) if pods.program else facts.permanent_codes
+    for action, effect, wanted in [("FailJob", "fail the job", permanent),
                                    ("Ignore", "do not count", facts.retry_codes)]:
         if codes(action) != [wanted]:
             yield f"{pods.title}: exit codes that {effect} are {codes(action)}; {source} has {wanted}"
@@ -191,7 +206,8 @@ def faults_of_files(pods, config, facts):
         elif token["secret"].get("defaultMode", 0o644) & 0o7:
             yield f"{pods.title}: the defaultMode of {variable} must be 0440: tasks refuse a token that others may read"
     if config is None:
-        yield f"{pods.title}: --config={pods.flag('config')} is in no ConfigMap"
+        if not pods.program:  # it brings its own
+            yield f"{pods.title}: --config={pods.flag('config')} is in no ConfigMap"
         return
     paths = []
     if pods.role == "ps" and in_object_storage(config):

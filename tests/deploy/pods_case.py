@@ -71,8 +71,8 @@ class PodsCase(unittest.TestCase):
         shutil.copytree(ROOT / "deploy", folder / "tree/deploy")
         return Tree(folder / "tree").objects(rendering)
 
-    def cluster(self, objects, **options):
-        cluster = emulator.Cluster(objects, WEIR, self.folder(), **options)
+    def cluster(self, objects, folder=None, **options):
+        cluster = emulator.Cluster(objects, WEIR, folder or self.folder(), **options)
         self.addCleanup(cluster.close)
         return cluster
 

@@ -79,11 +79,23 @@ class Pods:
     def arguments(self):
         """With the values of the container's environment in them."""
         return [re.sub(r"\$\((\w+)\)", lambda match: self.environment.get(match[1]) or match[0], argument)
-                for argument in at(self.container, "args", default=[])]
+                .replace("$$", "$") for argument in at(self.container, "args", default=[])]
+
+    @property
+    def program(self):
+        """The words of the program that the task runs instead of `worker`; []: none."""
+        words = self.arguments()
+        return words[words.index("--") + 1:] if "--" in words else []
+
+    @property
+    def flags(self):
+        """The arguments that are Weir's."""
+        words = self.arguments()
+        return words[:words.index("--")] if "--" in words else words
 
     def flag(self, name):
         """The value of --name=...; "" for --name alone; None without the flag."""
-        for argument in self.arguments():
+        for argument in self.flags:
             flag, _, value = argument.partition("=")
             if flag == f"--{name}":
                 return value
@@ -92,7 +104,7 @@ class Pods:
     @property
     def settings(self):
         """The fields of the job's config that --set=FIELD=VALUE overrides."""
-        return [a.removeprefix("--set=") for a in self.arguments() if a.startswith("--set=")]
+        return [a.removeprefix("--set=") for a in self.flags if a.startswith("--set=")]
 
     def ports(self):
         """Name -> number."""
@@ -129,5 +141,6 @@ def pods_of(objects):
             found += [Pods(f"TFJob {name}, {replica}", replicas["template"], replicas["replicas"])
                       for replica, replicas in spec["tfReplicaSpecs"].items()]
         elif thing["kind"] == "Pod":
-            found.append(Pods(title(thing), {"metadata": thing["metadata"], "spec": spec}))
+            hosts = [spec["hostname"]] if "hostname" in spec else None
+            found.append(Pods(title(thing), {"metadata": thing["metadata"], "spec": spec}, hosts=hosts, domain=spec.get("subdomain", "")))
     return found

@@ -1,10 +1,10 @@
 #!/usr/bin/python3
 """Runs jobs whose tasks have hosts of their own, breaks the hosts and their links, and checks what comes of it.
 
-    hosts.py [--weir=PROGRAM] [--config=FILE] [--image=DIR] [--list] [SCENARIO...]
+    hosts.py [--weir=PROGRAM] [--config=FILE] [--image=DIR --python_image=DIR] [--list] [SCENARIO...]
 
-All scenarios, if none is named; with --image those of the image that tools/build_image.sh has put into DIR. Prints for each what
-was injected and what was seen. Needs root; where namespaces may not be made nothing runs, and a line says so."""
+All scenarios, if none is named; with --image those of the images that tools/build_image.sh has put into these folders. Prints for
+each what was injected and what was seen. Needs root; where namespaces may not be made nothing runs, and a line says so."""
 import argparse
 import functools
 import json
@@ -24,8 +24,9 @@ from scenarios import SCENARIOS  # pylint: disable=wrong-import-position
 class World:
     """The network, and the programs and config of its jobs. `undisturbed` tells what their weights should be."""
 
-    def __init__(self, weir, config, image, folder):
-        self.weir, self.config, self.image, self.folder = weir, config, image, folder
+    def __init__(self, weir, config, images, folder):
+        self.weir, self.config, self.folder = weir, config, folder
+        self.image, self.python_image = images
         # Where the programs and the config are: those of a build tree are links to files elsewhere.
         self.programs = {self.weir.parents[1], self.config.parent}
         self.network = network.Network(folder)
@@ -97,6 +98,7 @@ def main():
     parser.add_argument("--weir", default="cli/weir", type=pathlib.Path)
     parser.add_argument("--config", default="deploy/kustomize/common/job.json", type=pathlib.Path)
     parser.add_argument("--image", type=pathlib.Path)
+    parser.add_argument("--python_image", type=pathlib.Path)
     parser.add_argument("--list", action="store_true", help="the scenarios")
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO")
     arguments = parser.parse_args()
@@ -114,7 +116,7 @@ def main():
     if folder is None:
         print(f"SKIPPED: {reason}")
         return 0
-    world = World(arguments.weir.resolve(), arguments.config.resolve(), arguments.image, folder)
+    world = World(arguments.weir.resolve(), arguments.config.resolve(), (arguments.image, arguments.python_image), folder)
     failed = [name for name in arguments.scenarios or SCENARIOS if not run(name, world)]
     if failed:
         print(f"failed: {', '.join(failed)}")

@@ -1,18 +1,21 @@
 """What the image is, and what its containers do."""
+import hashlib
 import pathlib
 import re
 import secrets
 import subprocess
 
 from certificates import Certificates
-from job import DRAINED, HEALTH_PORT, cluster_of, expect, get, injected, seen, wait_until
-from object_storage import start_storage
+from job import BAD_CONFIG, DRAINED, ENVIRONMENT, HEALTH_PORT, cluster_of, expect, get, injected, seen, wait_until
+from object_storage import BUCKET, start_storage
 from rendered_job import Image, RenderedJob
 from scenarios import (SERVERS, TRAINING, WORKERS, expect_undisturbed_weights, kill, replace_certificates, restart_elsewhere,
                        scenario)
 from volume import Reads, files_of
 
 HERE = pathlib.Path(__file__).resolve().parent
+EXAMPLE = HERE.parents[1] / "examples/cnn.json"
+FASHION = pathlib.Path("/usr/share/datasets/fashion-mnist")
 DOCKERFILE = HERE.parents[1] / "deploy/docker/Dockerfile"
 USER = 65532
 
@@ -36,8 +39,8 @@ def image_config(world):
     said = subprocess.run([world.weir, "--version"], check=True, capture_output=True, text=True).stdout
     expect(labels["version"] in said.split(), f"the label says version {labels['version']}, `weir --version` {said}")
     expect(labels["title"] == "weir" and labels["licenses"] == "Apache-2.0" and labels["description"], f"the labels are {labels}")
-    bases = re.findall(r"^ARG (?:CUDA_)?BASE=(.*)$", DOCKERFILE.read_text(encoding="utf-8"), re.MULTILINE)
-    expect(len(bases) == 2 and all(re.fullmatch(r"\S+:(?!latest$)\S+", base) for base in bases), f"the bases are {bases}")
+    bases = re.findall(r"^ARG (?:CUDA_|PYTHON_)?BASE=(.*)$", DOCKERFILE.read_text(encoding="utf-8"), re.MULTILINE)
+    expect(len(bases) == 3 and all(re.fullmatch(r"\S+:(?!latest$)\S+", base) for base in bases), f"the bases are {bases}")
     seen(f"user {config['User']}, entry point {config['Entrypoint']}, labels {labels}, bases {bases}")
 
 
@@ -88,6 +91,57 @@ def expect_trained_though_a_server_moves(world, job):
     expect(summary["checkpoint"].startswith("s3://"), f"the last checkpoint is {summary['checkpoint']}")
     expect_undisturbed_weights(world, summary)
     return summary
+
+
+def python_job(world, image, *settings):
+    """(job, environment of its storage): examples/cnn.py in the pods of `weir manifest`, on an image."""
+    storage = start_storage(world.folder)
+    world.at_end(storage.close)
+    settings = [f"--set={setting}" for setting in (f"checkpoint.directory=s3://{BUCKET}/cnn", "checkpoint.every_steps=10", *settings)]
+    out = world.folder / f"manifest{len(list(world.folder.glob('manifest*')))}"
+    subprocess.run([world.weir, "manifest", EXAMPLE, "--ps=2", "--workers=2", "--image=registry.example.com/cnn:1", "--parameters=21000",
+                    "--worker_memory_mib=1000", "--data=/data", f"--out={out}", *settings, "--", "python", "cnn.py", "--data=/data",
+                    "--most=2000"], check=True, capture_output=True)
+    job = RenderedJob(world, out, {"weir-object-storage": storage.variables}, image=image, claims={"weir-data": FASHION})
+    return world.add(job), ENVIRONMENT | storage.variables
+
+
+@scenario
+def image_python(world):
+    """A PyTorch program trains in containers of an image of three lines to the same bits, though a worker and ps:1 are killed."""
+    hashes = []
+    for disturbed in False, True:
+        job, environment = python_job(world, world.python_image, "train.epochs=8")
+        job.start(*job.names)
+        if disturbed:
+            job.wait_for_step(30)
+            kill(job.pods["weir-worker-1"])
+            restart_elsewhere(job, "weir-worker-1")
+            job.wait_for_step(60)
+            kill(job.pods["weir-ps-1"])
+            restart_elsewhere(job, "weir-ps-1")
+        job.wait_for_end()
+        log = job.pods["weir-worker-0"].log()
+        expect("test accuracy: 0.7" in log or "test accuracy: 0.8" in log, f"the worker's log is\n{log}")
+        exported = world.folder / "model.safetensors"
+        subprocess.run([world.weir, "export", f"s3://{BUCKET}/cnn", exported], check=True, capture_output=True,
+                       env=environment)
+        hashes.append(hashlib.sha256(exported.read_bytes()).hexdigest())
+        seen(f"all pods ended with 0; the weights' SHA-256 is {hashes[-1][:16]}...")
+        world.close()
+    expect(hashes[0] == hashes[1], "the weights are others than without the faults")
+
+
+@scenario
+def image_without_python(world):
+    """A worker whose image has no Python ends at once, and says so."""
+    job, _ = python_job(world, world.image)
+    job.start("weir-worker-0")
+    worker = job.pods["weir-worker-0"]
+    code = worker.wait()
+    expect(code == BAD_CONFIG and "cannot run python: no folder of PATH has such a program" in worker.log(),
+           f"it has ended with {code}:\n{worker.log()}")
+    seen(f"it ended with {code}: {worker.log().strip()}")
 
 
 def objects_of_tls(made, trusted):

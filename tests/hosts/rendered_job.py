@@ -31,15 +31,15 @@ class Image:
 
 class RenderedJob(Job):
     """Takes the part of the cluster: names, volumes, sidecars, and the Secrets and ConfigMaps (name -> {key: value}) that its user
-    makes besides weir-token. `certificates` are for those who ask it for its status."""
+    makes besides weir-token. `certificates` are for those who ask it for its status; `claims`: name -> folder."""
 
-    def __init__(self, world, folder, secrets, config_maps=None, certificates=None):
+    def __init__(self, world, folder, secrets, config_maps=None, certificates=None, image=None, claims=None):
         objects = render(folder)
         self._of = {name: pods for pods in pods_of(objects) for name in pods.hosts or [pods.title.split()[-1]]}
         super().__init__(world, *([name for name, pods in self._of.items() if pods.role == role] for role in ("ps", "worker")),
                          certificates)
         self.evaluator_names = [name for name, pods in self._of.items() if pods.role == "evaluator"]
-        self._image = Image(world.image)
+        self._image, self._claims = Image(image or world.image), claims or {}
         self._containers = Containers(world.folder, self._image.root)
         self._secrets = secrets | {"weir-token": {"token": self.token.read_text(encoding="ascii")}}
         self._config_maps = {found["metadata"]["name"]: found["data"] for found in objects if found["kind"] == "ConfigMap"}
@@ -63,7 +63,7 @@ class RenderedJob(Job):
         self._sidecars[name] = [self._start_sidecar(name, host, log, sidecar, volumes) for sidecar in pods.sidecars]
         # To see what came of the job; no manifest has it.
         summary = ["--summary=/tmp/summary.json"] if name == "weir-ps-0" else []
-        command = [*self._image.config["Entrypoint"], *pods.arguments(), *summary]
+        command = [*pods.container.get("command", self._image.config["Entrypoint"]), *pods.arguments(), *summary]
         return self._container(name, host, log, pods.container, command, volumes)
 
     def _start_sidecar(self, name, host, log, sidecar, volumes):
@@ -88,6 +88,7 @@ class RenderedJob(Job):
                                      rights["runAsUser"], rights["runAsGroup"], mounts,
                                      memory_bytes(container["resources"]["limits"]["memory"]))
         spec["hostname"] = name
+        spec["process"]["cwd"] = self._image.config.get("WorkingDir") or "/"
         return self._containers.start(spec, name, host, log)
 
     def replace(self, secrets, config_maps):
@@ -135,7 +136,9 @@ class RenderedJob(Job):
         return found
 
     def _new_volume(self, name, volume):
-        """A folder with the volume's contents, each time anew."""
+        """A folder with the volume's contents, each time anew, or that of the claim."""
+        if claim := at(volume, "persistentVolumeClaim", "claimName"):
+            return self._claims[claim]
         folder = self.volume(name, volume["name"])
         shutil.rmtree(folder, ignore_errors=True)
         if "emptyDir" in volume:
@@ -149,7 +152,8 @@ class RenderedJob(Job):
     def _write_volume(self, name, volume):
         folder = self.volume(name, volume["name"])
         if "configMap" in volume:
-            write_volume(folder, self._config_maps[volume["configMap"]["name"]])
+            source = volume["configMap"]
+            write_volume(folder, self._config_maps.get(source["name"], {}) if source.get("optional") else self._config_maps[source["name"]])
         else:
             secret = volume["secret"]
             group = self._of[name].spec["securityContext"]["fsGroup"]

@@ -79,6 +79,66 @@ TEST_CASE("weir run becomes the program of its task, with its other flags and no
   }
 }
 
+TEST_CASE("weir run runs a program instead of worker, which finds its task and the overrides") {
+  const TestFolder folder;
+  const std::string weir = WeirWithFakes(folder);
+  const std::string cluster = kCluster;
+  const Args program = {"--", "sh", "-c", "echo $TF_CONFIG $WEIR_SET \"$@\"; exit 9", "sh", "--task=x"};
+  const std::string peers =
+      R"("cluster":{"chief":["weir-chief-0.weir-chief:2222"],)"
+      R"("ps":["weir-ps-0.weir-ps:2222","weir-ps-1.weir-ps:2222"],)"
+      R"("worker":["weir-worker-0.weir-worker:2222","weir-worker-1.weir-worker:2222"]})";
+  struct Case {
+    Args args;
+    std::map<std::string, std::string> environment;
+    int status;
+    std::string says;
+  };
+  const std::string part =
+      R"({"cluster": {"worker": {"1": "b:1"}, "ps": ["a:1"]}, "task": {"type": "worker", "index": 1}})";
+  const std::vector<Case> cases = {
+      {{cluster, "--task=worker:1", "--set", "name=\"a b\"", "--set=seed=3"},
+       {},
+       9,
+       "{" + peers + R"(,"task":{"type":"worker","index":1}} ["name=\"a b\"","seed=3"] --task=x)"},
+      {{cluster, "--task=evaluator:0"},
+       {},
+       9,
+       "{" + peers + R"(,"task":{"type":"evaluator","index":0}} --task=x)"},
+      {{}, {{"TF_CONFIG", part}}, 9, part + " --task=x"},
+      {{"--task=worker:1"},
+       {{"TF_CONFIG", part}},
+       9,
+       R"({"cluster":{"ps":{"0":"a:1"},"worker":{"1":"b:1"}},"task":{"type":"worker","index":1}} --task=x)"},
+      // A job in one process.
+      {{}, {}, 9, "--task=x"},
+      // A server is no program's task.
+      {{cluster, "--task=ps:0", "--http_port=1"},
+       {},
+       5,
+       "ps_server SigBlk: 0000000000004002 --http_port=1 " + cluster},
+      {{cluster, "--task=worker:0", "--config=j.json"},
+       {},
+       64,
+       "error: --config=j.json: a program gets no flags of `worker`"},
+  };
+  for (const Case& c : cases) {
+    Args args = {weir, "run"};
+    args.insert(args.end(), c.args.begin(), c.args.end());
+    args.insert(args.end(), program.begin(), program.end());
+    const RunResult result = RunToEnd(args, c.environment);
+    INFO(result.output);
+    CHECK(result.status == c.status);
+    CHECK_THAT(result.output, StartsWith(c.says));
+  }
+  const RunResult killed = RunToEnd({weir, "run", "--", "sh", "-c", "kill -KILL $$"});
+  CHECK(killed.status == 137);
+  const RunResult missing = RunToEnd({weir, "run", "--", "no-such-python", "train.py"});
+  CHECK(missing.status == 78);
+  CHECK_THAT(missing.output, Contains("cannot run no-such-python: no folder of PATH has such a program"));
+  CHECK(RunToEnd({weir, "run", "--"}).status == 64);
+}
+
 TEST_CASE("weir run refuses a wrong spec or task with 78, and says what to edit") {
   struct Case {
     Args args;
@@ -172,6 +232,21 @@ TEST_CASE("as process 1 it ends on SIGTERM, and leaves no orphan unreaped") {
   REQUIRE(kill(std::stoi(first), SIGTERM) == 0);
   CHECK(process.Wait() == 143);
   CHECK_THAT(process.log(), Contains("ps:0 got signal 15"));
+}
+
+TEST_CASE("as process 1 it passes SIGTERM on to a program, which that ends") {
+  Args args = Unshare("--pid");
+  if (args.empty()) return;
+  const TestFolder folder;
+  args.insert(args.end(),
+              {"--fork", "--kill-child", "cli/weir", "run", "--", "sh", "-c", "echo runs; exec sleep 600"});
+  TestProcess process(args, {}, folder.path("log"));
+  process.WaitForLog("runs");
+  std::string first = ChildrenOf(std::to_string(process.pid()));
+  first = first.substr(0, first.find(' '));
+  REQUIRE_FALSE(first.empty());
+  REQUIRE(kill(std::stoi(first), SIGTERM) == 0);
+  CHECK(process.Wait() == 143);
 }
 
 // The hosts' names come from a file that each task has as its /etc/hosts.

@@ -38,8 +38,8 @@ def _called(programs, pattern):
 
 def link_openblas(programs, folder):
     """cblas_sgemm() with its kernels for all CPUs, without those of other functions, LAPACK and its Fortran runtime: a thirtieth."""
-    called = _called(programs, r"(?:cblas|openblas)_\w+")
-    if called != ["cblas_sgemm", "openblas_set_num_threads"]:
+    called = _called(programs, r"(?:cblas|openblas|blas)_\w+")
+    if called != ["blas_memory_alloc", "blas_memory_free", "cblas_sgemm", "openblas_set_num_threads"]:
         raise SystemExit(f"wheel: the programs call {', '.join(called)} of OpenBLAS; keep the kernels of these, too")
     archive = pathlib.Path(output_of("gcc", "-print-file-name=libopenblas.a").strip()).resolve()
     tables = [name for name in output_of("ar", "t", archive).split() if name.startswith("setparam_")]
