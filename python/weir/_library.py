@@ -136,9 +136,10 @@ def _find() -> pathlib.Path:
                       "; build it with `./dev build //python/capi:libweir.so`, or name it with WEIR_LIBRARY")
 
 
+_path = _find()
 # It is called by nobody else, and calls its own libraries, even where others have put their gRPC or protobuf before all: TensorFlow
 # does.
-_loaded = ctypes.CDLL(str(_find()), mode=os.RTLD_LOCAL | os.RTLD_NOW | os.RTLD_DEEPBIND)
+_loaded = ctypes.CDLL(str(_path), mode=os.RTLD_LOCAL | os.RTLD_NOW | os.RTLD_DEEPBIND)
 #: The functions of weir_c.h, without their prefix.
 library = types.SimpleNamespace()
 for _name, (_result, _arguments) in _FUNCTIONS.items():
@@ -159,12 +160,21 @@ class Owner:
             self._free(self._handle)
 
 
+def program(name: str) -> str:
+    """The program of the library's build: in a wheel, and in a checkout that was built."""
+    places = [_path.parent.parent / "bin" / name, _path.parents[2] / {"weir": "cli"}.get(name, name) / name]
+    for place in places:
+        if place.exists():
+            return str(place)
+    raise FileNotFoundError(f"{name} is not at " + " nor at ".join(map(str, places)) + "; install weir's wheel, or build it with `./dev build`")
+
+
 def _become(name: str) -> None:
     # Python ignores these for itself, and what is ignored stays so in the program and in its tasks.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
-    program = _HERE / "bin" / name
-    os.execv(program, [str(program), *sys.argv[1:]])
+    path = program(name)
+    os.execv(path, [path, *sys.argv[1:]])
 
 
 def weir() -> None:

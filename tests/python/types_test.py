@@ -11,7 +11,9 @@ import tempfile
 ROOT = pathlib.Path("WORKSPACE").resolve().parent
 PROGRAM = pathlib.Path("tests/python/typed_program.py")
 PACKAGE = {path.relative_to(ROOT) for path in (ROOT / "python/weir").rglob("*.py")}
-MYPY, PYRIGHT, WITH_JAX = ROOT / ".venv/types/bin/mypy", ROOT / ".venv/types/bin/pyright", ROOT / ".venv/jax/bin/python"
+MYPY, PYRIGHT = ROOT / ".venv/types/bin/mypy", ROOT / ".venv/types/bin/pyright"
+# The modules that need a package from PyPI, and the Python that has it.
+WITH = {name: ROOT / f".venv/{name}/bin/python" for name in ("jax", "ray")}
 
 
 def pyright(python, files):
@@ -32,21 +34,22 @@ def pyright(python, files):
 
 
 def main():
-    for program in (MYPY, PYRIGHT, WITH_JAX):
+    for program in (MYPY, PYRIGHT, *WITH.values()):
         if not program.exists():
             sys.exit(f"{program} is missing; `./dev test` makes it, with Debian's python3-venv and packages from PyPI")
     paths = (path.relative_to(ROOT / "python").with_suffix("") for path in (ROOT / "python/weir").rglob("*.py"))
-    modules = {".".join(path.parts).replace(".__init__", "") for path in paths} - {"weir.jax"}
+    modules = {".".join(path.parts).replace(".__init__", "") for path in paths}
+    modules_with = {python: {m for m in modules if f"{m}.".startswith(f"weir.{name}.")} for name, python in WITH.items()}
+    files_with = {python: {p for p in PACKAGE if str(p.with_suffix("")).startswith(f"python/weir/{name}")} for name, python in WITH.items()}
     failed = False
-    # NumPy and PyTorch are Debian's, as for the other tests; JAX is PyPI's.
-    for python, checked in (("/usr/bin/python3", [*sorted(modules), "typed_program"]), (WITH_JAX, ["weir.jax"])):
+    # NumPy and PyTorch are Debian's, as for the other tests.
+    for python, checked in (("/usr/bin/python3", [*sorted(modules.difference(*modules_with.values())), "typed_program"]), *modules_with.items()):
         with tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR")) as cache:
             done = subprocess.run(
                 [MYPY, "--strict", f"--python-executable={python}", f"--cache-dir={cache}", *(f"-m{name}" for name in checked)],
                 env=os.environ | {"MYPYPATH": f"{ROOT / 'python'}:{ROOT / 'tests/python'}"}, check=False)
         failed |= done.returncode != 0
-    with_jax = {pathlib.Path("python/weir/jax.py")}
-    for python, files in (("/usr/bin/python3", PACKAGE - with_jax), (WITH_JAX, with_jax), ("/usr/bin/python3", {PROGRAM})):
+    for python, files in (("/usr/bin/python3", PACKAGE.difference(*files_with.values())), *files_with.items(), ("/usr/bin/python3", {PROGRAM})):
         failed |= not pyright(python, files)
     sys.exit(failed)
 

@@ -75,6 +75,7 @@ def metadata():
         "Summary: A parameter server for SGD: data-parallel training in sync, bounded and async mode", "License: Apache-2.0",
         "Requires-Python: >=3.9", "Requires-Dist: numpy>=1.22", "Provides-Extra: torch", "Requires-Dist: torch; extra == 'torch'",
         "Provides-Extra: jax", "Requires-Dist: jax>=0.4.30; extra == 'jax'",
+        "Provides-Extra: ray", "Requires-Dist: ray>=2.60; extra == 'ray'",
         "Classifier: License :: OSI Approved :: Apache Software License", "Classifier: Operating System :: POSIX :: Linux",
         "Classifier: Programming Language :: Python :: 3", "Classifier: Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Description-Content-Type: text/markdown", "", (ROOT / "docs/python.md").read_text()])
