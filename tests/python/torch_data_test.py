@@ -123,6 +123,9 @@ class Arranged(Case):
             ("cannot be given with an IterableDataset", {"data": Stream(), "sampler": sorted}),
             ("sampler got 88 examples and returned 80, which are not the same", {"sampler": lambda indices: indices[8:]}),
             ("which are not the same", {"sampler": lambda indices: [indices[0]] * len(indices)}),
+            ("sampler must return indices, a list of them, got NoneType", {"sampler": lambda indices: None}),
+            ("sampler must return indices, a list of them, got list", {"sampler": lambda indices: [indices[:80], indices[80:]]}),
+            ("batch_sampler must return indices, batches of them, got list", {"batch_sampler": lambda indices: indices}),
             ("batch_sampler returned 16 examples as batch 0 of its window; each batch has data.batch_size = 8",
              {"batch_sampler": lambda indices: [indices[:16], *([i] for i in indices[16:])]}),
             ("sampler arranged the same examples in two ways", {"sampler": at_random}),
@@ -182,8 +185,10 @@ class Shards(Case):
 
         cases = [("over a shard of it, ended before the first one", lambda: first(Empty())),
                  ("num_workers is 2, but in sync one process at most", lambda: first(Stream(), 2)),
-                 ("needs the number of shards: .* set consistency.parts", lambda: first(
-                     Stream(), consistency={"mode": "sync"}, checkpoint={"directory": "/nowhere"}))]
+                 ("must be known before the loop: .* set consistency.parts", lambda: first(
+                     Stream(), consistency={"mode": "sync"}, checkpoint={"directory": "/nowhere"})),
+                 ("must be known before the loop: .* from TF_CONFIG alone", lambda: next(weir.torch.Optimizer(
+                     train.make_model(), job("async", cluster={"workers": 2}), Stream(), cluster="cluster.json", task="worker:0").loader()))]
         for text, call in cases:
             with self.subTest(text), self.assertRaisesRegex(weir.ConfigError, text):
                 call()

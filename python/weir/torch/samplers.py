@@ -28,10 +28,10 @@ class Arrangement:
         self.name = next((name for name, hook in given.items() if hook is not None), None)
         if sampler is not None and batch_sampler is not None:
             raise ConfigError("sampler and batch_sampler were both given; give the one that makes the batches")
-        hook: Any = sampler or batch_sampler
+        hook: Any = batch_sampler if sampler is None else sampler
         if self.name is not None and not callable(hook):
             raise ConfigError(f"{self.name} must be a function, which gets a list of the examples' indices and returns the same ones in its "
-                              f"{'order' if sampler else 'batches'}; got {type(hook).__name__}, which would choose among all examples, "
+                              f"{'order' if self.name == 'sampler' else 'batches'}; got {type(hook).__name__}, which would choose among all examples, "
                               "while the job gives out each once in an epoch (docs/data.md)")
         if window is not None and self.name is None:
             raise ConfigError("window is for sampler or batch_sampler; give one of them, too")
@@ -44,19 +44,24 @@ class Arrangement:
         return order if self.name is None else ArrangedOrder(order, self, examples, batch, job_seed)
 
     def __call__(self, indices: Indices, batch: int) -> Indices:
-        """The hook's arrangement of these examples, which fill whole batches. ConfigError: it has other examples, or batches of another size."""
-        given = indices.tolist()
-        result = list(self.hook(given.copy()))
-        if self.name == "batch_sampler":
-            for number, one in enumerate(result):
-                if len(one) != batch:
-                    raise ConfigError(f"batch_sampler returned {len(one)} examples as batch {number} of its window; each batch has "
-                                      f"data.batch_size = {batch}, since the job counts examples")
-            result = [i for one in result for i in one]
-        arranged = np.array(result, dtype=np.int64)
+        """The hook's arrangement of these examples, which fill whole batches. ConfigError: it has other examples, or batches of another
+        size."""
+        returned = self.hook(indices.tolist())
+        try:
+            result = list(returned)
+            if self.name == "batch_sampler":
+                for number, one in enumerate(result):
+                    if len(one) != batch:
+                        raise ConfigError(f"batch_sampler returned {len(one)} examples as batch {number} of its window; each batch has "
+                                          f"data.batch_size = {batch}, since the job counts examples")
+                result = [i for one in result for i in one]
+            arranged = np.array(result, dtype=np.int64)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{self.name} must return indices, {'a list' if self.name == 'sampler' else 'batches'} of them, got "
+                              f"{type(returned).__name__}: {error}") from error
         if not np.array_equal(np.sort(arranged), np.sort(indices)):
-            raise ConfigError(f"{self.name} got {len(given)} examples and returned {len(result)}, which are not the same ones; it may change "
-                              "their order alone, since each example comes once in an epoch")
+            raise ConfigError(f"{self.name} got {len(indices)} examples and returned {len(result)}, which are not the same ones; it may "
+                              "change their order alone, since each example comes once in an epoch")
         return arranged.astype(np.int32)
 
 

@@ -31,7 +31,7 @@ def batches_of(stream: Any, whole: WholeJob, num_workers: int, collate: Callable
             return StreamBatches(own, whole.batch, num_workers, collate, worker_seed, **options)
         parts = whole.parts
     except Error as error:
-        raise ConfigError(f"train_set has shard(), which needs the number of shards: {error}") from None
+        raise ConfigError(f"train_set has shard(), whose arguments must be known before the loop: {error}") from None
     if num_workers > 1:
         raise ConfigError(f"num_workers is {num_workers}, but in sync one process at most can read ahead in a stream, since each of several "
                           "would read all of it; give num_workers=1, or a map-style data set")
