@@ -53,13 +53,13 @@ def of_training_set(train_set: Any, indices: Sequence[int]) -> dict[str, str]:
     return {**of_subset(train_set), **of_examples(*read_twice(lambda: _examples(train_set, indices), train_set))}
 
 
-def read_twice(read: Callable[[], Any], *roots: Any) -> list[Any]:
+def read_twice(read: Callable[[], Any], *roots: Any, seed: int = 0) -> list[Any]:
     """What two calls return that begin with the same random numbers, those of generators within `roots` among them, which then
     are as they were."""
     generators, results = Generators(*roots), []
     try:
         for _ in range(2):
-            generators.seed(0)
+            generators.seed(seed)
             results.append(read())
     finally:
         generators.restore()

@@ -57,7 +57,7 @@ class Examples(unittest.TestCase):
 
     def test_they_are_short(self):
         programs = list(EXAMPLES.glob("*.py"))
-        self.assertEqual(len(programs), 7)
+        self.assertEqual(len(programs), 9)
         for path in programs:
             self.assertLess(len(path.read_text(encoding="utf-8").splitlines()), 100, path)
 

@@ -252,7 +252,7 @@ class Use(unittest.TestCase):
             ("got Sequential", lambda: weir.torch.Optimizer(train.make_model(), train.make_model(), train.Examples())),
             ("model must be the torch.nn.Module itself, got dict", lambda: weir.torch.Reader(job(), train.make_model())),
             ("model must be the torch.nn.Module itself, got str", lambda: weir.torch.save_weights("folder", train.make_model())),
-            ("sampler cannot be given to loader(): the job gives out", lambda: self.optimizer().loader(sampler=[1, 2])),
+            ("sampler must be a function", lambda: self.optimizer().loader(sampler=[1, 2])),
         ]
         for text, call in cases:
             with self.subTest(text):
@@ -432,7 +432,7 @@ class Stream(unittest.TestCase):
         def first(data, **fields):
             next(weir.torch.Optimizer(train.make_model(), job(**fields), data).loader())
 
-        cases = [("in sync a part of a step", lambda: first(train.SizedStream())),
+        cases = [("without shard(), but in sync each part of a step", lambda: first(train.SizedStream())),
                  ("train.examples", lambda: first(train.Stream(), consistency={"mode": "async"})),
                  ("has no examples", lambda: first(Empty(), consistency={"mode": "async"}, train={"examples": 8}))]
         for text, call in cases:

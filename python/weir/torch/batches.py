@@ -4,12 +4,12 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Callable, Iterator, List
 
+import numpy.typing as npt
 import torch.utils.data
 
-from ..errors import ConfigError
 from ..exchange import Work
 from ..fingerprints import Generators, of_examples, of_subset, read_twice
-from ..job import ExampleOrder, examples_seed
+from ..job import examples_seed
 from .device import seed_on_host
 
 
@@ -55,9 +55,10 @@ class Batches:
     Iterating begins with the processes, before this process has any connection: a fork would share it.
     """
 
-    def __init__(self, dataset: Any, order: ExampleOrder, batch: int, parts: int, num_workers: int,
+    def __init__(self, dataset: Any, order: Callable[[int, int], npt.NDArray[Any]], batch: int, parts: int, num_workers: int,
                  collate: Callable[[list[Any]], Any] | None, job_seed: int, compared: int, **options: Any):
-        """compared: of how many examples `fingerprints` are."""
+        """order: the indices at the positions [first, first + n) of the job, n at most `batch`. compared: of how many examples
+        `fingerprints` are."""
         self._dataset, self._order, self._batch, self._job_seed = dataset, order, batch, job_seed
         self._collate = collate or torch.utils.data.default_collate
         self._predictor = WorkPredictor(batch, parts)
@@ -72,7 +73,7 @@ class Batches:
         self._requests = self._chosen + (self._chosen * num_workers)[:-len(self._chosen) % max(num_workers, 1)] + self._chosen
         if num_workers > 0:
             loader = torch.utils.data.DataLoader(dataset, batch_sampler=self._indices(), collate_fn=collate,
-                                                 num_workers=num_workers, generator=_generator(job_seed), **options)
+                                                 num_workers=num_workers, generator=generator_of(job_seed), **options)
             self._ahead = iter(loader)
         #: Of the training set, for the other workers' to be compared with.
         self.fingerprints = self._compare() if compared > 0 else {}
@@ -147,50 +148,6 @@ class Batches:
         return examples_seed(self._job_seed, first // self._batch)
 
 
-class StreamBatches:
-    """A batch for each work from this process's own passes over an IterableDataset: the next one, whatever the work. The
-    processes that make them begin with this, before this process has any connection.
-
-    seed: this worker's own, since all workers may have the same stream. Where batches are made here the global random numbers are
-    seeded for each; the processes have other seeds than those of other workers.
-    """
-
-    def __init__(self, dataset: Any, batch: int, num_workers: int, collate: Callable[[list[Any]], Any] | None, seed: int,
-                 **options: Any):
-        # They outlive a pass: later a fork would share the connections.
-        self._loader = torch.utils.data.DataLoader(dataset, batch_size=batch, collate_fn=collate, num_workers=num_workers,
-                                                   persistent_workers=num_workers > 0, generator=_generator(seed), **options)
-        self._pass = iter(self._loader)
-        self._makes_ahead = num_workers > 0
-        #: There are none: streams may differ.
-        self.fingerprints: dict[str, str] = {}
-        self._seed, self._made = seed, 0
-        self._peeked: list[Any] = []
-
-    def __call__(self, work: Work) -> Any:
-        return self._peeked.pop() if self._peeked else self._next()
-
-    def peek(self, work: Work) -> Any:
-        """The batch of the work that follows on this one."""
-        self._peeked = [self._next()]
-        return self._peeked[0]
-
-    def prepare(self, work: Work) -> None:
-        """As of Batches."""
-        if not self._makes_ahead and not self._peeked and work.examples_left > work.examples:
-            self.peek(work)
-
-    def _next(self) -> Any:
-        if not self._makes_ahead:
-            seed_on_host(examples_seed(self._seed, self._made))
-            self._made += 1
-        for _ in range(2):
-            for data in self._pass:
-                return data
-            self._pass = iter(self._loader)
-        raise ConfigError("train_set has no examples: a pass over it ended before the first one")
-
-
 class _Seeded(List[int]):
     """The examples of a batch, for a process of the loader: a plain list there. Unpickling it, just before the examples are made,
     seeds the process."""
@@ -221,8 +178,8 @@ def _arrive(indices: list[int], seed: int, compares: bool) -> list[int]:
     return indices
 
 
-def _generator(seed: int) -> torch.Generator:
-    # Otherwise DataLoader draws a number from the program's own generator.
+def generator_of(seed: int) -> torch.Generator:
+    """For a DataLoader, which otherwise draws a number from the program's own generator."""
     generator = torch.Generator()
     generator.manual_seed(seed)
     return generator

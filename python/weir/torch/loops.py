@@ -18,8 +18,6 @@ _OF_LOADERS = {
     "shuffle": "the job's order of the examples follows from its seed",
     "drop_last": "set data.drop_last of the job. Batches cross the ends of epochs, so that only the job's last step (in bounded and async "
                  "its last batch) may not be full, which is then left out",
-    "sampler": "the job gives out the examples, each once in an epoch, in an order that follows from its seed",
-    "batch_sampler": "the job gives out the examples, each once in an epoch, in batches of data.batch_size",
     "generator": "random numbers follow from the job's seed",
     "persistent_workers": "the loader's processes go on from epoch to epoch, since one loop has them all",
     "timeout": "the loader waits for its processes as long as they live",

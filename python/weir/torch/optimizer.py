@@ -22,15 +22,17 @@ from ..fingerprints import EXAMPLES, in_cluster
 from ..job import ExampleOrder, FlatTensors, Job
 from ..steps import Step, loss_of, run
 from ..tables import Tables
-from .batches import Batches, StreamBatches
+from .batches import Batches
 from .buffers import BufferRules
 from .changes import Changes
 from .config import JobFields
 from .embedding import KeptRows, KeysOfTables, TableRows, as_arrays
 from .gradients import Gradients
 from .loops import SEVERAL_LOSSES, Begins, Epoch, Loader, Loop, epochs_of, refuse_keywords
+from .samplers import Arrangement, BatchSampler, Sampler
+from .streams import StreamBatches, batches_of
 from .weights import ModelWeights
-from .whole_job import SmallBatchCheck, WholeJob, count_examples
+from .whole_job import SmallBatchCheck, WholeJob, count_examples, is_stream
 
 # Keywords of torch's optimizers, and the field of the job's config that says the same.
 _FIELDS = {
@@ -59,9 +61,10 @@ class Optimizer(torch.optim.Optimizer):
     job: the job's config: a path, a mapping, or what weir.torch.job() makes. Its optimizer and schedule run on the servers; data.batch_size is the
         size of the loader's batches. It has no `model` and no other field of `data`.
     train_set: a map-style data set, the same for every worker: in a cluster a few of its examples are made twice when the
-        loop begins, and join() compares them with those of the other workers. In bounded and async also an IterableDataset: each batch is
-        the next one of this process's own passes over it, so that examples do not count exactly once. Its length is its
-        __len__ or else train.examples of the job.
+        loop begins, and join() compares them with those of the other workers. Or an IterableDataset, whose length is its __len__ or else
+        train.examples of the job. In sync each part of a step is the next batch of the part's own shard, train_set.shard(num_shards=,
+        index=). In bounded and async each batch is the next one of this process's own passes over it, or over the worker's
+        shard, so that examples do not count exactly once.
     buffers: which buffers and frozen parameters are the job's, {glob: "job" or "own"}; the first glob that fits a name counts.
         "own": this process has values of its own, which the program may change. By default the job has those of BatchNorm, and
         each of floats that is in the model's state_dict(), finite, and of at most 65,536 values. The others are constants; the
@@ -132,7 +135,8 @@ class Optimizer(torch.optim.Optimizer):
     def loader(self, *, num_workers: int = 0, collate_fn: Callable[[list[Any]], Any] | None = None,
                pin_memory: bool = False, prefetch_factor: int = 2, worker_init_fn: Callable[[int], None] | None = None,
                multiprocessing_context: Any = None, final_keys: KeysOfTables | None = None,
-               prefetch_keys: Callable[[Any], KeysOfTables] | None = None, **refused: Any) -> Loader:
+               prefetch_keys: Callable[[Any], KeysOfTables] | None = None, sampler: Sampler | None = None,
+               batch_sampler: BatchSampler | None = None, window: int | None = None, **refused: Any) -> Loader:
         """Yields the batches that this worker has to compute, until the job is done; call step() once for each.
 
         A batch has data.batch_size examples (the job's last one may have fewer). Each example comes once in an epoch, in
@@ -149,12 +153,19 @@ class Optimizer(torch.optim.Optimizer):
         final_keys: {"table": keys}, int64 of any shape, whose trained rows the model's modules have when the loop has ended.
         prefetch_keys: returns the keys of a batch, {"table": keys}. The batch that probably comes next is then made before this
             one is yielded, and its rows travel while this one is computed (weir.Step.prefetch_rows()).
+        sampler, batch_sampler: one function that arranges examples into batches, for example by length. It gets the indices of the
+            examples of `window` batches (by default 50) of one epoch, in the job's order, and returns the same ones: `sampler` in its
+            order, `batch_sampler` in batches of data.batch_size. On every worker it must return the same; the global random numbers are
+            seeded for it.
         """
         refuse_keywords(refused, "loader()")
         if self._begun:
             raise Error("loader() or epochs() was called already; one loop trains the whole job, all its epochs")
         self._weights.check()
         kept = KeptRows(final_keys or {}, self._tables)
+        arrangement = Arrangement(sampler, batch_sampler, window)
+        if arrangement.name is not None and is_stream(self._train_set):
+            raise ConfigError(f"{arrangement.name} cannot be given with an IterableDataset, which has no indices")
         self._begun = True
         self._kept = None if final_keys is None else kept
         options: dict[str, Any] = {}
@@ -163,7 +174,7 @@ class Optimizer(torch.optim.Optimizer):
                            multiprocessing_context=multiprocessing_context)
         elif pin_memory:
             raise ConfigError("pin_memory=True needs num_workers, whose batches are pinned where they are made; give both or neither")
-        return Loader(self._loop(num_workers, collate_fn, options, kept, prefetch_keys), self._whole)
+        return Loader(self._loop(num_workers, collate_fn, options, kept, prefetch_keys, arrangement), self._whole)
 
     def epochs(self, **options: Any) -> Generator[Epoch, None, None]:
         """The same loop in two, with the same bits: `for epoch in opt.epochs(): for x, y in epoch:`. epoch.number counts from 0.
@@ -180,16 +191,16 @@ class Optimizer(torch.optim.Optimizer):
         return epochs_of(self.loader(**options))
 
     def _loop(self, num_workers: int, collate_fn: Any, options: Mapping[str, Any], kept: KeptRows,
-              prefetch_keys: Callable[[Any], KeysOfTables] | None) -> Generator[Any, None, None]:
+              prefetch_keys: Callable[[Any], KeysOfTables] | None, arrangement: Arrangement) -> Generator[Any, None, None]:
         self._one_loop.begin()
         job, examples = self.job, self._train_set
         batch, seed = self._whole.batch, int(job.config["seed"])
         # Before the client: a fork would share its connections.
         batches: Batches | StreamBatches
-        if isinstance(examples, torch.utils.data.IterableDataset):
-            batches = StreamBatches(examples, batch, num_workers, collate_fn, _seed_of_task(seed, self._arguments["task"]), **options)
+        if is_stream(examples):
+            batches = batches_of(examples, self._whole, num_workers, collate_fn, seed, _seed_of_task(seed, self._arguments["task"]), **options)
         else:
-            order = ExampleOrder(self._examples, seed)
+            order = arrangement.of(ExampleOrder(self._examples, seed), self._examples, batch, seed)
             compared = min(EXAMPLES, self._examples) if in_cluster(self._arguments["cluster"]) else 0
             batches = Batches(examples, order, batch, self._whole.likely_parts, num_workers, collate_fn, seed, compared, **options)
         self._client = client = Client(job, self._weights.tensors(), self._examples, fingerprints=batches.fingerprints,

@@ -15,17 +15,26 @@ from ..fingerprints import in_cluster
 from ..job import Job
 
 
+def is_stream(train_set: Any) -> bool:
+    return isinstance(train_set, torch.utils.data.IterableDataset)
+
+
+def has_shards(stream: Any) -> bool:
+    """Whether a stream can be divided: its shard(num_shards=, index=), as that of Hugging Face `datasets`, returns a part of it."""
+    return callable(getattr(stream, "shard", None))
+
+
 def count_examples(train_set: Any, job: Job) -> int:
     """The examples of a pass over the training set. ConfigError: the job cannot train on it."""
-    if not isinstance(train_set, torch.utils.data.IterableDataset):
+    if not is_stream(train_set):
         if hasattr(train_set, "__len__") and hasattr(train_set, "__getitem__"):
             return len(train_set)
         raise ConfigError("train_set must be a map-style data set, with __len__ and __getitem__, since the job says which "
-                          f"examples to compute; or in bounded and async an IterableDataset. Got {type(train_set).__name__}")
-    if job.get("consistency.mode") == "sync":
-        raise ConfigError("train_set is an IterableDataset, which gives out examples in its own order, but in sync a part of "
-                          "a step is made of certain examples, so that any worker can compute it. Use a map-style data set "
-                          "or another consistency.mode")
+                          f"examples to compute; or an IterableDataset. Got {type(train_set).__name__}")
+    if job.get("consistency.mode") == "sync" and not has_shards(train_set):
+        raise ConfigError("train_set is an IterableDataset without shard(), but in sync each part of a step is made of certain examples, "
+                          "so that any worker can compute it. Give it shard(num_shards, index), which returns a part of the stream "
+                          "(docs/data.md), or use a map-style data set or another consistency.mode")
     sized: Any = train_set
     examples = len(sized) if hasattr(sized, "__len__") else job.get("train.examples")
     if examples is None:
@@ -41,7 +50,7 @@ class WholeJob:
         self._job, self._examples = job, examples
         #: Whether this process is all of the job.
         self.alone = not in_cluster(cluster)
-        self._is_sync = job.get("consistency.mode") == "sync"
+        self.is_sync: bool = job.get("consistency.mode") == "sync"
         #: The examples of a batch, but for the job's last one.
         self.batch = int(job.config["data"]["batch_size"])
         # What they say is for the library to read.
@@ -80,20 +89,21 @@ class WholeJob:
     @property
     def steps(self) -> int:
         """Of the job in sync, from its beginning. ConfigError: another mode. Error: it is not known how many parts a step has."""
-        if not self._is_sync:
+        if not self.is_sync:
             raise ConfigError(f"consistency.mode is {self._job.get('consistency.mode')!r}, where each batch is an update and the job has no steps; "
                               "opt.batches_total is the number of its batches, for all workers together")
         given = self._job.get("train.steps")
-        return math.ceil(self.batches / self._parts) if given is None else int(given)
+        return math.ceil(self.batches / self.parts) if given is None else int(given)
 
     @property
     def likely_parts(self) -> int:
-        """Of a step in sync, else 1. A guess where _parts is not known: the job may go on from a checkpoint, or has workers that no config
+        """Of a step in sync, else 1. A guess where `parts` is not known: the job may go on from a checkpoint, or has workers that no config
         counts."""
-        return int(self._job.get("consistency.parts") or self._job.get("cluster.workers") or 1) if self._is_sync else 1
+        return int(self._job.get("consistency.parts") or self._job.get("cluster.workers") or 1) if self.is_sync else 1
 
     @property
-    def _parts(self) -> int:
+    def parts(self) -> int:
+        """Of a step in sync. Error: it is not known."""
         parts = self._job.get("consistency.parts")
         if parts is None and self.may_go_on:
             raise Error("the number of steps is not known before the loop, since the job may go on from a checkpoint of a job with other parts; "
@@ -105,7 +115,7 @@ class WholeJob:
         length = self._given_length()
         if not self._job.get("data.drop_last"):
             return length
-        whole = self.batch * (self._parts if self._is_sync else 1)
+        whole = self.batch * (self.parts if self.is_sync else 1)
         return length // whole * whole
 
     def _given_length(self) -> int:
