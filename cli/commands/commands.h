@@ -52,6 +52,7 @@ class Commands {
 
 // `program`: UpWords::program (up.h).
 void AddUpCommand(Commands& commands, std::optional<std::vector<std::string>> program);
+void AddSlurmCommands(Commands& commands, std::optional<std::vector<std::string>> program);
 void AddRunCommand(Commands& commands);
 void AddStatusCommand(Commands& commands);
 void AddDemoCommand(Commands& commands);

@@ -31,13 +31,16 @@ UpResult RunJob(const UpOptions& options, Console& console, Interrupts& interrup
 // Adds the flags of `weir up` that say how tasks run on this machine.
 void AddRunFlags(CLI::App* command, UpOptions* options);
 
+// Adds the flags of a command that runs a job: the config, its tasks, and where it begins.
+void AddJobFlags(CLI::App* command, UpOptions* options);
+
 // The words of `weir up JOB [FLAGS] [-- PROGRAM ARGS]`. CLI11 must not read the words after --.
 struct UpWords {
   int count = 0;                                    // of the words that come before --
   std::optional<std::vector<std::string>> program;  // the words after --; nullopt: there is no --
 };
 
-// Splits only the words of `up`: -- is not special to other commands.
+// Splits only the words of commands that take a program: -- is not special to others.
 UpWords SplitOffProgram(int argc, char** argv);
 
 // Called for a bad command line without --. If it is `up` with a word too many, prints where -- belongs.
