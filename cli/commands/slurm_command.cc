@@ -123,7 +123,7 @@ int Submit(const SlurmOptions& options, const std::string& script) {
   const absl::StatusOr<std::string> job = Ask({"sbatch", "--parsable", file}, kSubmitLimit);
   std::filesystem::remove(file, ignored);
   if (!job.ok()) {
-    const absl::StatusOr<std::string> partitions = Ask({"sinfo", "--noheader", "--format=%R"}, kAskLimit);
+    const absl::StatusOr<std::string> partitions = Ask({"sinfo", "-h", "-o", "%R"}, kAskLimit);
     if (!partitions.ok()) {
       return Refuse(kExitPeerLost, absl::StrCat("SLURM does not answer: ", job.status().message(),
                                                 "; sinfo: ", partitions.status().message(),
@@ -140,7 +140,7 @@ int Submit(const SlurmOptions& options, const std::string& script) {
   }
   // With several clusters: "12;name".
   const std::string id = job->substr(0, job->find(';'));
-  const auto state = Ask({"squeue", "--noheader", "--job=" + id, "--format=%T (%r)"}, kAskLimit);
+  const auto state = Ask({"squeue", "-h", "-j", id, "-o", "%T (%r)"}, kAskLimit);
   return Print(absl::StrCat("submitted job ", id, state.ok() && !state->empty() ? ": " + *state : "",
                             "\n  output   weir-", id, ".out\n  status   squeue --job=", id,
                             "\n  to end   scancel ", id, "\n"));

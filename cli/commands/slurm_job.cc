@@ -54,6 +54,9 @@ int NumberFromSlurm(const char* variable, int otherwise) {
   return text != nullptr && absl::SimpleAtoi(text, &number) ? number : otherwise;
 }
 
+// SIGUSR1 says that the time ends, as SIGTERM does elsewhere.
+int EndedBy(int signal) { return signal == SIGUSR1 ? kExitDrained : 128 + signal; }
+
 // One job in an allocation.
 class SlurmJob {
  public:
@@ -137,7 +140,7 @@ int SlurmJob::Run() {
   console_.SetStatus("");
   const int code = Judge();
   cluster_.reset();
-  if (signal_ == SIGUSR1 && plan_.saves && code == kExitDrained) QueueAgain();
+  if (signal_ == SIGUSR1 && plan_.saves && !job_done_ && code == kExitDrained) QueueAgain();
   return code;
 }
 
@@ -285,7 +288,7 @@ int SlurmJob::Judge() {
   if (signal_ != 0) {
     // Says from where the job can continue, or why it was not saved.
     if (summary.ok() && !summary->failure.empty()) console_.Line(summary->failure);
-    if (!job_done_) return signal_ == SIGUSR1 ? kExitDrained : 128 + signal_;
+    if (!job_done_) return EndedBy(signal_);
   }
   if (failure_ != kExitOk && !job_done_) return failure_;
   if (summary.ok()) {
@@ -297,6 +300,7 @@ int SlurmJob::Judge() {
     return kExitInternal;
   }
   if (failure_ != kExitOk) return failure_;
+  if (signal_ != 0) return EndedBy(signal_);
   if (plan_.cluster.program.empty() || FindWorker(exits_, /*ok=*/true) != nullptr) return kExitOk;
   const TaskExit* const failed = FindWorker(exits_, /*ok=*/false);
   if (failed == nullptr) return kExitOk;

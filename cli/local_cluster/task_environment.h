@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "common/rpc/identity.h"
 
-// What a launcher gives the tasks of a job, wherever the tasks run.
+// Certificates and environment that a launcher gives the tasks of a job, wherever the tasks run.
 namespace weir {
 
 // Makes certificates in this new folder for the tasks of a job, and for a reader of the job's status.

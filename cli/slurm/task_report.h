@@ -8,8 +8,8 @@
 
 namespace weir {
 
-// What `weir task` on a node says to the program that started its step. A report is one line of its output:
-// srun brings such lines, and so nobody polls files of a network disk. Between them are the program's lines.
+// A report of `weir task` on a node to the program that started its step: one line of its output, between the
+// lines of the task's program. srun brings these lines, so nobody polls files of a network disk.
 struct TaskReport {
   std::string task;             // "ps:0"
   std::string step;             // SLURM's number of the step

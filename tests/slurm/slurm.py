@@ -4,7 +4,6 @@ import os
 import pathlib
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -15,7 +14,6 @@ import network  # pylint: disable=wrong-import-position
 PROGRAMS = "munged", "slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol", "squeue", "sinfo"
 PARTITION = "debug"
 LIMIT_SECONDS = 180
-# In another place than Debian's own services.
 CONFIG = """
 ClusterName=weirtest
 SlurmctldHost=localhost({gateway})
@@ -122,9 +120,3 @@ class Slurm:
                 raise AssertionError(f"job {number} is {job['JobState']} ({job['Reason']}) after {LIMIT_SECONDS} s")
             time.sleep(0.1)
         return job
-
-    def close(self):
-        for service in reversed(self._services):
-            service.send_signal(signal.SIGTERM)
-        for service in reversed(self._services):
-            service.wait(30)

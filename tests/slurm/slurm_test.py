@@ -35,10 +35,7 @@ def python_environment():
 
 class SlurmTest(unittest.TestCase):
     cluster = None
-
-    @classmethod
-    def setUpClass(cls):
-        cls.undisturbed = {}
+    undisturbed = {}
 
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(dir=FOLDER, prefix=f"{self._testMethodName}-"))
@@ -118,6 +115,23 @@ class SlurmTest(unittest.TestCase):
         self.assertEqual(sorted(address.split(":")[0] for address in servers), ["node1", "node2"])
         self.assertIn(summary["weights_sha256"], self.output(number))
 
+    def test_evaluator_without_tls(self):
+        summary = self.finished(self.submit(*self.digits(5), "--insecure_plaintext", "--evaluator",
+                                            f"--set=checkpoint.directory={self.folder}/saved"))
+        self.assertFalse(summary["tls"])
+        self.assertEqual(summary["exit_codes"].get("evaluator:0"), 0)
+        self.assertEqual(summary["weights_sha256"], self.on_one_host(*self.digits(5)))
+
+    def test_status(self):
+        number = self.submit(*self.digits(100000), f"--set=checkpoint.directory={self.folder}/saved")
+        self.saved(number)
+        folder = self.folder / f"weir-{number}"
+        tls = {f"WEIR_TLS_{name}": str(folder / "certs" / file) for name, file in
+               (("CA", "ca.pem"), ("CERTIFICATE", "reader.pem"), ("KEY", "reader.key"))}
+        done = self.run_weir("status", f"--cluster={folder}/cluster.json", f"--token_file={folder}/token", "--json", **tls)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertGreater(int(json.loads(done.stdout)["step"]), 0)
+
     def test_pytorch(self):
         words = str(CNN), "--ps=2", "--workers=2", "--set=train.epochs=1", "--", PYTHON, "-B", str(CNN.with_suffix(".py")), "--most=600"
         summary = self.finished(self.submit(*words))
@@ -143,11 +157,11 @@ class SlurmTest(unittest.TestCase):
         self.saved(number)
         # What SLURM does for --signal=B:USR1@120.
         subprocess.run(["scancel", "--batch", "--signal=USR1", str(number)], check=True)
-        self.wait_for(lambda: self.cluster.job(number)["Restarts"] == "1", number, "not queued again")
+        self.wait_for(lambda: self.cluster.job(number)["JobState"] == "PENDING", number, "not queued again")
         self.assertIn("is queued again", self.output(number))
-        # SLURM waits two minutes before it starts such a job.
-        self.wait_for(lambda: self.cluster.job(number)["JobState"] != "PENDING" or
-                      self.cluster.ask("scontrol", "update", f"job={number}", "StartTime=now"), number, "not started again")
+        # SLURM would wait two minutes.
+        subprocess.run(["scontrol", "update", f"JobId={number}", "StartTime=now"], check=True)
+        self.wait_for(lambda: self.cluster.job(number)["JobState"] != "PENDING", number, "not started again")
         summary = self.finished(number)
         self.assertIn("going on from", self.output(number))
         self.assertEqual(summary["weights_sha256"], self.on_one_host(*words))
@@ -230,7 +244,4 @@ if __name__ == "__main__":
         print(f"SKIPPED: {reason}")
         sys.exit(0)
     SlurmTest.cluster = slurm.Slurm(FOLDER)
-    try:
-        unittest.main(verbosity=2)
-    finally:
-        SlurmTest.cluster.close()
+    unittest.main(verbosity=2)
