@@ -15,6 +15,7 @@ constexpr const char* kExamples = R"(Examples:
   weir up --ps=2 --workers=4 configs/digits.json
   weir up --ps=2 --workers=4 configs/digits.json --set 'consistency={"mode":"async"}' --summary=out.json
   weir run --config=job.json --cluster=dns:ps=weir-ps:2,worker=weir-worker:4 --task=pod
+  weir slurm job.json --ps=2 --workers=8 --submit -- python train.py
   weir status --address=127.0.0.1:2222
   weir config show configs/digits.json --set optimizer.learning_rate=0.05
   weir checkpoint verify runs/digits
@@ -35,6 +36,7 @@ int RunWeir(int argc, char** argv) {
   Commands commands(app);  // the help lists them in this order
   AddUpCommand(commands, words.program);
   AddRunCommand(commands, words.program);
+  AddSlurmCommands(commands, words.program);
   AddStatusCommand(commands);
   AddDemoCommand(commands);
   AddConfigCommands(commands);

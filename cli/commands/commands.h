@@ -53,6 +53,7 @@ class Commands {
 // `program`: CommandWords::program (up.h).
 void AddUpCommand(Commands& commands, std::optional<std::vector<std::string>> program);
 void AddRunCommand(Commands& commands, std::optional<std::vector<std::string>> program);
+void AddSlurmCommands(Commands& commands, std::optional<std::vector<std::string>> program);
 void AddStatusCommand(Commands& commands);
 void AddDemoCommand(Commands& commands);
 void AddConfigCommands(Commands& commands);

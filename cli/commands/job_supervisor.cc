@@ -20,6 +20,8 @@
 #include "cli/commands/grpc_status_client.h"
 #include "cli/report/format.h"
 #include "cli/report/status_text.h"
+#include "common/base/status_macros.h"
+#include "common/config/written_text.h"
 #include "common/program/exit_codes.h"
 #include "common/system/clock.h"
 #include "common/system/process.h"
@@ -401,9 +403,9 @@ void Supervisor::Mute() {
 
 }  // namespace
 
-Interrupts::Interrupts() {
+Interrupts::Interrupts(std::initializer_list<int> signals) {
   pthread_sigmask(SIG_SETMASK, nullptr, &before_);
-  const sigset_t mine = BlockSignals({SIGINT, SIGTERM, SIGHUP});
+  const sigset_t mine = BlockSignals(signals);
   fd_ = signalfd(-1, &mine, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 
@@ -423,6 +425,22 @@ const TaskExit* FindWorker(const std::vector<TaskExit>& exits, bool ok) {
     return exit.exit.ok() == ok && absl::StartsWith(exit.task, "worker:");
   });
   return found == exits.end() ? nullptr : &*found;
+}
+
+absl::StatusOr<JobSummary> ReadJobSummary(const std::string& path, const std::vector<TaskExit>& exits,
+                                          absl::Time start) {
+  WEIR_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
+  if (text.empty()) return absl::InternalError("ps:0 left no summary");
+  auto summary = ParseSummary(text);
+  if (!summary.ok()) {
+    return absl::InternalError(absl::StrCat("the summary of ps:0: ", summary.status().message()));
+  }
+  summary->total_seconds = absl::ToDoubleSeconds(Now() - start);
+  for (const TaskExit& exit : exits) {
+    summary->exit_codes[exit.task] = exit.exit.status();
+    if (exit.restarted) ++summary->restarts[exit.task];
+  }
+  return summary;
 }
 
 JobEnd SuperviseJob(const JobPlan& plan, LocalCluster& cluster, Console& console, Interrupts& interrupts) {

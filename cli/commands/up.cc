@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -139,18 +140,7 @@ int Job::Judge(const JobEnd& end) {
 }
 
 absl::Status Job::ReadSummary(const JobEnd& end) {
-  WEIR_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(cluster_->summary_path()));
-  if (text.empty()) return absl::InternalError("ps:0 left no summary");
-  auto summary = ParseSummary(text);
-  if (!summary.ok()) {
-    return absl::InternalError(absl::StrCat("the summary of ps:0: ", summary.status().message()));
-  }
-  summary->total_seconds = absl::ToDoubleSeconds(Clock::Real().Now() - start_);
-  for (const TaskExit& exit : end.exits) {
-    summary->exit_codes[exit.task] = exit.exit.status();
-    if (exit.restarted) ++summary->restarts[exit.task];
-  }
-  result_.summary = *std::move(summary);
+  WEIR_ASSIGN_OR_RETURN(result_.summary, ReadJobSummary(cluster_->summary_path(), end.exits, start_));
   return absl::OkStatus();
 }
 
@@ -192,9 +182,10 @@ UpResult RunJob(const UpOptions& options, Console& console, Interrupts& interrup
 
 CommandWords SplitOffProgram(int argc, char** argv) {
   char** const end = argv + argc;
-  const absl::string_view command = argc > 1 ? argv[1] : "";
-  const bool takes_program = command == "up" || command == "run" || command == "manifest";
-  char** const dashes = takes_program ? std::find(argv, end, std::string("--")) : end;
+  constexpr absl::string_view kWithProgram[] = {"up", "run", "manifest", "slurm", "task"};
+  char** const dashes = argc > 1 && absl::c_linear_search(kWithProgram, argv[1])
+                            ? std::find(argv, end, std::string("--"))
+                            : end;
   CommandWords words;
   words.count = static_cast<int>(dashes - argv);
   if (dashes != end) words.program.emplace(dashes + 1, end);
@@ -215,9 +206,7 @@ void AddRunFlags(CLI::App* command, UpOptions* options) {
                     "Shows all lines of all tasks, not warnings and errors alone");
 }
 
-void AddUpCommand(Commands& commands, std::optional<std::vector<std::string>> program) {
-  const auto options = std::make_shared<UpOptions>();
-  CLI::App* command = commands.Add("up", "Runs a job with servers and workers on this machine", kUpExamples);
+void AddJobFlags(CLI::App* command, UpOptions* options) {
   LocalCluster::Options& cluster = options->cluster;
   AddConfigFile(command, &cluster.config);
   AddCount(command, "--ps", &cluster.ps, 64, "Servers");
@@ -225,24 +214,10 @@ void AddUpCommand(Commands& commands, std::optional<std::vector<std::string>> pr
       ->check(CLI::Range(1, 256));
   command->add_option("--seed", options->seed, "Everything random follows from it (default: the config's)")
       ->check(WholeNumber());
-  AddRunFlags(command, options.get());
-  AddNamed(command, "--summary", &options->summary, "FILE", "Writes the summary there as JSON");
-  CLI::Option* log_dir =
-      AddNamed(command, "--log_dir", &cluster.log_dir, "DIR",
-               "Logs of all tasks (default: a fresh folder in $TMPDIR or /tmp, which goes if all went well)");
-  command->add_flag("--keep_logs", options->keep_logs, "Keeps that fresh folder, and names it")
-      ->excludes(log_dir);
+  AddRunFlags(command, options);
   command->add_flag(
       "--evaluator", cluster.evaluator,
       "Adds a task that evaluates every so often: `worker` the test set, PROGRAM what it likes");
-  command->add_flag("--tls", cluster.tls,
-                    "Mutual TLS between the tasks, with certificates made for this job");
-  command
-      ->add_option("--http_port", cluster.http_port,
-                   "Port of ps:0's dashboard, /metrics, /healthz and /readyz; 0: any free port")
-      ->check(CLI::Range(0, 65535));
-  AddNamed(command, "--tensorboard_dir", &cluster.tensorboard_dir, "DIR",
-           "Writes the job's values over time there, for TensorBoard");
   command
       ->add_flag(
           "--restart{3}", options->restart,
@@ -256,6 +231,27 @@ void AddUpCommand(Commands& commands, std::optional<std::vector<std::string>> pr
            "Starts a new job with the weights of a checkpoint, or of the newest of a folder "
            "(DIR/best: the best)")
       ->excludes(resume);
+}
+
+void AddUpCommand(Commands& commands, std::optional<std::vector<std::string>> program) {
+  const auto options = std::make_shared<UpOptions>();
+  CLI::App* command = commands.Add("up", "Runs a job with servers and workers on this machine", kUpExamples);
+  LocalCluster::Options& cluster = options->cluster;
+  AddJobFlags(command, options.get());
+  AddNamed(command, "--summary", &options->summary, "FILE", "Writes the summary there as JSON");
+  CLI::Option* log_dir =
+      AddNamed(command, "--log_dir", &cluster.log_dir, "DIR",
+               "Logs of all tasks (default: a fresh folder in $TMPDIR or /tmp, which goes if all went well)");
+  command->add_flag("--keep_logs", options->keep_logs, "Keeps that fresh folder, and names it")
+      ->excludes(log_dir);
+  command->add_flag("--tls", cluster.tls,
+                    "Mutual TLS between the tasks, with certificates made for this job");
+  command
+      ->add_option("--http_port", cluster.http_port,
+                   "Port of ps:0's dashboard, /metrics, /healthz and /readyz; 0: any free port")
+      ->check(CLI::Range(0, 65535));
+  AddNamed(command, "--tensorboard_dir", &cluster.tensorboard_dir, "DIR",
+           "Writes the job's values over time there, for TensorBoard");
 
   const bool has_program = program.has_value();
   if (has_program) options->cluster.program = *std::move(program);

@@ -31,6 +31,9 @@ UpResult RunJob(const UpOptions& options, Console& console, Interrupts& interrup
 // Adds the flags of `weir up` that say how tasks run on this machine.
 void AddRunFlags(CLI::App* command, UpOptions* options);
 
+// Adds the flags of a command that runs a job: the config, its tasks, and where it begins.
+void AddJobFlags(CLI::App* command, UpOptions* options);
+
 // The words of `weir up JOB [FLAGS] [-- PROGRAM ARGS]` and of other commands that take a program. CLI11 must
 // not read the words after --.
 struct CommandWords {

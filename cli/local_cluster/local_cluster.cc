@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
@@ -23,11 +22,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "cli/certs/certificate_files.h"
+#include "cli/local_cluster/task_environment.h"
 #include "common/base/host.h"
 #include "common/base/status_macros.h"
 #include "common/config/json_document.h"
-#include "common/rpc/identity.h"
 #include "common/system/clock.h"
 
 namespace weir {
@@ -39,19 +37,6 @@ void AppendQuoted(std::string* out, const std::string& text) { absl::StrAppend(o
 void RemoveIfThere(const std::string& path) {
   std::error_code ignored;
   std::filesystem::remove_all(path, ignored);
-}
-
-// PyTorch, OpenBLAS, MKL and OpenMP itself begin with this number of threads.
-constexpr char kThreadsVariable[] = "OMP_NUM_THREADS";
-// Python buffers up to 8 KiB of the output into a pipe, which a program that is killed loses.
-constexpr char kUnbufferedVariable[] = "PYTHONUNBUFFERED";
-
-constexpr char kJobOfCertificates[] = "weir";
-constexpr absl::Duration kCertificatesLast = absl::Hours(24 * 365);
-
-Identity IdentityOf(const std::string& type, int index) {
-  const Role role = type == "ps" ? Role::kServer : type == "worker" ? Role::kWorker : Role::kReader;
-  return {kJobOfCertificates, role, role == Role::kReader ? 0 : static_cast<uint32_t>(index)};
 }
 
 // A server sets SO_REUSEADDR, too, and so may listen meanwhile. An invalid result means that the port cannot
@@ -98,13 +83,9 @@ LocalCluster::~LocalCluster() {
 
 absl::Status LocalCluster::MakeCertificates() {
   RemoveIfThere(CertificateFolder());
-  const Identity reader = IdentityOf("evaluator", 0);
-  std::vector<Identity> identities = {reader};
-  for (int i = 0; i < options_.ps; ++i) identities.push_back(IdentityOf("ps", i));
-  for (int i = 0; i < options_.workers; ++i) identities.push_back(IdentityOf("worker", i));
-  WEIR_RETURN_IF_ERROR(
-      WriteCertificates(CertificateFolder(), kJobOfCertificates, identities, absl::Now(), kCertificatesLast));
-  WEIR_ASSIGN_OR_RETURN(tls_, Tls::ReadIfGiven(TlsFilesIn(CertificateFolder(), reader)));
+  WEIR_RETURN_IF_ERROR(WriteTaskCertificates(CertificateFolder(), options_.ps, options_.workers));
+  WEIR_ASSIGN_OR_RETURN(tls_,
+                        Tls::ReadIfGiven(TlsFilesIn(CertificateFolder(), TaskIdentity("evaluator", 0))));
   return absl::OkStatus();
 }
 
@@ -145,20 +126,11 @@ absl::Status LocalCluster::Launch(TaskProcess& task) {
   if (task.program.empty()) {
     // A program of the user does not have Weir's flags.
     process.args = options_.program;
-    process.environment["WEIR_TOKEN_FILE"] = TokenFile();
-    process.environment["WEIR_SET"] = absl::StrCat(
-        "[",
-        absl::StrJoin(
-            options_.overrides, ",",
-            [](std::string* out, const std::string& override) { absl::StrAppend(out, JsonQuote(override)); }),
-        "]");
     // Each program would begin with a thread for each core, and these would spin while they wait for a core.
     const int cpus = UsableCpus();
     const bool shared = options_.workers > 1 || cpus < static_cast<int>(std::thread::hardware_concurrency());
-    if (shared && std::getenv(kThreadsVariable) == nullptr) {
-      process.environment[kThreadsVariable] = absl::StrCat(std::max(1, cpus / options_.workers));
-    }
-    if (std::getenv(kUnbufferedVariable) == nullptr) process.environment[kUnbufferedVariable] = "1";
+    process.environment = ProgramEnvironment(TokenFile(), options_.overrides,
+                                             shared ? std::max(1, cpus / options_.workers) : 0);
   } else {
     process.args = ConfigFlags(options_.config, options_.overrides);
     process.args.insert(process.args.begin(), task.program);
@@ -167,12 +139,11 @@ absl::Status LocalCluster::Launch(TaskProcess& task) {
   }
   // Without TLS, empty: tasks do not inherit this process's TLS files.
   const TlsFiles files =
-      options_.tls ? TlsFilesIn(CertificateFolder(), IdentityOf(task.type, task.index)) : TlsFiles();
+      options_.tls ? TlsFilesIn(CertificateFolder(), TaskIdentity(task.type, task.index)) : TlsFiles();
   process.environment[kTlsCaVariable] = files.ca;
   process.environment[kTlsCertificateVariable] = files.certificate;
   process.environment[kTlsKeyVariable] = files.key;
-  process.environment["TF_CONFIG"] = absl::StrCat(R"({"cluster":)", task.cluster, R"(,"task":{"type":")",
-                                                  task.type, R"(","index":)", task.index, "}}");
+  process.environment["TF_CONFIG"] = TaskConfig(task.cluster, task.type, task.index);
   process.on_line = [log = task.log.get()](absl::string_view line) { log->Add(line); };
   task.ending = std::make_shared<std::atomic<bool>>(false);
   process.on_exit = [this, log = task.log.get(), name = task.name, restarts = task.restarts,

@@ -122,7 +122,7 @@ class WholeJob:
         """In examples, without data.drop_last."""
         steps, examples = self._job.get("train.steps"), self._job.get("train.examples")
         if steps is not None:
-            return int(steps) * (self._parts if self._is_sync else self.workers) * self.batch
+            return int(steps) * (self.parts if self.is_sync else self.workers) * self.batch
         if examples is not None:
             return int(examples)
         return max(1, math.floor(float(self._job.get("train.epochs")) * self._examples + 0.5))

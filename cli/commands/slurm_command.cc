@@ -1,0 +1,243 @@
+// `weir slurm` and `weir task`: a job in an allocation of SLURM.
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "cli/commands/commands.h"
+#include "cli/commands/job_plan.h"
+#include "cli/commands/slurm_job.h"
+#include "cli/commands/up.h"
+#include "cli/local_cluster/installation.h"
+#include "cli/report/summary.h"
+#include "cli/slurm/slurm_task.h"
+#include "common/base/status_macros.h"
+#include "common/program/command_line.h"
+#include "common/program/exit_codes.h"
+#include "common/system/subprocess.h"
+
+namespace weir {
+namespace {
+
+// Together less than half a minute, whatever SLURM does.
+constexpr std::chrono::seconds kSubmitLimit{15}, kAskLimit{5};
+// By when a job with checkpoints hears of its end, so that it can save one.
+constexpr int kSaveSeconds = 120;
+
+struct SlurmOptions {
+  UpOptions up;
+  int nodes = 0;  // 0: as many as SLURM takes
+  std::string partition;
+  std::vector<std::string> sbatch;  // "--time=1:00:00"
+  bool plaintext = false;           // no TLS
+  bool submit = false, here = false;
+};
+
+// A word of a shell script.
+std::string Quoted(const std::string& word) {
+  constexpr absl::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+  if (!word.empty() && absl::string_view(word).find_first_not_of(kPlain) == absl::string_view::npos) {
+    return word;
+  }
+  return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", R"('\'')"}}), "'");
+}
+
+// The command that runs the job in its allocation.
+std::string RunCommandLine(const SlurmOptions& options, const std::string& weir) {
+  const LocalCluster::Options& job = options.up.cluster;
+  std::vector<std::string> words = {weir, "slurm", job.config, "--here", absl::StrCat("--ps=", job.ps)};
+  const auto add = [&](absl::string_view flag, const std::string& value) {
+    if (!value.empty()) words.push_back(absl::StrCat(flag, value));
+  };
+  if (options.up.workers.has_value()) words.push_back(absl::StrCat("--workers=", *options.up.workers));
+  if (options.up.seed.has_value()) words.push_back(absl::StrCat("--seed=", *options.up.seed));
+  if (job.device != "auto") add("--device=", job.device);
+  for (const std::string& change : job.overrides) words.insert(words.end(), {"--set", change});
+  add("--bin_dir=", options.up.bin_dir);
+  add("--log_dir=", job.log_dir);
+  add("--resume=", options.up.resume);
+  add("--init_from=", options.up.init_from);
+  if (options.up.restart > 0) words.push_back(absl::StrCat("--restart=", options.up.restart));
+  if (job.evaluator) words.push_back("--evaluator");
+  if (job.verbose) words.push_back("--verbose");
+  if (options.plaintext) words.push_back("--insecure_plaintext");
+  if (!job.program.empty()) words.push_back("--");
+  words.insert(words.end(), job.program.begin(), job.program.end());
+  return absl::StrJoin(words, " ",
+                       [](std::string* out, const std::string& word) { absl::StrAppend(out, Quoted(word)); });
+}
+
+std::string BatchScript(const SlurmOptions& options, const JobPlan& plan, const std::string& weir) {
+  const int tasks = plan.cluster.ps + plan.cluster.workers + (plan.cluster.evaluator ? 1 : 0);
+  std::vector<std::string> lines = {absl::StrCat("--job-name=", Quoted(plan.name))};
+  if (options.nodes > 0) {
+    lines.push_back(absl::StrCat("--nodes=", options.nodes));
+    lines.push_back(absl::StrCat("--ntasks-per-node=", (tasks + options.nodes - 1) / options.nodes));
+  } else {
+    lines.push_back(absl::StrCat("--ntasks=", tasks));
+  }
+  if (!options.partition.empty()) lines.push_back(absl::StrCat("--partition=", options.partition));
+  lines.insert(lines.end(), {"--output=weir-%j.out", "--open-mode=append"});
+  if (plan.saves) {
+    lines.insert(lines.end(), {"--requeue", absl::StrCat("--signal=B:USR1@", kSaveSeconds)});
+  }
+  lines.insert(lines.end(), options.sbatch.begin(), options.sbatch.end());
+  std::string script = "#!/bin/bash\n";
+  for (const std::string& line : lines) absl::StrAppend(&script, "#SBATCH ", line, "\n");
+  return absl::StrCat(script, "exec ", RunCommandLine(options, weir), "\n");
+}
+
+absl::StatusOr<std::string> Ask(std::vector<std::string> command, std::chrono::seconds limit) {
+  Subprocess::Options process;
+  process.args = std::move(command);
+  const std::string name = process.args[0];
+  WEIR_ASSIGN_OR_RETURN(CommandResult result, RunCommand(std::move(process), limit));
+  const std::string output(absl::StripAsciiWhitespace(result.output));
+  if (result.exit.ok()) return output;
+  return absl::FailedPreconditionError(output.empty() ? absl::StrCat(name, ": ", result.exit.ToString())
+                                                      : output);
+}
+
+// Submits a script, and says what became of it.
+int Submit(const SlurmOptions& options, const std::string& script) {
+  std::error_code ignored;
+  const std::string file =
+      (std::filesystem::temp_directory_path(ignored) / absl::StrCat("weir-", getpid(), ".sbatch")).string();
+  if (const absl::Status status = WriteFileWhole(file, script); !status.ok()) {
+    return Refuse(kExitStorage, status.message());
+  }
+  const absl::StatusOr<std::string> job = Ask({"sbatch", "--parsable", file}, kSubmitLimit);
+  std::filesystem::remove(file, ignored);
+  if (!job.ok()) {
+    const absl::StatusOr<std::string> partitions = Ask({"sinfo", "-h", "-o", "%R"}, kAskLimit);
+    if (!partitions.ok()) {
+      return Refuse(kExitPeerLost, absl::StrCat("SLURM does not answer: ", job.status().message(),
+                                                "; sinfo: ", partitions.status().message(),
+                                                "; is slurmctld running, and is SLURM_CONF "
+                                                "or /etc/slurm/slurm.conf that of this cluster?"));
+    }
+    const std::string wanted =
+        options.partition.empty() ? "the default partition" : absl::StrCat("partition ", options.partition);
+    return Refuse(kExitConfig, absl::StrCat("sbatch refused the job for ", wanted, ": ",
+                                            job.status().message(), "\nthis cluster has the partitions ",
+                                            absl::StrReplaceAll(*partitions, {{"\n", ", "}}),
+                                            "; name one with --partition=NAME, and other limits with "
+                                            "--sbatch=OPTION"));
+  }
+  // With several clusters: "12;name".
+  const std::string id = job->substr(0, job->find(';'));
+  const auto state = Ask({"squeue", "-h", "-j", id, "-o", "%T (%r)"}, kAskLimit);
+  return Print(absl::StrCat("submitted job ", id, state.ok() && !state->empty() ? ": " + *state : "",
+                            "\n  output   weir-", id, ".out\n  status   squeue --job=", id,
+                            "\n  to end   scancel ", id, "\n"));
+}
+
+int RunSlurm(SlurmOptions options) {
+  options.up.cluster.tls = !options.plaintext;
+  if (options.here) return RunInAllocation(options.up);
+  Console console(Console::StandardError());
+  const absl::StatusOr<JobPlan> plan = PlanJob(options.up, console);
+  if (!plan.ok()) return Refuse(kExitConfig, plan.status().message());
+  const absl::StatusOr<std::string> weir = FindProgram("cli", "weir");
+  if (!weir.ok()) return Refuse(kExitInternal, weir.status().message());
+  const std::string script = BatchScript(options, *plan, *weir);
+  if (!options.submit) return Print(script);
+  if (const absl::Status status = CheckCanRun("sbatch"); !status.ok()) {
+    return Refuse(kExitConfig, absl::StrCat(status.message(),
+                                            "; --submit needs SLURM's commands on this "
+                                            "machine; without --submit the script is printed"));
+  }
+  return Submit(options, script);
+}
+
+constexpr const char* kSlurmExamples = R"(Examples:
+  weir slurm job.json --ps=2 --workers=8 --nodes=2 -- python train.py > job.sh; sbatch job.sh
+  weir slurm job.json --ps=2 --workers=8 --submit --partition=gpu --sbatch=--time=02:00:00 -- python train.py
+  salloc --nodes=2 --ntasks-per-node=5 weir slurm job.json --here --ps=2 --workers=8
+
+What follows -- is a program that each worker runs instead of `worker`, with its arguments.)";
+
+constexpr const char* kTaskExamples = R"(Example:
+  srun --ntasks=8 --label weir task --type=worker --workers=8 --servers=node1:4321,node2:4322 --folder=weir-7 -- python train.py
+
+`weir slurm` starts this command, with srun.)";
+
+struct TaskOptions {
+  SlurmTask task;
+  std::string servers;
+};
+
+int RunTask(const TaskOptions& options) {
+  SlurmTask task = options.task;
+  task.servers = absl::StrSplit(options.servers, ',', absl::SkipEmpty());
+  const absl::StatusOr<int> code = RunSlurmTask(task);
+  return code.ok() ? *code : Refuse(kExitConfig, code.status().message());
+}
+
+}  // namespace
+
+void AddSlurmCommands(Commands& commands, std::optional<std::vector<std::string>> program) {
+  const bool has_program = program.has_value();
+  const auto options = std::make_shared<SlurmOptions>();
+  CLI::App* slurm = commands.Add(
+      "slurm", "Prints or submits the batch script that runs a job on a cluster of SLURM", kSlurmExamples);
+  AddJobFlags(slurm, &options->up);
+  slurm
+      ->add_option("--nodes", options->nodes,
+                   "Nodes, over which the tasks are spread (default: SLURM's choice)")
+      ->check(CLI::Range(1, 1000));
+  AddNamed(slurm, "--partition", &options->partition, "NAME", "Partition of SLURM (default: the cluster's)");
+  slurm->add_option("--sbatch", options->sbatch, "An option of sbatch for the script; may be given again")
+      ->type_name("OPTION")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  AddNamed(slurm, "--log_dir", &options->up.cluster.log_dir, "DIR",
+           "Logs, token and certificates, in a folder that all nodes see (default: weir-JOBID)");
+  slurm->add_flag("--insecure_plaintext", options->plaintext,
+                  "No TLS: everybody on the network of the nodes may read the token and the weights");
+  CLI::Option* submit =
+      slurm->add_flag("--submit", options->submit, "Submits the script instead of printing it");
+  slurm
+      ->add_flag("--here", options->here,
+                 "Runs the job in the allocation that this process is in: what the script does")
+      ->excludes(submit);
+
+  const auto task = std::make_shared<TaskOptions>();
+  CLI::App* one = commands.Add("task", "Runs one task of a job of `weir slurm`, inside srun", kTaskExamples);
+  one->add_option("--type", task->task.type, "What this step's tasks are")
+      ->check(CLI::IsMember({"ps", "worker"}))
+      ->required();
+  one->add_option("--workers", task->task.workers, "Workers of the job; a task after them is the evaluator");
+  AddNamed(one, "--servers", &task->servers, "HOST:PORT,...", "Addresses of all servers");
+  AddNamed(one, "--folder", &task->task.folder, "DIR", "The job's folder")->required();
+  one->add_option("--restart", task->task.restart, "How often a program that died is started again");
+
+  if (has_program) options->up.cluster.program = task->task.program = *std::move(program);
+  commands.OnRun(slurm, [slurm, options, has_program] {
+    if (has_program && options->up.cluster.program.empty()) {
+      return BadCommandLine(*slurm, "after -- comes a program, with its arguments");
+    }
+    return RunSlurm(*options);
+  });
+  commands.OnRun(one, [one, task] {
+    if (task->task.program.empty())
+      return BadCommandLine(*one, "after -- comes a program, with its arguments");
+    return RunTask(*task);
+  });
+}
+
+}  // namespace weir

@@ -1,0 +1,60 @@
+#include "cli/local_cluster/task_environment.h"
+
+#include <cstdint>
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "cli/certs/certificate_files.h"
+#include "common/config/json_document.h"
+
+namespace weir {
+namespace {
+
+// PyTorch, OpenBLAS, MKL and OpenMP itself begin with this number of threads.
+constexpr char kThreadsVariable[] = "OMP_NUM_THREADS";
+// Python buffers up to 8 KiB of the output into a pipe, which a program that is killed loses.
+constexpr char kUnbufferedVariable[] = "PYTHONUNBUFFERED";
+
+constexpr char kJobOfCertificates[] = "weir";
+constexpr absl::Duration kCertificatesLast = absl::Hours(24 * 365);
+
+}  // namespace
+
+absl::Status WriteTaskCertificates(const std::string& folder, int ps, int workers) {
+  std::vector<Identity> identities = {TaskIdentity("evaluator", 0)};
+  for (int i = 0; i < ps; ++i) identities.push_back(TaskIdentity("ps", i));
+  for (int i = 0; i < workers; ++i) identities.push_back(TaskIdentity("worker", i));
+  return WriteCertificates(folder, kJobOfCertificates, identities, absl::Now(), kCertificatesLast);
+}
+
+Identity TaskIdentity(const std::string& type, int index) {
+  const Role role = type == "ps" ? Role::kServer : type == "worker" ? Role::kWorker : Role::kReader;
+  return {kJobOfCertificates, role, role == Role::kReader ? 0 : static_cast<uint32_t>(index)};
+}
+
+std::map<std::string, std::string> ProgramEnvironment(const std::string& token_file,
+                                                      const std::vector<std::string>& overrides,
+                                                      int threads) {
+  std::map<std::string, std::string> environment;
+  environment["WEIR_TOKEN_FILE"] = token_file;
+  environment["WEIR_SET"] = absl::StrCat("[",
+                                         absl::StrJoin(overrides, ",",
+                                                       [](std::string* out, const std::string& override) {
+                                                         absl::StrAppend(out, JsonQuote(override));
+                                                       }),
+                                         "]");
+  if (threads > 0 && std::getenv(kThreadsVariable) == nullptr) {
+    environment[kThreadsVariable] = absl::StrCat(threads);
+  }
+  if (std::getenv(kUnbufferedVariable) == nullptr) environment[kUnbufferedVariable] = "1";
+  return environment;
+}
+
+std::string TaskConfig(const std::string& cluster, const std::string& type, int index) {
+  return absl::StrCat(R"({"cluster":)", cluster, R"(,"task":{"type":")", type, R"(","index":)", index, "}}");
+}
+
+}  // namespace weir

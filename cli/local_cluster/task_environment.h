@@ -1,0 +1,27 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/rpc/identity.h"
+
+// Certificates and environment that a launcher gives the tasks of a job, wherever the tasks run.
+namespace weir {
+
+// Makes certificates in this new folder for the tasks of a job, and for a reader of the job's status.
+absl::Status WriteTaskCertificates(const std::string& folder, int ps, int workers);
+
+// Whose certificate a task has: TlsFilesIn(folder, TaskIdentity("worker", 1)). An evaluator is a reader.
+Identity TaskIdentity(const std::string& type, int index);
+
+// The environment of a program that is not Weir's, which has none of Weir's flags. `threads` is how many
+// threads PyTorch, OpenBLAS and MKL begin with; 0: they decide. Variables that the user has set stay.
+std::map<std::string, std::string> ProgramEnvironment(const std::string& token_file,
+                                                      const std::vector<std::string>& overrides, int threads);
+
+// The value of TF_CONFIG for a task: `cluster` is the JSON of the cluster.
+std::string TaskConfig(const std::string& cluster, const std::string& type, int index);
+
+}  // namespace weir
