@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/commands/commands.h"
-#include "cli/local_cluster/installation.h"
+#include "cli/installation/installation.h"
 #include "common/config/cluster_spec.h"
 #include "common/program/exit_codes.h"
 #include "common/system/process.h"
