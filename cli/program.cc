@@ -50,6 +50,7 @@ int RunWeir(int argc, char** argv) {
   AddDataCommands(commands);
   AddBenchCommand(commands);
   AddDoctorCommand(commands);
+  AddHostAgentCommand(commands);
   AddAboutCommands(commands);
 
   if (const std::optional<int> exit = ReadCommandLine(app, words.count, argv)) {

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/grpc_status_client.h"
-#include "cli/local_cluster/installation.h"
+#include "cli/installation/installation.h"
 #include "cli/report/format.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_reader.h"

@@ -67,6 +67,7 @@ void AddManifestCommand(Commands& commands, std::optional<std::vector<std::strin
 void AddDataCommands(Commands& commands);
 void AddBenchCommand(Commands& commands);
 void AddDoctorCommand(Commands& commands);
+void AddHostAgentCommand(Commands& commands);
 // Adds version, help, man and completion. They also describe commands that are added later.
 void AddAboutCommands(Commands& commands);
 

@@ -16,7 +16,7 @@
 #include "absl/strings/substitute.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/job_plan.h"
-#include "cli/local_cluster/installation.h"
+#include "cli/installation/installation.h"
 #include "cli/report/config_text.h"
 #include "common/base/host.h"
 #include "common/base/status_macros.h"

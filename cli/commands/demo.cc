@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/up.h"
-#include "cli/local_cluster/installation.h"
+#include "cli/installation/installation.h"
 #include "cli/report/console.h"
 #include "cli/report/format.h"
 #include "cli/report/status_text.h"

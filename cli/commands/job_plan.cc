@@ -13,7 +13,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "cli/local_cluster/installation.h"
+#include "cli/installation/installation.h"
 #include "cli/report/format.h"
 #include "cli/report/summary.h"
 #include "common/base/status_macros.h"
@@ -47,7 +47,25 @@ absl::Status CheckProgram(const LocalCluster::Options& options, const v1::JobCon
     return absl::InvalidArgumentError(absl::StrCat("--device is for `worker`; ", options.program[0],
                                                    " chooses its device itself; take it out"));
   }
-  return CheckCanRun(options.program[0]);
+  // The hosts look for it themselves.
+  return options.hosts.empty() ? CheckCanRun(options.program[0]) : absl::OkStatus();
+}
+
+// Reads --hosts, and names the folder and the config as the hosts see them.
+absl::Status PlanHosts(const UpOptions& options, LocalCluster::Options* cluster) {
+  if (options.hosts.empty()) return absl::OkStatus();
+  if (!options.bin_dir.empty()) {
+    return absl::InvalidArgumentError(
+        "--bin_dir is for this machine; with --hosts name the program weir there: --weir=PATH");
+  }
+  WEIR_ASSIGN_OR_RETURN(cluster->hosts, ReadHosts(options.hosts));
+  const std::filesystem::path here = std::filesystem::current_path();
+  if (cluster->access.directory.empty()) cluster->access.directory = here.string();
+  // Below the working folder, a path that is right on every host.
+  const std::filesystem::path config =
+      std::filesystem::absolute(cluster->config).lexically_normal().lexically_relative(here);
+  if (!config.empty() && *config.begin() != "..") cluster->config = config.string();
+  return absl::OkStatus();
 }
 
 absl::Status Refuse(absl::string_view field, const std::string& path, absl::string_view what) {
@@ -115,7 +133,7 @@ std::optional<int64_t> Number(const JsonValue& sizes, absl::string_view key) {
 
 }  // namespace
 
-absl::StatusOr<UpConfig> ConfigOfUp(const UpOptions& options) {
+absl::StatusOr<UpConfig> ConfigOfUp(const UpOptions& options, const std::vector<Host>& hosts) {
   UpConfig up;
   up.overrides = options.cluster.overrides;
   if (!options.resume.empty()) {
@@ -128,21 +146,23 @@ absl::StatusOr<UpConfig> ConfigOfUp(const UpOptions& options) {
   if (options.workers.has_value()) up.overrides.push_back(absl::StrCat("cluster.workers=", *options.workers));
   WEIR_ASSIGN_OR_RETURN(up.config, LoadJobConfig(options.cluster.config, up.overrides));
   if (up.config.cluster().has_workers()) return up;
-  up.overrides.push_back("cluster.workers=1");
-  absl::StatusOr<v1::JobConfig> with_one = LoadJobConfig(options.cluster.config, up.overrides);
-  if (!with_one.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(with_one.status().message(),
-                     "\n`weir up` starts 1 worker, unless cluster.workers or --workers=N says how many"));
+  const int workers = hosts.empty() ? 1 : CountSlots(hosts);
+  up.overrides.push_back(absl::StrCat("cluster.workers=", workers));
+  absl::StatusOr<v1::JobConfig> with_default = LoadJobConfig(options.cluster.config, up.overrides);
+  if (!with_default.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(with_default.status().message(), "\n`weir up` starts ",
+                                                   workers, workers == 1 ? " worker" : " workers",
+                                                   ", unless cluster.workers or --workers=N says how many"));
   }
-  up.config = *std::move(with_one);
+  up.config = *std::move(with_default);
   return up;
 }
 
 absl::StatusOr<JobPlan> PlanJob(const UpOptions& options, Console& console) {
   JobPlan plan;
   LocalCluster::Options& cluster = plan.cluster = options.cluster;
-  WEIR_ASSIGN_OR_RETURN(UpConfig up, ConfigOfUp(options));
+  WEIR_RETURN_IF_ERROR(PlanHosts(options, &cluster));
+  WEIR_ASSIGN_OR_RETURN(UpConfig up, ConfigOfUp(options, cluster.hosts));
   cluster.overrides = std::move(up.overrides);
   const v1::JobConfig& config = up.config;
   WEIR_RETURN_IF_ERROR(CheckProgram(cluster, config));
@@ -157,7 +177,16 @@ absl::StatusOr<JobPlan> PlanJob(const UpOptions& options, Console& console) {
   plan.skips_workers = config.consistency().on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER;
   WEIR_ASSIGN_OR_RETURN(const std::string from, FindStart(config.checkpoint(), !options.resume.empty()));
   if (!from.empty()) console.Line(from);
-  WEIR_ASSIGN_OR_RETURN(cluster.binaries, FindBinaries(options.bin_dir));
+  if (cluster.hosts.empty()) {
+    WEIR_ASSIGN_OR_RETURN(cluster.binaries, FindBinaries(options.bin_dir));
+  } else {
+    if (plan.saves && !IsObjectPath(config.checkpoint().directory())) {
+      cluster.shared_folder = config.checkpoint().directory();
+    }
+    WEIR_ASSIGN_OR_RETURN(cluster.worker_hosts, PlaceWorkers(cluster.hosts, cluster.workers));
+    if (!cluster.tls)
+      console.Line("without --tls, the token and the weights travel between hosts in plain text");
+  }
   // Fails now, not after hours of training.
   if (!options.summary.empty()) WEIR_RETURN_IF_ERROR(PrepareFile(options.summary));
   cluster.console = &console;

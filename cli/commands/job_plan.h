@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "cli/hosts/host_list.h"
 #include "cli/local_cluster/local_cluster.h"
 #include "cli/report/console.h"
 #include "proto/job_config.pb.h"
@@ -27,6 +28,7 @@ struct UpOptions {
   int restart = 0;         // how often each task that died is started again
   std::string resume;      // a folder of checkpoints, to continue from the newest; "": a new job
   std::string init_from;   // a checkpoint, or a folder of them, whose weights a new job starts with
+  std::string hosts;       // a file or a list (ReadHosts); "": this machine
 };
 
 struct JobPlan {
@@ -39,12 +41,12 @@ struct JobPlan {
   absl::Duration lease;
 };
 
-// The config that `weir up` runs with these options.
+// The config that `weir up` runs with these options, on these hosts (none: on this machine).
 struct UpConfig {
   v1::JobConfig config;
   std::vector<std::string> overrides;  // that make `config` from the file
 };
-absl::StatusOr<UpConfig> ConfigOfUp(const UpOptions& options);
+absl::StatusOr<UpConfig> ConfigOfUp(const UpOptions& options, const std::vector<Host>& hosts = {});
 
 // Plans a job. Finds all mistakes that can be found before a task runs: each error is for a person to
 // correct. Shows on `console`, which outlives the result, which checkpoint the job starts from.

@@ -188,8 +188,12 @@ void Supervisor::Restart(TaskExit* exit) {
   if (!status.ok()) return Fail({std::string(status.message())});
   exit->restarted = true;
   restarted_at_[exit->task] = Now();
-  console_.Warn(absl::StrCat(exit->task, exit->exit.signal != 0 ? " was killed by " : " ended with ",
-                             exit->exit.ToString(), " after ", FormatSeconds(exit->seconds),
+  const bool lost = !exit->lost.empty();
+  console_.Warn(absl::StrCat(exit->task,
+                             lost                     ? " was lost with its host"
+                             : exit->exit.signal != 0 ? " was killed by "
+                                                      : " ended with ",
+                             lost ? "" : exit->exit.ToString(), " after ", FormatSeconds(exit->seconds),
                              "; started again (", exit->restarts + 1, " of ", plan_.restart, ")"));
 }
 

@@ -1,8 +1,10 @@
-// `weir doctor` and `weir bench`: what Weir finds on this machine, and how fast it is.
+// `weir doctor` and `weir bench`: what Weir finds on this machine, and how fast it is. `weir host-agent`:
+// tasks on this machine for a `weir up` elsewhere.
 #include <memory>
 
 #include "cli/commands/commands.h"
-#include "cli/local_cluster/installation.h"
+#include "cli/hosts/host_agent.h"
+#include "cli/installation/installation.h"
 #include "cli/report/host_report.h"
 
 namespace weir {
@@ -40,6 +42,12 @@ void AddBenchCommand(Commands& commands) {
   commands.OnRun(command, [command] {
     return BecomeProgram("bench", "weir_bench", command->remaining(), command->help());
   });
+}
+
+void AddHostAgentCommand(Commands& commands) {
+  commands.OnRun(commands.app().add_subcommand(
+                     "host-agent", "Runs tasks for `weir up --hosts`, which starts it: not for people"),
+                 RunHostAgent);
 }
 
 }  // namespace weir

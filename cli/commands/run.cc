@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/commands/commands.h"
-#include "cli/local_cluster/installation.h"
+#include "cli/installation/installation.h"
 #include "common/config/cluster_spec.h"
 #include "common/config/json_document.h"
 #include "common/program/command_line.h"

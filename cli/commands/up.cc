@@ -171,6 +171,7 @@ constexpr const char* kUpExamples = R"(Examples:
   weir up --ps=2 --workers=2 configs/fashion_mlp.json --seed=7 --summary=out.json
   weir up --workers=4 configs/digits.json --set 'consistency={"mode":"bounded","staleness":3}' --verbose
   weir up --ps=2 --workers=4 job.json -- python train.py ARGS
+  weir up --hosts=localhost,ann@b --ps=2 --workers=8 job.json --copy -- python train.py
 
 What follows -- is a program that each worker runs instead of `worker`, with its arguments.)";
 
@@ -206,6 +207,34 @@ void AddRunFlags(CLI::App* command, UpOptions* options) {
                     "Shows all lines of all tasks, not warnings and errors alone");
 }
 
+namespace {
+
+// The flags that say where tasks run, and how they get there.
+void AddHostFlags(CLI::App* command, UpOptions* options) {
+  LocalCluster::Options& cluster = options->cluster;
+  CLI::Option* hosts = AddNamed(command, "--hosts", &options->hosts, "FILE|A,B",
+                                "Runs the tasks on these hosts by ssh; a file has lines such as: a slots=4 "
+                                "gpus=2. localhost is this machine");
+  const auto add = [&](const char* name, std::string* value, const char* type, const char* what) {
+    AddNamed(command, name, value, type, what)->needs(hosts);
+  };
+  add("--dir", &cluster.access.directory, "DIRECTORY",
+      "Where tasks run on the hosts (default: the path of this working folder)");
+  add("--weir", &cluster.access.weir, "PROGRAM",
+      "The program weir on the hosts (default: at this one's path, or on PATH there)");
+  add("--ssh", &cluster.access.ssh, "COMMAND", "ssh, with flags (default: ssh)");
+  command->add_flag("--copy", cluster.copy, "Copies the working folder to the hosts first, but hidden files")
+      ->needs(hosts);
+  command
+      ->add_option("--ps_port", cluster.ps_port,
+                   "Port of each host's first server, which others follow (default: any free ports)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 65000))
+      ->needs(hosts);
+}
+
+}  // namespace
+
 void AddJobFlags(CLI::App* command, UpOptions* options) {
   LocalCluster::Options& cluster = options->cluster;
   AddConfigFile(command, &cluster.config);
@@ -235,7 +264,8 @@ void AddJobFlags(CLI::App* command, UpOptions* options) {
 
 void AddUpCommand(Commands& commands, std::optional<std::vector<std::string>> program) {
   const auto options = std::make_shared<UpOptions>();
-  CLI::App* command = commands.Add("up", "Runs a job with servers and workers on this machine", kUpExamples);
+  CLI::App* command =
+      commands.Add("up", "Runs a job with servers and workers, on this machine or on hosts", kUpExamples);
   LocalCluster::Options& cluster = options->cluster;
   AddJobFlags(command, options.get());
   AddNamed(command, "--summary", &options->summary, "FILE", "Writes the summary there as JSON");
@@ -252,6 +282,8 @@ void AddUpCommand(Commands& commands, std::optional<std::vector<std::string>> pr
       ->check(CLI::Range(0, 65535));
   AddNamed(command, "--tensorboard_dir", &cluster.tensorboard_dir, "DIR",
            "Writes the job's values over time there, for TensorBoard");
+
+  AddHostFlags(command, options.get());
 
   const bool has_program = program.has_value();
   if (has_program) options->cluster.program = *std::move(program);

@@ -110,6 +110,7 @@ std::string DescribeExit(const TaskExit& exit) {
     absl::StrAppend(&after, ", started again ",
                     exit.restarts == 1 ? "once" : absl::StrCat(exit.restarts, " times"), " before");
   }
+  if (!exit.lost.empty()) return absl::StrCat(exit.task, " was lost with its host", after, ": ", exit.lost);
   if (exit.exit.signal != 0) return absl::StrCat(exit.task, " was killed by ", exit.exit.ToString(), after);
   const CodeText* text = Find(exit.exit.code);
   return absl::StrCat(exit.task, " exited with ", exit.exit.code,
@@ -117,6 +118,7 @@ std::string DescribeExit(const TaskExit& exit) {
 }
 
 std::string HintFor(const TaskExit& exit) {
+  if (!exit.lost.empty()) return "look at that host, and at the network between it and this machine";
   switch (exit.exit.signal) {
     case 0: {
       const CodeText* text = Find(exit.exit.code);

@@ -13,7 +13,8 @@ namespace weir {
 struct TaskExit {
   std::string task;  // "worker:1"
   ProcessExit exit;
-  double seconds = 0;      // since the task was started
+  std::string lost = "";  // why the connection to the task's host ended, and the task with it; "": it did not
+  double seconds = 0;     // since the task was started
   bool was_ended = false;  // by `weir` itself, which had decided to end the job
   std::vector<std::string> last_lines;
   int restarts = 0;        // earlier incarnations of the task

@@ -13,8 +13,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -22,10 +22,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "cli/local_cluster/task_environment.h"
-#include "common/base/host.h"
+#include "cli/certs/certificate_files.h"
+#include "cli/installation/task_environment.h"
+#include "cli/report/summary.h"
 #include "common/base/status_macros.h"
+#include "common/config/address.h"
 #include "common/config/json_document.h"
+#include "common/config/written_text.h"
+#include "common/rpc/identity.h"
 #include "common/system/clock.h"
 
 namespace weir {
@@ -38,6 +42,13 @@ void RemoveIfThere(const std::string& path) {
   std::error_code ignored;
   std::filesystem::remove_all(path, ignored);
 }
+
+// Files of a job, in the folder of the logs or of a host's agent.
+constexpr char kTokenName[] = "token";
+constexpr char kCertificatesName[] = "certs";
+constexpr char kSummaryName[] = "summary.json";
+
+std::string PortName(int server) { return absl::StrCat("ps-", server, ".port"); }
 
 // A server sets SO_REUSEADDR, too, and so may listen meanwhile. An invalid result means that the port cannot
 // be bound, which the server will find, too.
@@ -71,11 +82,13 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Create(Options optio
   RemoveIfThere(cluster->TokenFile());
   WEIR_RETURN_IF_ERROR(cluster->token_.Write(cluster->TokenFile()));
   if (cluster->options_.tls) WEIR_RETURN_IF_ERROR(cluster->MakeCertificates());
+  if (!cluster->options_.hosts.empty()) WEIR_RETURN_IF_ERROR(cluster->OpenHosts());
   return cluster;
 }
 
 LocalCluster::~LocalCluster() {
-  EndAll(SIGKILL);
+  if (hosts_ == nullptr) EndAll(SIGKILL);
+  hosts_.reset();
   tasks_.clear();  // joins their threads, which write to wake_
   RemoveIfThere(TokenFile());
   RemoveIfThere(CertificateFolder());
@@ -89,27 +102,93 @@ absl::Status LocalCluster::MakeCertificates() {
   return absl::OkStatus();
 }
 
-std::string LocalCluster::PortFile(int server) const {
-  return absl::StrCat(options_.log_dir, "/ps-", server, ".port");
+absl::Status LocalCluster::OpenHosts() {
+  Hosts::Options hosts;
+  hosts.hosts = options_.hosts;
+  hosts.access = options_.access;
+  hosts.copy = options_.copy;
+  hosts.scratch = options_.log_dir;
+  WEIR_ASSIGN_OR_RETURN(const std::string token, ReadTextFile(TokenFile()));
+  hosts.needs = [this, token](int host) { return NeedsOf(host, token); };
+  hosts.on_file = [this](const std::string& name, const std::string& content) {
+    const std::string path =
+        name == kSummaryName ? summary_path() : absl::StrCat(options_.log_dir, "/", name);
+    const absl::Status written = WriteFileWhole(path, content);
+    if (!written.ok()) options_.console->Warn(written.message());
+  };
+  if (!options_.shared_folder.empty()) {
+    shared_file_ = absl::StrCat(options_.shared_folder, "/.weir-up-", getpid());
+    std::error_code ignored;  // the next line says it
+    std::filesystem::create_directories(options_.shared_folder, ignored);
+    WEIR_RETURN_IF_ERROR(WriteFileWhole(shared_file_, ""));
+  }
+  absl::StatusOr<std::unique_ptr<Hosts>> opened = Hosts::Open(std::move(hosts));
+  RemoveIfThere(std::exchange(shared_file_, ""));
+  WEIR_ASSIGN_OR_RETURN(hosts_, std::move(opened));
+  return absl::OkStatus();
 }
 
-std::string LocalCluster::TokenFile() const { return absl::StrCat(options_.log_dir, "/token"); }
-std::string LocalCluster::CertificateFolder() const { return absl::StrCat(options_.log_dir, "/certs"); }
+HostNeeds LocalCluster::NeedsOf(int host, const std::string& token) const {
+  HostNeeds needs;
+  if (!options_.program.empty()) needs.program = options_.program[0];
+  if (host < options_.ps) needs.shared = shared_file_;
+  needs.files = {{kTokenName, token}};
+  const auto add = [&](const std::string& type, int index) {
+    if (!options_.tls || HostOf(type, index) != host) return;
+    const TlsFiles tls = TlsFilesIn(CertificateFolder(), TaskIdentity(type, index));
+    for (const std::string& path : {tls.ca, tls.certificate, tls.key}) {
+      const absl::StatusOr<std::string> content = ReadTextFile(path);
+      // A task without its file says so.
+      if (!content.ok()) continue;
+      needs.files.emplace_back(
+          absl::StrCat(kCertificatesName, "/", std::filesystem::path(path).filename().string()), *content);
+    }
+  };
+  for (int i = 0; i < options_.ps; ++i) add("ps", i);
+  for (int i = 0; i < options_.workers; ++i) add("worker", i);
+  if (options_.evaluator) add("evaluator", 0);
+  return needs;
+}
+
+int LocalCluster::HostOf(absl::string_view type, int index) const {
+  if (options_.hosts.empty()) return 0;
+  const int count = static_cast<int>(options_.hosts.size());
+  if (type == "evaluator") return count - 1;
+  return type == "ps" ? index % count : options_.worker_hosts[index];
+}
+
+std::string LocalCluster::AddressOn(int host, int port) const {
+  Address address;
+  address.host = hosts_ == nullptr ? "127.0.0.1" : hosts_->address(host);
+  address.port = static_cast<uint16_t>(port);
+  return address.ToString();
+}
+
+std::string LocalCluster::FolderOf(const TaskProcess& task) const {
+  return hosts_ == nullptr ? options_.log_dir : (*hosts_)[task.host].folder();
+}
+
+std::string LocalCluster::PortFile(int server) const {
+  return absl::StrCat(options_.log_dir, "/", PortName(server));
+}
+
+std::string LocalCluster::TokenFile() const { return absl::StrCat(options_.log_dir, "/", kTokenName); }
+std::string LocalCluster::CertificateFolder() const {
+  return absl::StrCat(options_.log_dir, "/", kCertificatesName);
+}
 
 // A path that works for other processes, too.
 std::string LocalCluster::summary_path() const {
   return absl::StrCat("/proc/", getpid(), "/fd/", summary_.get());
 }
 
-absl::Status LocalCluster::Start(const std::string& type, int index, const std::string& program,
-                                 const std::string& cluster, std::vector<std::string> more_args) {
+absl::Status LocalCluster::Start(const std::string& type, int index, const std::string& cluster) {
   TaskProcess& task = tasks_.emplace_back();
   task.type = type;
   task.index = index;
   task.name = absl::StrCat(type, ":", index);
-  task.program = program;
+  task.host = HostOf(type, index);
   task.cluster = cluster;
-  task.more_args = std::move(more_args);
   task.ended = true;  // until it has begun
   TaskLog::Options log;
   log.task = task.name;
@@ -121,47 +200,98 @@ absl::Status LocalCluster::Start(const std::string& type, int index, const std::
   return Launch(task);
 }
 
+// The flags of one of Weir's programs.
+std::vector<std::string> LocalCluster::ArgsOf(const TaskProcess& task, const std::string& folder) const {
+  const Binaries& binaries = hosts_ == nullptr ? options_.binaries : (*hosts_)[task.host].binaries();
+  const bool server = task.type == "ps";
+  std::vector<std::string> args = ConfigFlags(options_.config, options_.overrides);
+  args.insert(args.begin(), server ? binaries.ps_server : binaries.worker);
+  args.push_back(absl::StrCat("--token_file=", folder, "/", kTokenName));
+  if (!server) {
+    args.push_back(absl::StrCat("--device=", options_.device));
+    return args;
+  }
+  args.push_back(absl::StrCat("--port_file=", folder, "/", PortName(task.index)));
+  if (hosts_ != nullptr) {
+    args.push_back(absl::StrCat("--bind=", hosts_->address(task.host)));
+    if (!options_.tls) args.push_back("--insecure_plaintext");
+  }
+  if (task.index != 0) return args;
+  args.push_back(absl::StrCat("--summary=",
+                              hosts_ == nullptr ? summary_path() : absl::StrCat(folder, "/", kSummaryName)));
+  if (options_.http_port.has_value()) args.push_back(absl::StrCat("--http_port=", *options_.http_port));
+  if (!options_.tensorboard_dir.empty()) {
+    args.push_back(absl::StrCat("--tensorboard_dir=", options_.tensorboard_dir));
+  }
+  return args;
+}
+
 absl::Status LocalCluster::Launch(TaskProcess& task) {
-  Subprocess::Options process;
-  if (task.program.empty()) {
+  if (hosts_ != nullptr) WEIR_RETURN_IF_ERROR(hosts_->Reconnect(task.host));
+  const std::string folder = FolderOf(task);
+  const bool own = task.type != "ps" && !options_.program.empty();
+  HostConnection::Task start;
+  if (own) {
     // A program of the user does not have Weir's flags.
-    process.args = options_.program;
-    // Each program would begin with a thread for each core, and these would spin while they wait for a core.
-    const int cpus = UsableCpus();
-    const bool shared = options_.workers > 1 || cpus < static_cast<int>(std::thread::hardware_concurrency());
-    process.environment = ProgramEnvironment(TokenFile(), options_.overrides,
-                                             shared ? std::max(1, cpus / options_.workers) : 0);
+    start.args = options_.program;
+    start.environment = ProgramEnvironment(absl::StrCat(folder, "/", kTokenName), options_.overrides);
+    const auto there = static_cast<int>(absl::c_count(options_.worker_hosts, task.host));
+    start.sharers = hosts_ == nullptr ? options_.workers : std::max(1, there);
   } else {
-    process.args = ConfigFlags(options_.config, options_.overrides);
-    process.args.insert(process.args.begin(), task.program);
-    process.args.push_back(absl::StrCat("--token_file=", TokenFile()));
-    for (const auto& arg : task.more_args) process.args.push_back(arg);
+    start.args = ArgsOf(task, folder);
   }
   // Without TLS, empty: tasks do not inherit this process's TLS files.
-  const TlsFiles files =
-      options_.tls ? TlsFilesIn(CertificateFolder(), TaskIdentity(task.type, task.index)) : TlsFiles();
-  process.environment[kTlsCaVariable] = files.ca;
-  process.environment[kTlsCertificateVariable] = files.certificate;
-  process.environment[kTlsKeyVariable] = files.key;
-  process.environment["TF_CONFIG"] = TaskConfig(task.cluster, task.type, task.index);
-  process.on_line = [log = task.log.get()](absl::string_view line) { log->Add(line); };
+  const TlsFiles files = options_.tls ? TlsFilesIn(absl::StrCat(folder, "/", kCertificatesName),
+                                                   TaskIdentity(task.type, task.index))
+                                      : TlsFiles();
+  start.environment[kTlsCaVariable] = files.ca;
+  start.environment[kTlsCertificateVariable] = files.certificate;
+  start.environment[kTlsKeyVariable] = files.key;
+  start.environment["TF_CONFIG"] = TaskConfig(task.cluster, task.type, task.index);
+  start.on_line = [log = task.log.get()](absl::string_view line) { log->Add(line); };
   task.ending = std::make_shared<std::atomic<bool>>(false);
-  process.on_exit = [this, log = task.log.get(), name = task.name, restarts = task.restarts,
-                     own = task.ending, start = Clock::Real().Now()](const ProcessExit& exit) {
+  start.on_exit = [this, log = task.log.get(), name = task.name, restarts = task.restarts,
+                   own_end = task.ending,
+                   begin = Clock::Real().Now()](const ProcessExit& exit, const std::string& lost) {
     TaskExit ended;
     ended.task = name;
     ended.restarts = restarts;
     ended.last_lines = log->LastLines();
     ended.exit = exit;
-    ended.seconds = absl::ToDoubleSeconds(Clock::Real().Now() - start);
-    ended.was_ended = ending_ || *own;
+    ended.lost = lost;
+    ended.seconds = absl::ToDoubleSeconds(Clock::Real().Now() - begin);
+    ended.was_ended = ending_ || *own_end;
     MutexLock lock(mutex_);
     exits_.push_back(std::move(ended));
     eventfd_write(wake_.get(), 1);
   };
-  WEIR_ASSIGN_OR_RETURN(task.process, Subprocess::Start(std::move(process)));
+  WEIR_RETURN_IF_ERROR(hosts_ == nullptr ? StartHere(task, std::move(start))
+                                         : StartOnHost(task, std::move(start)));
   task.ended = false;
   return absl::OkStatus();
+}
+
+absl::Status LocalCluster::StartHere(TaskProcess& task, HostConnection::Task start) {
+  if (start.sharers > 0) SetProgramEnvironment(start.sharers, &start.environment);
+  Subprocess::Options process;
+  process.args = std::move(start.args);
+  process.environment = std::move(start.environment);
+  process.on_line = std::move(start.on_line);
+  process.on_exit = [on_exit = std::move(start.on_exit)](const ProcessExit& exit) { on_exit(exit, ""); };
+  WEIR_ASSIGN_OR_RETURN(task.process, Subprocess::Start(std::move(process)));
+  return absl::OkStatus();
+}
+
+absl::Status LocalCluster::StartOnHost(const TaskProcess& task, HostConnection::Task start) {
+  if (task.type == "ps") start.files.push_back(PortName(task.index));
+  if (task.name == "ps:0") start.files.push_back(kSummaryName);
+  const std::optional<int> gpus = options_.hosts[task.host].gpus;
+  if (task.type == "worker" && gpus.has_value()) {
+    const auto first = absl::c_find(options_.worker_hosts, task.host);
+    const auto rank = task.index - (first - options_.worker_hosts.begin());
+    start.environment["CUDA_VISIBLE_DEVICES"] = *gpus == 0 ? "" : absl::StrCat(rank % *gpus);
+  }
+  return hosts_->Start(task.host, task.name, std::move(start));
 }
 
 LocalCluster::TaskProcess* LocalCluster::Find(const std::string& task) {
@@ -179,7 +309,7 @@ absl::Status LocalCluster::Restart(const std::string& task) {
   if (found->type == "ps") {
     const std::string& address = ps_addresses_[found->index];
     if (!address.empty()) {
-      if (!found->reserved_port.valid()) found->reserved_port = ReservePort(address);
+      if (hosts_ == nullptr && !found->reserved_port.valid()) found->reserved_port = ReservePort(address);
       found->cluster = absl::StrCat(R"({"ps":[)", JsonQuote(address), "]}");
     } else {
       RemoveIfThere(PortFile(found->index));
@@ -192,18 +322,12 @@ absl::Status LocalCluster::StartServers() {
   for (int i = 0; i < options_.ps; ++i) RemoveIfThere(PortFile(i));
   ps_addresses_.assign(options_.ps, "");
   for (int i = 0; i < options_.ps; ++i) {
-    std::vector<std::string> args = {absl::StrCat("--port_file=", PortFile(i))};
-    if (i == 0) {
-      args.push_back(absl::StrCat("--summary=", summary_path()));
-      if (options_.http_port.has_value()) args.push_back(absl::StrCat("--http_port=", *options_.http_port));
-      if (!options_.tensorboard_dir.empty()) {
-        args.push_back(absl::StrCat("--tensorboard_dir=", options_.tensorboard_dir));
-      }
-    }
+    const int before = options_.hosts.empty() ? 0 : i / static_cast<int>(options_.hosts.size());
+    const int port = options_.ps_port == 0 ? 0 : options_.ps_port + before;
     // A single address means the server itself, whatever its index: the servers learn of each other from the
     // workers that join.
     WEIR_RETURN_IF_ERROR(
-        Start("ps", i, options_.binaries.ps_server, R"({"ps":["127.0.0.1:0"]})", std::move(args)));
+        Start("ps", i, absl::StrCat(R"({"ps":[)", JsonQuote(AddressOn(HostOf("ps", i), port)), "]}")));
   }
   return absl::OkStatus();
 }
@@ -220,7 +344,7 @@ absl::StatusOr<std::vector<std::string>> LocalCluster::MissingServers() {
     }
     const auto local_address = [&]() -> absl::StatusOr<std::string> {
       uint32_t port;
-      if (absl::SimpleAtoi(text, &port) && port > 0 && port <= 65535) return absl::StrCat("127.0.0.1:", port);
+      if (absl::SimpleAtoi(text, &port) && port > 0 && port <= 65535) return AddressOn(HostOf("ps", i), port);
       return absl::InternalError(
           absl::StrCat("ps:", i, " wrote '", text, "' to ", PortFile(i), " instead of its port"));
     };
@@ -238,20 +362,27 @@ absl::StatusOr<std::vector<std::string>> LocalCluster::MissingServers() {
 
 absl::Status LocalCluster::StartWorkers() {
   const std::string ps = absl::StrCat(R"("ps":[)", absl::StrJoin(ps_addresses_, ",", AppendQuoted), "]");
-  const std::string device = absl::StrCat("--device=", options_.device);
-  const std::string program = options_.program.empty() ? options_.binaries.worker : "";
+  // No process connects to a worker; the port stands for an address that the format requires.
+  const auto address = [this](int worker) {
+    return JsonQuote(AddressOn(HostOf("worker", worker), worker + 1));
+  };
+  std::string all;  // of hosts, so that a worker finds its rank on its host
+  for (int i = 0; hosts_ != nullptr && i < options_.workers; ++i) {
+    absl::StrAppend(&all, i == 0 ? "" : ",", address(i));
+  }
   for (int i = 0; i < options_.workers; ++i) {
-    // No process connects to a worker; the port stands for an address that the format requires.
-    const std::string cluster = absl::StrCat(R"({"worker":{")", i, R"(":"127.0.0.1:1"},)", ps, "}");
-    WEIR_RETURN_IF_ERROR(Start("worker", i, program, cluster, {device}));
+    const std::string workers =
+        hosts_ == nullptr ? absl::StrCat(R"({")", i, R"(":"127.0.0.1:1"})") : absl::StrCat("[", all, "]");
+    WEIR_RETURN_IF_ERROR(Start("worker", i, absl::StrCat(R"({"worker":)", workers, ",", ps, "}")));
   }
   if (!options_.evaluator) return absl::OkStatus();
-  return Start("evaluator", 0, program, absl::StrCat("{", ps, "}"), {device});
+  return Start("evaluator", 0, absl::StrCat("{", ps, "}"));
 }
 
 std::vector<TaskExit> LocalCluster::WaitForExits(int also, absl::Duration limit) {
   pollfd fds[2] = {{wake_.get(), POLLIN, 0}, {also, POLLIN, 0}};
   // An interrupted poll() needs no retry: the caller calls again.
+  if (hosts_ != nullptr) hosts_->Beat();
   poll(fds, 2, static_cast<int>(absl::ToInt64Milliseconds(std::max(limit, absl::ZeroDuration()))));
   eventfd_t ignored;
   eventfd_read(wake_.get(), &ignored);
@@ -266,9 +397,12 @@ std::vector<TaskExit> LocalCluster::WaitForExits(int also, absl::Duration limit)
 
 void LocalCluster::EndAll(int signal) {
   ending_ = true;
-  for (auto& task : tasks_) {
-    if (task.process != nullptr) task.process->Signal(signal);
-  }
+  for (const auto& task : tasks_) Signal(task, signal);
+}
+
+void LocalCluster::Signal(const TaskProcess& task, int signal) {
+  if (hosts_ != nullptr) hosts_->Signal(task.host, task.name, signal);
+  if (task.process != nullptr) task.process->Signal(signal);
 }
 
 void LocalCluster::EndFrom(const std::string& task, int signal) {
@@ -278,9 +412,9 @@ void LocalCluster::EndFrom(const std::string& task, int signal) {
 
 void LocalCluster::EndOne(const std::string& task, int signal) {
   const TaskProcess* const found = Find(task);
-  if (found == nullptr || found->process == nullptr) return;
+  if (found == nullptr || found->ending == nullptr) return;
   *found->ending = true;
-  found->process->Signal(signal);
+  Signal(*found, signal);
 }
 
 void LocalCluster::ShowHeld(absl::Time until) {

@@ -14,8 +14,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "cli/hosts/hosts.h"
+#include "cli/installation/installation.h"
 #include "cli/local_cluster/first_cause.h"
-#include "cli/local_cluster/installation.h"
 #include "cli/local_cluster/task_log.h"
 #include "cli/report/console.h"
 #include "common/rpc/job_token.h"
@@ -26,9 +27,10 @@
 
 namespace weir {
 
-// The tasks of one job as processes on this machine, each with its log. Servers bind free ports themselves
-// and report them through files, so no port is ever guessed. Token and certificates lie in files while this
-// object exists. One thread uses the object. No process outlives the object, even if this program is killed.
+// The tasks of one job as processes, on this machine or on hosts (cli/hosts), each with its log here. Servers
+// bind free ports themselves and report them through files, so no port is ever guessed. Token and
+// certificates lie in files while this object exists. One thread uses the object. No process outlives the
+// object, even if this program is killed.
 class LocalCluster {
  public:
   struct Options {
@@ -40,13 +42,20 @@ class LocalCluster {
     int workers = 1;
     std::string device = "auto";  // --device of workers and evaluator
     bool evaluator = false;
-    bool tls = false;              // with certificates made for this job alone
-    std::optional<int> http_port;  // of ps:0
-    std::string tensorboard_dir;   // of ps:0; may be empty
-    std::string log_dir;           // exists
-    bool verbose = false;          // shows all lines of all tasks
-    Console* console = nullptr;    // outlives this
+    bool tls = false;               // with certificates made for this job alone
+    std::optional<int> http_port;   // of ps:0
+    std::string tensorboard_dir;    // of ps:0; may be empty
+    std::string log_dir;            // exists
+    bool verbose = false;           // shows all lines of all tasks
+    Console* console = nullptr;     // outlives this
+    std::vector<Host> hosts;        // empty: all tasks run on this machine
+    std::vector<int> worker_hosts;  // PlaceWorkers()
+    HostAccess access;
+    bool copy = false;          // Hosts::Options::copy
+    std::string shared_folder;  // which all hosts with servers have to share; "": none
+    int ps_port = 0;  // of the first server of each host, on which the others' follow; 0: any free ones
   };
+  // Connects with the hosts, too.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Create(Options options);
   ~LocalCluster();
   LocalCluster(const LocalCluster&) = delete;
@@ -99,11 +108,10 @@ class LocalCluster {
     std::string type;
     int index = 0;
     std::string name;     // "worker:1"
-    std::string program;  // of Weir; "": Options::program
+    int host = 0;         // of hosts_
     std::string cluster;  // in its TF_CONFIG
-    std::vector<std::string> more_args;
-    int restarts = 0;    // earlier incarnations
-    bool ended = false;  // WaitForExits has returned it
+    int restarts = 0;     // earlier incarnations
+    bool ended = false;   // WaitForExits has returned it
     // Keeps the server's port from other processes between two incarnations: a socket that is bound and does
     // not listen.
     UniqueFd reserved_port;
@@ -114,11 +122,21 @@ class LocalCluster {
   LocalCluster(Options options, JobToken token, UniqueFd wake)
       : options_(std::move(options)), token_(std::move(token)), wake_(std::move(wake)) {}
 
-  absl::Status Start(const std::string& type, int index, const std::string& program,
-                     const std::string& cluster, std::vector<std::string> more_args);
+  absl::Status Start(const std::string& type, int index, const std::string& cluster);
   absl::Status Launch(TaskProcess& task);
+  absl::Status StartHere(TaskProcess& task, HostConnection::Task start);
+  absl::Status StartOnHost(const TaskProcess& task, HostConnection::Task start);
+  std::vector<std::string> ArgsOf(const TaskProcess& task, const std::string& folder) const;
+  void Signal(const TaskProcess& task, int signal);
+  absl::Status OpenHosts();
+  HostNeeds NeedsOf(int host, const std::string& token) const;
+  int HostOf(absl::string_view type, int index) const;
+  // With a port, for a cluster spec.
+  std::string AddressOn(int host, int port) const;
+  // Where the job's files are on the task's machine.
+  std::string FolderOf(const TaskProcess& task) const;
   TaskProcess* Find(const std::string& task);
-  std::string PortFile(int server) const;
+  std::string PortFile(int server) const;  // here
   std::string TokenFile() const;
   std::string CertificateFolder() const;
   absl::Status MakeCertificates();
@@ -133,7 +151,9 @@ class LocalCluster {
   std::vector<TaskExit> exits_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> ps_addresses_;  // by index; "" until it is known
   std::string dashboard_;
-  std::deque<TaskProcess> tasks_;  // last: its threads use what is above
+  std::string shared_file_;        // HostNeeds::shared of hosts with servers
+  std::deque<TaskProcess> tasks_;  // its threads use what is above
+  std::unique_ptr<Hosts> hosts_;   // null: this machine alone. Last: its threads use tasks_
 };
 
 }  // namespace weir

@@ -20,7 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "cli/local_cluster/task_environment.h"
+#include "cli/installation/task_environment.h"
 #include "cli/report/format.h"
 #include "cli/report/summary.h"
 #include "common/base/status_macros.h"
@@ -155,7 +155,8 @@ absl::Status SlurmCluster::StartStep(const std::string& type, const std::vector<
   srun.args.push_back("--");
   srun.args.insert(srun.args.end(), program.begin(), program.end());
   if (type == "worker" && !options_.job.program.empty()) {
-    srun.environment = ProgramEnvironment(File("token"), options_.job.overrides, options_.threads);
+    srun.environment = ProgramEnvironment(File("token"), options_.job.overrides);
+    SetProgramEnvironment(options_.threads, &srun.environment);
   }
   // They are of the allocation, and srun would warn that a step of another size does not fit them.
   srun.remove_environment = {"SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_DISTRIBUTION",

@@ -18,7 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "cli/local_cluster/first_cause.h"
-#include "cli/local_cluster/task_environment.h"
+#include "cli/installation/task_environment.h"
 #include "cli/slurm/task_report.h"
 #include "common/base/status_macros.h"
 #include "common/config/json_document.h"

@@ -19,6 +19,7 @@ sys.dont_write_bytecode = True
 import network  # pylint: disable=wrong-import-position
 from job import ENVIRONMENT, Failed, LocalJob, Skipped  # pylint: disable=wrong-import-position
 from scenarios import SCENARIOS  # pylint: disable=wrong-import-position
+import ssh_scenarios  # pylint: disable=wrong-import-position,unused-import
 
 
 class World:

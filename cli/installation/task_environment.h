@@ -16,10 +16,15 @@ absl::Status WriteTaskCertificates(const std::string& folder, int ps, int worker
 // Whose certificate a task has: TlsFilesIn(folder, TaskIdentity("worker", 1)). An evaluator is a reader.
 Identity TaskIdentity(const std::string& type, int index);
 
-// The environment of a program that is not Weir's, which has none of Weir's flags. `threads` is how many
-// threads PyTorch, OpenBLAS and MKL begin with; 0: they decide. Variables that the user has set stay.
+// What a program that is not Weir's, which has none of Weir's flags, must know of its job.
 std::map<std::string, std::string> ProgramEnvironment(const std::string& token_file,
-                                                      const std::vector<std::string>& overrides, int threads);
+                                                      const std::vector<std::string>& overrides);
+
+// Adds what such a program gets on the machine where it runs: the threads that PyTorch, OpenBLAS and MKL
+// begin with (0: they decide), and output without a buffer. Values of this process's own environment stay.
+void SetProgramEnvironment(int threads, std::map<std::string, std::string>* environment);
+// The threads for each of so many programs that share this machine's CPUs; 0: the program has all of them.
+int ThreadsOfShare(int sharers);
 
 // The value of TF_CONFIG for a task: `cluster` is the JSON of the cluster.
 std::string TaskConfig(const std::string& cluster, const std::string& type, int index);

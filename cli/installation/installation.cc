@@ -1,4 +1,4 @@
-#include "cli/local_cluster/installation.h"
+#include "cli/installation/installation.h"
 
 #include <unistd.h>
 

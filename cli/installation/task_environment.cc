@@ -1,13 +1,16 @@
-#include "cli/local_cluster/task_environment.h"
+#include "cli/installation/task_environment.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "cli/certs/certificate_files.h"
+#include "common/base/host.h"
 #include "common/config/json_document.h"
 
 namespace weir {
@@ -36,8 +39,7 @@ Identity TaskIdentity(const std::string& type, int index) {
 }
 
 std::map<std::string, std::string> ProgramEnvironment(const std::string& token_file,
-                                                      const std::vector<std::string>& overrides,
-                                                      int threads) {
+                                                      const std::vector<std::string>& overrides) {
   std::map<std::string, std::string> environment;
   environment["WEIR_TOKEN_FILE"] = token_file;
   environment["WEIR_SET"] = absl::StrCat("[",
@@ -46,11 +48,21 @@ std::map<std::string, std::string> ProgramEnvironment(const std::string& token_f
                                                          absl::StrAppend(out, JsonQuote(override));
                                                        }),
                                          "]");
-  if (threads > 0 && std::getenv(kThreadsVariable) == nullptr) {
-    environment[kThreadsVariable] = absl::StrCat(threads);
-  }
-  if (std::getenv(kUnbufferedVariable) == nullptr) environment[kUnbufferedVariable] = "1";
   return environment;
+}
+
+void SetProgramEnvironment(int threads, std::map<std::string, std::string>* environment) {
+  if (threads > 0 && std::getenv(kThreadsVariable) == nullptr) {
+    (*environment)[kThreadsVariable] = absl::StrCat(threads);
+  }
+  if (std::getenv(kUnbufferedVariable) == nullptr) (*environment)[kUnbufferedVariable] = "1";
+}
+
+int ThreadsOfShare(int sharers) {
+  // Each program would begin with a thread for each core, and these would spin while they wait for a core.
+  const int cpus = UsableCpus();
+  const bool shared = sharers > 1 || cpus < static_cast<int>(std::thread::hardware_concurrency());
+  return shared ? std::max(1, cpus / sharers) : 0;
 }
 
 std::string TaskConfig(const std::string& cluster, const std::string& type, int index) {
