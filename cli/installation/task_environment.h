@@ -16,7 +16,7 @@ absl::Status WriteTaskCertificates(const std::string& folder, int ps, int worker
 // Whose certificate a task has: TlsFilesIn(folder, TaskIdentity("worker", 1)). An evaluator is a reader.
 Identity TaskIdentity(const std::string& type, int index);
 
-// What a program that is not Weir's, which has none of Weir's flags, must know of its job.
+// Returns what a program that is not Weir's, which has none of Weir's flags, must know of its job.
 std::map<std::string, std::string> ProgramEnvironment(const std::string& token_file,
                                                       const std::vector<std::string>& overrides);
 
