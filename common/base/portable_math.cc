@@ -12,7 +12,7 @@ constexpr double kHalfPi = 1.57079632679489662, kLn2 = 0.693147180559945309;
 // series for cos x and (sin x) / x, in x^2.
 constexpr int kTerms = 11;
 struct Series {
-  double cos[kTerms + 1] = {}, sin[kTerms + 1] = {}, ln[kTerms] = {};
+  double cos[kTerms + 1] = {}, sin[kTerms + 1] = {}, ln[kTerms] = {}, exp[kTerms + 3] = {};
   constexpr Series() {
     double factorial = 1;  // of 2 k, with its sign
     for (int k = 0; k <= kTerms; ++k) {
@@ -21,6 +21,11 @@ struct Series {
       sin[kTerms - k] = 1 / (factorial * (2 * k + 1));
     }
     for (int k = 0; k < kTerms; ++k) ln[kTerms - 1 - k] = 1.0 / (2 * k + 1);
+    factorial = 1;
+    for (int k = 0; k < kTerms + 3; ++k) {
+      if (k > 0) factorial *= k;
+      exp[kTerms + 2 - k] = 1 / factorial;
+    }
   }
 };
 constexpr Series kSeries;
@@ -38,6 +43,12 @@ CirclePoint CosSin(double angle) {
   return {Sum(kSeries.cos, square), angle * Sum(kSeries.sin, square)};
 }
 
+// e^x for -10^5 < x <= 0.
+double Exp(double x) {
+  const double halvings = std::floor(-x / kLn2 + 0.5);
+  return std::ldexp(Sum(kSeries.exp, x + halvings * kLn2), -static_cast<int>(halvings));
+}
+
 }  // namespace
 
 double Power(double base, uint64_t n) {
@@ -46,6 +57,11 @@ double Power(double base, uint64_t n) {
     if (n & 1) power *= base;
   }
   return power;
+}
+
+double RealPower(double base, double exponent) {
+  const double whole = std::floor(exponent);
+  return exponent == whole ? Power(base, static_cast<uint64_t>(whole)) : Exp(exponent * Ln(base));
 }
 
 double Ln(double x) {

@@ -10,6 +10,10 @@ namespace weir {
 // base^n, by squaring. 0^0 is 1.
 double Power(double base, uint64_t n);
 
+// base^exponent, for a base in (0, 1] that is not subnormal, and an exponent in (0, 100]. An exponent that is
+// a whole number gives the bits of Power().
+double RealPower(double base, double exponent);
+
 // The natural logarithm of a finite x > 0 that is not subnormal.
 double Ln(double x);
 

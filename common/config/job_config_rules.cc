@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/config/job_time_rules.h"
 #include "common/config/written_text.h"
 #include "common/model/key_bucket.h"
 #include "common/protocol/mode_traits.h"
@@ -61,8 +62,9 @@ const std::vector<FieldUse>& FieldUses() {
       {v1::ConsistencyConfig::descriptor(), "mode", "tables", {"sync", "bounded"}},
       {v1::OptimizerConfig::descriptor(), "type", "momentum", {"momentum", "nesterov"}},
       {v1::OptimizerConfig::descriptor(), "type", "decay", {"rmsprop"}},
-      {v1::OptimizerConfig::descriptor(), "type", "beta1", {"adam", "adamw"}},
-      {v1::OptimizerConfig::descriptor(), "type", "beta2", {"adam", "adamw"}},
+      {v1::OptimizerConfig::descriptor(), "type", "beta1", {"adam", "adamw", "lion"}},
+      {v1::OptimizerConfig::descriptor(), "type", "beta2", {"adam", "adamw", "lion"}},
+      {v1::OptimizerConfig::descriptor(), "type", "amsgrad", {"adam", "adamw"}},
       {v1::OptimizerConfig::descriptor(), "type", "epsilon", {"adagrad", "rmsprop", "adam", "adamw"}},
       {v1::TableOptimizer::descriptor(), "type", "momentum", {"momentum"}},
       {v1::TableOptimizer::descriptor(), "type", "beta1", {"adam", "adamw"}},
@@ -76,9 +78,19 @@ const std::vector<FieldUse>& FieldUses() {
       {v1::TableOptimizer::descriptor(), "type", "l2", {"ftrl"}},
       {v1::TableOptimizer::descriptor(), "type", "beta", {"ftrl"}},
       {v1::ScheduleConfig::descriptor(), "type", "step_size", {"step"}, Need::kRequired},
-      {v1::ScheduleConfig::descriptor(), "type", "gamma", {"step"}},
-      {v1::ScheduleConfig::descriptor(), "type", "total_steps", {"cosine"}},
-      {v1::ScheduleConfig::descriptor(), "type", "final_factor", {"cosine"}},
+      {v1::ScheduleConfig::descriptor(), "type", "milestones", {"multi_step"}, Need::kRequired},
+      {v1::ScheduleConfig::descriptor(), "type", "gamma", {"step", "multi_step", "exponential"}},
+      {v1::ScheduleConfig::descriptor(),
+       "type",
+       "total_steps",
+       {"cosine", "linear", "polynomial", "one_cycle"}},
+      {v1::ScheduleConfig::descriptor(),
+       "type",
+       "final_factor",
+       {"cosine", "linear", "polynomial", "one_cycle"}},
+      {v1::ScheduleConfig::descriptor(), "type", "power", {"polynomial"}},
+      {v1::ScheduleConfig::descriptor(), "type", "start_factor", {"one_cycle"}},
+      {v1::ScheduleConfig::descriptor(), "type", "peak_share", {"one_cycle"}},
   };
   return uses;
 }
@@ -228,8 +240,6 @@ void CheckData(const v1::JobConfig& config, ConfigProblems* problems) {
 
 void CheckTrain(const v1::JobConfig& config, ConfigProblems* problems) {
   const v1::TrainConfig& train = config.train();
-  problems->AddIf(train.has_epochs() && train.has_examples(), "train.examples",
-                  "cannot be given together with train.epochs: both say how long the job is");
   if (train.micro_batches() > 1 && !config.has_model()) {
     problems->Add(
         "train.micro_batches",
@@ -372,6 +382,7 @@ void CheckTable(const v1::TableConfig& table, const std::string& path, ConfigPro
   const v1::TableOptimizer& optimizer = table.optimizer();
   CheckUses(optimizer, FieldPath(path, "optimizer"), problems);
   CheckUses(optimizer.schedule(), FieldPath(path, "optimizer.schedule"), problems);
+  CheckSchedule(optimizer.schedule(), FieldPath(path, "optimizer.schedule"), problems);
   if (optimizer.type() != v1::TableOptimizer::KIND_FTRL) return;
   const double warmup = std::max<double>(1, static_cast<double>(optimizer.schedule().warmup_steps()));
   problems->AddIf(static_cast<float>(optimizer.learning_rate() / warmup) <= 0,
@@ -408,10 +419,12 @@ void CheckJobConfigRules(const v1::JobConfig& config, ConfigProblems* problems) 
   CheckWhoseWork(config, problems);
   CheckModel(config.model(), problems);
   CheckData(config, problems);
+  CheckLength(config, problems);
   CheckTrain(config, problems);
   CheckConsistency(config, problems);
   CheckUses(config.optimizer(), "optimizer", problems);
   CheckUses(config.optimizer().schedule(), "optimizer.schedule", problems);
+  CheckSchedule(config.optimizer().schedule(), "optimizer.schedule", problems);
   CheckWorkers(config, problems);
   CheckWire(config.wire(), problems);
   CheckCheckpoint(config.checkpoint(), problems);
@@ -424,7 +437,8 @@ bool FieldApplies(const Message& message, const FieldDescriptor& field) {
   // A job without a model is for a program that brings its own.
   if (field.message_type() == v1::ModelConfig::descriptor()) return false;
   if (field.containing_type() == v1::TrainConfig::descriptor() && field.name() == "epochs") {
-    return !static_cast<const v1::TrainConfig&>(message).has_examples();
+    const auto& train = static_cast<const v1::TrainConfig&>(message);
+    return !train.has_examples() && !train.has_steps();
   }
   if (field.containing_type() == v1::DataConfig::descriptor() && field.name() == "label_column" &&
       static_cast<const v1::DataConfig&>(message).columns_size() > 0) {
@@ -441,6 +455,9 @@ bool FieldApplies(const Message& message, const FieldDescriptor& field) {
   if (field.containing_type() == v1::ServerConfig::descriptor() && field.name() == "apply") {
     return static_cast<const v1::ServerConfig&>(message).durability() != v1::ServerConfig::DURABILITY_LOG;
   }
+  if (field.containing_type() == v1::ScheduleConfig::descriptor() && field.name() == "warmup_steps") {
+    return !static_cast<const v1::ScheduleConfig&>(message).has_warmup_share();
+  }
   for (const FieldUse& use : FieldUses()) {
     if (use.message == field.containing_type() && use.field == field.name()) {
       return Contains(use.used_by, SelectorWord(message, use.selector));
@@ -450,6 +467,11 @@ bool FieldApplies(const Message& message, const FieldDescriptor& field) {
 }
 
 void FillContextDefaults(v1::JobConfig* config) {
+  FillWarmUps(config);
+  // As published; the other optimizers' default is too slow for a sign.
+  if (config->optimizer().type() == v1::OptimizerConfig::KIND_LION && !config->optimizer().has_beta2()) {
+    config->mutable_optimizer()->set_beta2(0.99f);
+  }
   for (int i = 0; i < config->data().columns_size(); ++i) {
     v1::ColumnConfig& column = *config->mutable_data()->mutable_columns(i);
     if (column.type() == v1::ColumnConfig::COLUMN_CATEGORICAL && !column.has_vocabulary()) {

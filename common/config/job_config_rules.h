@@ -12,8 +12,8 @@ void CheckJobConfigRules(const v1::JobConfig& config, ConfigProblems* problems);
 // Returns whether an unset field applies, given its message's other fields: momentum does not under adam.
 bool FieldApplies(const google::protobuf::Message& message, const google::protobuf::FieldDescriptor& field);
 
-// Sets what follows from the config alone: each layer's name, stride, padding and init, and columns'
-// vocabularies.
+// Sets what follows from the config alone: each layer's name, stride, padding and init, columns'
+// vocabularies, Lion's beta2, and a warm-up in epochs as its share of the job.
 void FillContextDefaults(v1::JobConfig* config);
 
 }  // namespace weir

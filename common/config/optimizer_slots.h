@@ -11,8 +11,8 @@ namespace weir {
 
 // The values that an optimizer keeps for each weight, in its own order. The names are in checkpoints, so they
 // must never change.
-inline std::vector<const char*> OptimizerSlots(v1::OptimizerConfig::Kind kind) {
-  switch (kind) {
+inline std::vector<const char*> OptimizerSlots(const v1::OptimizerConfig& config) {
+  switch (config.type()) {
     case v1::OptimizerConfig::KIND_MOMENTUM:
     case v1::OptimizerConfig::KIND_NESTEROV:
       return {"momentum"};
@@ -22,6 +22,7 @@ inline std::vector<const char*> OptimizerSlots(v1::OptimizerConfig::Kind kind) {
       return {"mean_square"};
     case v1::OptimizerConfig::KIND_ADAM:
     case v1::OptimizerConfig::KIND_ADAMW:
+      if (config.amsgrad()) return {"m", "v", "v_max"};
       return {"m", "v"};
     case v1::OptimizerConfig::KIND_LION:
       return {"m"};

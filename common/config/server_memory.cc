@@ -24,7 +24,7 @@ bool AppliesStreamed(const v1::JobConfig& config) {
 ServerMemory ServerMemoryOf(const v1::JobConfig& config, uint32_t workers) {
   ServerMemory memory;
   memory.streamed = AppliesStreamed(config);
-  memory.slots = static_cast<uint32_t>(OptimizerSlots(config.optimizer().type()).size());
+  memory.slots = static_cast<uint32_t>(OptimizerSlots(config.optimizer()).size());
   const double version = 1 + memory.slots;
   memory.held = (memory.streamed ? 2 : 1) * version;
   if (TraitsOf(config).commits_steps) {

@@ -12,6 +12,9 @@ namespace weir {
 // keep values that are not read soon.
 enum class PastCaches { kNothing, kSlots, kSlotsAndWeights };
 
+// The slots of an optimizer, at most.
+constexpr size_t kMostSlots = 3;
+
 // One optimizer step over a run of n elements. The kernels (kernels_impl.cc) say what `rate`, `decay` and
 // the other factors mean in each optimizer. An output may be the same array as its input (in place); no other
 // overlap is allowed.
@@ -21,12 +24,13 @@ struct StepArgs {
   float* weights_out;
   const void* gradient;  // n float32 in the machine's byte order, at any address: it may lie inside a
                          // received message
-  const float* slots_in[2];
-  float* slots_out[2];
+  const float* slots_in[kMostSlots];
+  float* slots_out[kMostSlots];
   float rate;
-  float decay;  // learning rate * weight decay
-  float clip;   // the new weight becomes the nearest value in [-clip, clip]; 0: it stays as it is
-  // slot[k] becomes keep[k] * slot[k] + take[k] * (the gradient or its square).
+  float decay;    // learning rate * weight decay
+  float coupled;  // the rule's gradient is gradient + coupled * weight; 0 with row_wise_adagrad
+  float clip;     // the new weight becomes the nearest value in [-clip, clip]; 0: it stays as it is
+  // An average becomes keep[k] * average + take[k] * (the gradient or its square).
   float keep[2];
   float take[2];
   float epsilon;
@@ -51,6 +55,8 @@ struct Kernels {
   bool (*adagrad)(const StepArgs&);
   bool (*rmsprop)(const StepArgs&);
   bool (*adam)(const StepArgs&);
+  bool (*amsgrad)(const StepArgs&);
+  bool (*lion)(const StepArgs&);
   bool (*ftrl)(const StepArgs&);
 
   // The n elements are one row of a table, whose only slot has one element. Reads the gradient twice: nobody

@@ -65,15 +65,18 @@ inline T ReadOnce(const void* from) {
 inline unsigned int NotFinite(float x) { return ToBits(x - x); }
 inline VectorBits NotFinite(Vector x) { return (VectorBits)(x - x); }
 
+// A pass that is not inlined would read its rule's factors from memory in every round.
+#define WEIR_INLINE __attribute__((always_inline)) inline
+
 // Handles the elements [i, end) one by one. Not 0: some value of the gradient was not finite.
 template <size_t kSlots, typename Rule>
-inline unsigned int Singly(const StepArgs& a, size_t i, size_t end, const Rule& rule) {
+WEIR_INLINE unsigned int Singly(const StepArgs& a, size_t i, size_t end, const Rule& rule) {
   const char* g = static_cast<const char*>(a.gradient);
   unsigned int bad = 0;
   for (; i < end; ++i) {
     const float gradient = ReadOnce<float>(g + i * sizeof(float));
     bad |= NotFinite(gradient);
-    float slots[2] = {};
+    float slots[kSlots + 1] = {};
     for (size_t k = 0; k < kSlots; ++k) slots[k] = a.slots_in[k][i];
     const float w = rule(gradient, a.weights_in[i], slots);
     for (size_t k = 0; k < kSlots; ++k) a.slots_out[k][i] = slots[k];
@@ -94,7 +97,7 @@ inline void Store(float* to, Vector x) {
 // One pass: `rule(gradient, weight, slots)` returns the new weight and updates the slots. Stores past the
 // caches start at `begin`, where the outputs are aligned.
 template <size_t kSlots, PastCaches kPast, typename Rule>
-inline bool Pass(const StepArgs& a, size_t begin, const Rule& rule) {
+WEIR_INLINE bool Pass(const StepArgs& a, size_t begin, const Rule& rule) {
   unsigned int bad = Singly<kSlots>(a, 0, begin, rule);
   const char* g = static_cast<const char*>(a.gradient);
   VectorBits bad_lanes = {};
@@ -102,7 +105,7 @@ inline bool Pass(const StepArgs& a, size_t begin, const Rule& rule) {
   for (; i + kLanes <= a.n; i += kLanes) {
     const Vector gradient = ReadOnce<Vector>(g + i * sizeof(float));
     bad_lanes |= NotFinite(gradient);
-    Vector slots[2] = {};
+    Vector slots[kSlots + 1] = {};
     for (size_t k = 0; k < kSlots; ++k) slots[k] = Load<Vector>(a.slots_in[k] + i);
     const Vector w = rule(gradient, Load<Vector>(a.weights_in + i), slots);
     for (size_t k = 0; k < kSlots; ++k) Store<kPast != PastCaches::kNothing>(a.slots_out[k] + i, slots[k]);
@@ -117,17 +120,17 @@ inline bool Pass(const StepArgs& a, size_t begin, const Rule& rule) {
 }
 
 template <size_t kSlots, typename Rule>
-inline bool RunUnclipped(const StepArgs& a, const Rule& rule) {
-  const auto misaligned = [](const float* p) { return reinterpret_cast<unsigned long>(p) % sizeof(Vector); };
-  const auto plain = [&] { return Pass<kSlots, PastCaches::kNothing>(a, 0, rule); };
-  if (a.past == PastCaches::kNothing) return plain();
+WEIR_INLINE bool RunAsItIs(const StepArgs& a, const Rule& rule) {
   const bool weights = a.past == PastCaches::kSlotsAndWeights;
-  if (kSlots == 0 && !weights) return plain();
+  if (a.past == PastCaches::kNothing || (kSlots == 0 && !weights)) {
+    return Pass<kSlots, PastCaches::kNothing>(a, 0, rule);
+  }
+  const auto misaligned = [](const float* p) { return reinterpret_cast<unsigned long>(p) % sizeof(Vector); };
   const size_t off = misaligned(kSlots > 0 ? a.slots_out[0] : a.weights_out);
-  const bool together =
-      (kSlots < 2 || misaligned(a.slots_out[1]) == off) && (!weights || misaligned(a.weights_out) == off);
+  bool together = !weights || misaligned(a.weights_out) == off;
+  for (size_t k = 1; k < kSlots; ++k) together &= misaligned(a.slots_out[k]) == off;
   const size_t begin = off == 0 ? 0 : (sizeof(Vector) - off) / sizeof(float);
-  if (!together || begin > a.n) return plain();
+  if (!together || begin > a.n) return Pass<kSlots, PastCaches::kNothing>(a, 0, rule);
   return weights ? Pass<kSlots, PastCaches::kSlotsAndWeights>(a, begin, rule)
                  : Pass<kSlots, PastCaches::kSlots>(a, begin, rule);
 }
@@ -140,14 +143,21 @@ inline T Clip(T w, float limit) {
   return below < low ? low : below;
 }
 
-// Passes that clip are compiled apart, so that an update without clipping costs nothing more.
+// Passes that clip or couple are compiled apart, so that an update with neither costs nothing more. A pass
+// that couples clips always, maybe to infinity, which changes no bit.
 template <size_t kSlots, typename Rule>
-inline bool Run(const StepArgs& a, const Rule& rule) {
-  if (a.clip == 0) return RunUnclipped<kSlots>(a, rule);
-  // A copy of the rule: with a reference to it, the pass above would read its factors from memory in every
+WEIR_INLINE bool Run(const StepArgs& a, const Rule& rule) {
+  if (a.clip == 0 && a.coupled == 0) return RunAsItIs<kSlots>(a, rule);
+  const float clip = a.clip == 0 ? __builtin_inff() : a.clip;
+  // Copies of the rule: with a reference to it, the pass above would read its factors from memory in every
   // round.
-  return RunUnclipped<kSlots>(
-      a, [rule, clip = a.clip](auto g, auto w, auto* slots) { return Clip(rule(g, w, slots), clip); });
+  if (a.coupled == 0) {
+    return RunAsItIs<kSlots>(
+        a, [rule, clip](auto g, auto w, auto* slots) { return Clip(rule(g, w, slots), clip); });
+  }
+  return RunAsItIs<kSlots>(a, [rule, clip, coupled = a.coupled](auto g, auto w, auto* slots) {
+    return Clip(rule(g + coupled * w, w, slots), clip);
+  });
 }
 
 // The rules, for a float and for a Vector. w is the weight before the step; `decay * w` is the decoupled
@@ -202,6 +212,31 @@ bool Adam(const StepArgs& a) {
         slots[1] = v_keep * slots[1] + v_take * (g * g);
         return w - (rate * slots[0] / (root_scale * Sqrt(slots[1]) + epsilon) + decay * w);
       });
+}
+
+// As Adam, with the largest v so far in place of v.
+bool AmsGrad(const StepArgs& a) {
+  return Run<3>(
+      a, [rate = a.rate, decay = a.decay, epsilon = a.epsilon, root_scale = a.root_scale, m_keep = a.keep[0],
+          m_take = a.take[0], v_keep = a.keep[1], v_take = a.take[1]](auto g, auto w, auto* slots) {
+        slots[0] = m_keep * slots[0] + m_take * g;
+        slots[1] = v_keep * slots[1] + v_take * (g * g);
+        slots[2] = slots[2] > slots[1] ? slots[2] : slots[1];
+        return w - (rate * slots[0] / (root_scale * Sqrt(slots[2]) + epsilon) + decay * w);
+      });
+}
+
+// c = keep0 m + take0 g;  m = keep1 m + take1 g;  w - rate sgn(c)
+bool Lion(const StepArgs& a) {
+  return Run<1>(a, [rate = a.rate, decay = a.decay, c_keep = a.keep[0], c_take = a.take[0],
+                    m_keep = a.keep[1], m_take = a.take[1]](auto g, auto w, auto* m) {
+    const auto c = c_keep * *m + c_take * g;
+    *m = m_keep * *m + m_take * g;
+    const decltype(w) zero = {};
+    // 0 and NaN stay what they are.
+    const auto step = c > 0 ? zero + rate : (c < 0 ? zero - rate : rate * c);
+    return w - (step + decay * w);
+  });
 }
 
 // n' = n + g^2;  z = z + g - (sqrt(n') - sqrt(n)) / rate w;  the new weight is 0 if |z| <= l1, and otherwise
@@ -286,8 +321,8 @@ bool Assign(float* out, const void* in, size_t n) {
 }  // namespace
 
 constexpr Kernels WEIR_KERNELS = {
-    WEIR_KERNELS_NAME, Sgd,   Momentum,   Nesterov, Adagrad, RmsProp, Adam, Ftrl,
-    RowWiseAdagrad,    Scale, Accumulate, Assign,
+    WEIR_KERNELS_NAME, Sgd,  Momentum, Nesterov,       Adagrad, RmsProp,    Adam,
+    AmsGrad,           Lion, Ftrl,     RowWiseAdagrad, Scale,   Accumulate, Assign,
 };
 
 }  // namespace weir

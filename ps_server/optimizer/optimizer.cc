@@ -24,57 +24,6 @@ std::string TensorNames(const ModelSpec& model) {
 
 }  // namespace
 
-absl::StatusOr<LearningRateSchedule> LearningRateSchedule::Create(double learning_rate,
-                                                                  const v1::ScheduleConfig& from,
-                                                                  uint64_t job_steps) {
-  LearningRateSchedule schedule;
-  schedule.learning_rate_ = learning_rate;
-  schedule.warmup_steps_ = static_cast<double>(from.warmup_steps());
-  switch (from.type()) {
-    case v1::ScheduleConfig::SCHEDULE_CONSTANT:
-      schedule.kind_ = Kind::kConstant;
-      return schedule;
-    case v1::ScheduleConfig::SCHEDULE_STEP:
-      if (from.step_size() == 0) {
-        return absl::InvalidArgumentError(
-            "optimizer.schedule.step_size: not set; a schedule of type \"step\" needs it, at least 1");
-      }
-      schedule.kind_ = Kind::kStep;
-      schedule.step_size_ = static_cast<double>(from.step_size());
-      schedule.gamma_ = from.gamma();
-      return schedule;
-    case v1::ScheduleConfig::SCHEDULE_COSINE:
-      schedule.kind_ = Kind::kCosine;
-      // Without total_steps in the config, the cosine ends with the job, however long the warm-up is.
-      schedule.total_steps_ =
-          from.has_total_steps()
-              ? static_cast<double>(from.total_steps())
-              : static_cast<double>(job_steps > from.warmup_steps() ? job_steps - from.warmup_steps() : 1);
-      schedule.final_factor_ = from.final_factor();
-      return schedule;
-    default:
-      break;
-  }
-  return absl::InvalidArgumentError("optimizer.schedule.type: not set; it is one of constant, step, cosine");
-}
-
-double LearningRateSchedule::Rate(double t) const {
-  if (t < warmup_steps_) return learning_rate_ * (std::floor(t) + 1) / warmup_steps_;
-  const double u = t - warmup_steps_;
-  switch (kind_) {
-    case Kind::kConstant:
-      break;
-    case Kind::kStep:
-      return learning_rate_ * Power(gamma_, static_cast<uint64_t>(u / step_size_));
-    case Kind::kCosine: {
-      if (u >= total_steps_) return learning_rate_ * final_factor_;
-      const double half_cosine = (1 + OnCircle(u / total_steps_ / 2).cos) / 2;
-      return learning_rate_ * (final_factor_ + (1 - final_factor_) * half_cosine);
-    }
-  }
-  return learning_rate_;
-}
-
 bool GlobMatches(absl::string_view pattern, absl::string_view text) {
   // The last '*' seen takes as few characters as possible. That is enough: if an earlier '*' could take more
   // characters, the last one can take them instead.
@@ -125,7 +74,7 @@ absl::StatusOr<std::vector<TensorSettings>> ResolveGroups(const v1::OptimizerCon
 }
 
 Optimizer::Optimizer(const v1::OptimizerConfig& config)
-    : slots_(OptimizerSlots(config.type())), epsilon_(config.epsilon()) {}
+    : slots_(OptimizerSlots(config)), epsilon_(config.epsilon()), l2_(config.l2()) {}
 
 absl::StatusOr<Optimizer> Optimizer::Create(const v1::OptimizerConfig& config, const Kernels& kernels) {
   Optimizer o(config);
@@ -148,17 +97,21 @@ absl::StatusOr<Optimizer> Optimizer::Create(const v1::OptimizerConfig& config, c
       return o;
     case Config::KIND_ADAM:
     case Config::KIND_ADAMW:
-      o.step_ = kernels.adam;
+      o.step_ = config.amsgrad() ? kernels.amsgrad : kernels.adam;
       o.keep_[0] = config.beta1();
       o.keep_[1] = config.beta2();
       o.corrects_bias_ = true;
       return o;
     case Config::KIND_LION:
+      o.step_ = kernels.lion;
+      o.keep_[0] = config.beta1();
+      o.keep_[1] = config.beta2();
+      return o;
     case Config::KIND_UNSPECIFIED:
       break;
   }
   return absl::InvalidArgumentError(
-      "optimizer.type: not set; it is one of sgd, momentum, nesterov, adagrad, rmsprop, adam, adamw");
+      "optimizer.type: not set; it is one of sgd, momentum, nesterov, adagrad, rmsprop, adam, adamw, lion");
 }
 
 bool Optimizer::Apply(const ApplyArgs& args) const {
@@ -170,6 +123,8 @@ bool Optimizer::Apply(const ApplyArgs& args) const {
   for (size_t k = 0; k < slots_.size(); ++k) {
     step.slots_in[k] = args.slots_in[k];
     step.slots_out[k] = args.slots_out[k];
+  }
+  for (size_t k = 0; k < 2; ++k) {
     step.keep[k] = static_cast<float>(keep_[k]);
     step.take[k] = static_cast<float>(1 - keep_[k]);
   }
@@ -184,6 +139,7 @@ bool Optimizer::Apply(const ApplyArgs& args) const {
   step.rate = static_cast<float>(rate);
   step.root_scale = static_cast<float>(root_scale);
   step.decay = static_cast<float>(args.learning_rate * args.weight_decay);
+  step.coupled = l2_;
   step.clip = args.clip_weights;
   step.epsilon = epsilon_;
   step.past = args.past;

@@ -13,42 +13,7 @@ namespace weir {
 
 namespace v1 {
 class OptimizerConfig;
-class ScheduleConfig;
 }  // namespace v1
-
-// The learning rate as a function of time, as the `schedule` of an optimizer describes it: the optimizer of
-// the dense weights, or of a table. Every CPU gives the same bits. Immutable, hence thread-safe.
-//
-// Time t is the server's count of steps, from 0: in sync the step, otherwise the shard's version / configured
-// workers, which may be fractional. With L = learning_rate, W = warmup_steps and u = t - W:
-//
-//   t < W      L (floor(t) + 1) / W
-//   constant   L
-//   step       L gamma^floor(u / step_size)
-//   cosine     L (f + (1 - f) (1 + cos(pi u / total_steps)) / 2) for u < total_steps, then L f,
-//              where f = final_factor
-class LearningRateSchedule {
- public:
-  // Without total_steps in the config, the schedule uses the steps of `job_steps` after the warm-up.
-  // InvalidArgument: no type, or `step` without step_size.
-  static absl::StatusOr<LearningRateSchedule> Create(double learning_rate, const v1::ScheduleConfig& config,
-                                                     uint64_t job_steps);
-
-  // t >= 0.
-  double Rate(double t) const;
-
- private:
-  enum class Kind { kConstant, kStep, kCosine };
-  LearningRateSchedule() = default;
-
-  Kind kind_ = Kind::kConstant;
-  double learning_rate_ = 0;
-  double warmup_steps_ = 0;
-  double step_size_ = 1;
-  double gamma_ = 1;
-  double total_steps_ = 1;
-  double final_factor_ = 0;
-};
 
 // The settings of one tensor in the optimizer's config.
 struct TensorSettings {
@@ -77,8 +42,8 @@ struct ApplyArgs {
   float* weights_out = nullptr;
   const void* gradient = nullptr;  // n float32 in the machine's byte order, at any address, read once
   // As many as slots(), in the same order.
-  const float* slots_in[2] = {nullptr, nullptr};
-  float* slots_out[2] = {nullptr, nullptr};
+  const float* slots_in[kMostSlots] = {};
+  float* slots_out[kMostSlots] = {};
   double learning_rate = 0;  // for this update and tensor: the schedule's, times the group's factor
   double weight_decay = 0;   // for this tensor
   float clip_weights = 0;    // for this tensor; 0: weights are not clipped
@@ -107,11 +72,16 @@ struct ApplyArgs {
 //   adam      m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 //             w -= lr m^ / (sqrt(v^) + epsilon),  m^ = m / (1 - beta1^t),  v^ = v / (1 - beta2^t)
 //             Kingma and Ba 2015, algorithm 1.
+//             With amsgrad: v_max = max(v_max, v) takes the place of v under the root (Reddi et al. 2018,
+//             with the bias corrected as in PyTorch: that of v_max as if it were v).
 //   adamw     adam, with weight decay: Loshchilov and Hutter 2019, algorithm 2 (there the decay is scaled
 //             by the schedule's factor only; here, as in most libraries, by the whole lr).
+//   lion      w -= lr sgn(beta1 m + (1 - beta1) g);  m = beta2 m + (1 - beta2) g
+//             Chen et al. 2023; sgn(0) is 0.
 //
 // Each optimizer also subtracts lr wd w from the weight: the decay is decoupled from the gradient (Loshchilov
-// and Hutter 2019). So adamw differs from adam in name only. Last, with clip_weights, the weight becomes the
+// and Hutter 2019). So adamw differs from adam in name only. With l2, g is gradient + l2 w: the decay is
+// coupled, as the gradient of a penalty l2/2 w^2 would be. Last, with clip_weights, the weight becomes the
 // nearest value in [-clip_weights, clip_weights] (Arjovsky et al. 2017, algorithm 1).
 class Optimizer {
  public:
@@ -120,7 +90,7 @@ class Optimizer {
   static absl::StatusOr<Optimizer> Create(const v1::OptimizerConfig& config, const Kernels& kernels);
 
   // The names of the state that it keeps for each weight, which begins at 0
-  // (common/config/optimizer_slots.h). At most two.
+  // (common/config/optimizer_slots.h). At most kMostSlots.
   const std::vector<const char*>& slots() const { return slots_; }
 
   // Returns whether all of the gradient was finite. If not, the outputs are invalid. The check needs no
@@ -135,7 +105,7 @@ class Optimizer {
   // Factors that do not change from call to call. They are double until the call's own factors are applied.
   double keep_[2] = {0, 0};
   bool corrects_bias_ = false;
-  float epsilon_;
+  float epsilon_, l2_;
 };
 
 }  // namespace weir

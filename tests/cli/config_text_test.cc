@@ -20,7 +20,7 @@ TEST_CASE("Server memory: slots are those of the optimizer itself") {
     Config config;
     config.set_type(static_cast<Config::Kind>(kind));
     const absl::StatusOr<Optimizer> optimizer = Optimizer::Create(config, BestKernels());
-    CHECK(OptimizerSlots(config.type()).size() == optimizer->slots().size());
+    CHECK(OptimizerSlots(config).size() == optimizer->slots().size());
   }
 }
 

@@ -23,6 +23,19 @@ TEST_CASE("Power is that of the C library, as exactly as its squarings allow") {
   }
 }
 
+TEST_CASE("RealPower is that of the C library, and Power for whole exponents") {
+  CHECK(RealPower(0.3, 7) == Power(0.3, 7));
+  CHECK((RealPower(1, 0.3) == 1 && RealPower(0x1p-50, 99.5) == 0));
+  for (const double exponent : {0.001, 0.5, 0.9, 1.5, 7.25, 99.9}) {
+    for (double base = 0x1p-40; base < 1; base *= 1.037) {
+      const double want = std::pow(base, exponent);
+      // The error of the logarithm, times the exponent.
+      if (want > 1e-300)
+        CHECK(Error(RealPower(base, exponent), want) < 1e-15 * (1 + std::abs(std::log(want))));
+    }
+  }
+}
+
 TEST_CASE("Ln is that of the C library, to the last bits") {
   CHECK(Ln(1) == 0);
   for (int exponent = -1000; exponent <= 1000; exponent += 13) {

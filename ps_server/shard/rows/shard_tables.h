@@ -14,7 +14,7 @@
 #include "common/threads/thread.h"
 #include "google/protobuf/repeated_field.h"
 #include "proto/job_config.pb.h"
-#include "ps_server/optimizer/optimizer.h"
+#include "ps_server/optimizer/schedule.h"
 #include "ps_server/shard/rows/row_arrival.h"
 #include "ps_server/shard/versions/version_readers.h"
 #include "ps_server/table/table.h"

@@ -21,6 +21,7 @@
 #include "proto/job_config.pb.h"
 #include "proto/parameter_server.pb.h"
 #include "ps_server/optimizer/optimizer.h"
+#include "ps_server/optimizer/schedule.h"
 #include "ps_server/shard/versions/version_readers.h"
 
 namespace weir {

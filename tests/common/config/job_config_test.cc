@@ -74,6 +74,22 @@ TEST_CASE("A config is read, with the schema's defaults and those that follow fr
   CHECK_FALSE(config.has_consistency());
 }
 
+TEST_CASE("Lion has its own beta2, and a warm-up in epochs becomes a share") {
+  const v1::JobConfig config = Parse(R"({"train": {"epochs": 20}, "optimizer": {"type": "lion",
+      "schedule": {"warmup_epochs": 5}}, "tables": [
+      {"name": "t", "dim": 1, "optimizer": {"schedule": {"type": "linear", "warmup_epochs": 1}}}]})");
+  CHECK(config.optimizer().beta1() == 0.9f);
+  CHECK(config.optimizer().beta2() == 0.99f);
+  CHECK(config.optimizer().schedule().warmup_share() == 0.25);
+  CHECK_FALSE(config.optimizer().schedule().has_warmup_epochs());
+  CHECK(config.tables(0).optimizer().schedule().warmup_share() == 0.05);
+  const auto again = ParseJobConfig(ToJson(config, true), "again");
+  REQUIRE(again.ok());
+  CHECK(FirstDifference(config, *again).empty());
+  CHECK(Parse(R"({"optimizer": {"type": "adam"}})").optimizer().beta2() == 0.999f);
+  CHECK(Parse(R"({"optimizer": {"type": "lion", "beta2": 0.5}})").optimizer().beta2() == 0.5f);
+}
+
 TEST_CASE("The job of a program that brings its model and data has neither") {
   CHECK(Error("{}") == "accepted");
   const auto config = ParseJobConfig(R"({"data": {"batch_size": 8}})", "f");
@@ -115,7 +131,7 @@ TEST_CASE("Each field problem is named with its place, its path, what was seen a
        "f:5:1: sed: unknown field (did you mean \"seed\"?); allowed here: name, seed, model"},
       {With(R"("zzz": 7)"), "f:5:1: zzz: unknown field; allowed here: name, seed"},
       {With(R"("optimizer": {"lr": 0.1})"),
-       "f:5:15: optimizer.lr: unknown field; allowed here: type, learning_rate"},
+       "f:5:15: optimizer.lr: unknown field (did you mean \"l2\"?); allowed here: type, learning_rate"},
       {With(R"("name": "again")"), "f:5:1: key \"name\" is already there, at f:2:3"},
       {With(R"("seed": "7")"), "f:5:9: seed: must be a whole number at least 0, got \"7\""},
       {With(R"("seed": -1)"), "f:5:9: seed: must be a whole number at least 0, got -1"},
@@ -135,7 +151,7 @@ TEST_CASE("Each field problem is named with its place, its path, what was seen a
        "loss may be"},
       {With(R"("train": [])"),
        "f:5:10: train: must be an object with epochs, examples, clip_norm, micro_batches, "
-       "divergence; got a list"},
+       "divergence, steps, max_seconds, clip_value; got a list"},
       {With(R"("optimizer": {"type": "momentum", "momentum": 1})"),
        "f:5:47: optimizer.momentum: must be a number in [0, 1), got 1"},
       // 1 - 1e-12 is 1 as a float.
@@ -145,7 +161,7 @@ TEST_CASE("Each field problem is named with its place, its path, what was seen a
        "f:5:42: optimizer.epsilon: must be a number in (0, 1], got 1e-60"},
       {With(R"("optimizer": {"type": "Adam"})"),
        "f:5:23: optimizer.type: must be one of sgd, momentum, nesterov, "
-       "adagrad, rmsprop, adam, adamw, got \"Adam\""},
+       "adagrad, rmsprop, adam, adamw, lion, got \"Adam\""},
       {With(R"("optimizer": {"type": "unspecified"})"), "f:5:23: optimizer.type: must be one of sgd, "},
       {With(R"("optimizer": {"type": 6})"), "f:5:23: optimizer.type: must be one of sgd, "},
       {With(R"("optimizer": {"groups": [{"match": "*"}, {"match": ""}]})"),
@@ -339,14 +355,43 @@ TEST_CASE("Impossible combinations are refused with their paths") {
       {With(R"("optimizer": {"type": "adam", "momentum": 0.9})"),
        "f:5:43: optimizer.momentum: is not used with type \"adam\", only with momentum, nesterov"},
       {With(R"("optimizer": {"beta1": 0.9})"),
-       "f:5:24: optimizer.beta1: is not used with type \"sgd\", only with adam, adamw"},
+       "f:5:24: optimizer.beta1: is not used with type \"sgd\", only with adam, adamw, lion"},
       {With(R"("optimizer": {"type": "adagrad", "decay": 0.9})"), "f:5:43: optimizer.decay: is not used"},
       {With(R"("optimizer": {"type": "nesterov", "epsilon": 0.1})"),
        "f:5:46: optimizer.epsilon: is not used"},
       {With(R"("optimizer": {"schedule": {"type": "step"}})"),
        "f:5:27: optimizer.schedule.step_size: is missing and must be given with type \"step\""},
       {With(R"("optimizer": {"schedule": {"type": "cosine", "gamma": 0.5}})"),
-       "f:5:55: optimizer.schedule.gamma: is not used with type \"cosine\", only with step"},
+       "f:5:55: optimizer.schedule.gamma: is not used with type \"cosine\", only with step, "
+       "multi_step, exponential"},
+      {With(R"("optimizer": {"amsgrad": true})"),
+       "f:5:26: optimizer.amsgrad: is not used with type \"sgd\", only with adam, adamw"},
+      {With(R"("optimizer": {"schedule": {"type": "exponential"}})"),
+       "f:5:27: optimizer.schedule.gamma: is missing and must be given with type \"exponential\""},
+      {With(R"("optimizer": {"schedule": {"type": "multi_step"}})"),
+       "f:5:27: optimizer.schedule.milestones: is missing and must be given with type \"multi_step\""},
+      {With(R"("optimizer": {"schedule": {"type": "multi_step", "milestones": [5, 9, 9]}})"),
+       "f:5:71: optimizer.schedule.milestones[2]: must be above the one before it, which is 9, got 9"},
+      {With(R"("optimizer": {"schedule": {"type": "linear", "power": 2}})"),
+       "f:5:55: optimizer.schedule.power: is not used with type \"linear\", only with polynomial"},
+      {With(R"("optimizer": {"schedule": {"type": "cosine", "peak_share": 0.5}})"),
+       "f:5:60: optimizer.schedule.peak_share: is not used with type \"cosine\", only with one_cycle"},
+      {With(R"("optimizer": {"schedule": {"warmup_steps": 5, "warmup_share": 0.1}})"),
+       "f:5:63: optimizer.schedule.warmup_share: cannot be given together with warmup_steps: both say how "
+       "long the warm-up is"},
+      {With(R"("optimizer": {"schedule": {"warmup_share": 0.1, "warmup_epochs": 2}})"),
+       "f:5:66: optimizer.schedule.warmup_epochs: cannot be given together with warmup_share"},
+      {With(R"("optimizer": {"schedule": {"warmup_epochs": 10}})"),
+       "f:5:45: optimizer.schedule.warmup_epochs: must be below train.epochs, the length of the job, which "
+       "must be given in epochs; got 10"},
+      {With(R"("optimizer": {"schedule": {"warmup_epochs": 1}}, "train": {"steps": 20})"),
+       "f:5:45: optimizer.schedule.warmup_epochs: must be below train.epochs"},
+      {With(R"("train": {"epochs": 1, "steps": 20})"),
+       "f:5:33: train.steps: cannot be given together with train.epochs: both say how long the job is"},
+      {With(R"("train": {"examples": 1, "steps": 20})"),
+       "f:5:35: train.steps: cannot be given together with train.examples: both say how long the job is"},
+      {With(R"("train": {"steps": 274877906945})"),
+       "f:5:20: train.steps: must be at most 274877906944 with data.batch_size 32, got 274877906945"},
       {With(R"("optimizer": {"schedule": {"total_steps": 5}})"),
        "f:5:43: optimizer.schedule.total_steps: is not used"},
       {With(R"("optimizer": {"schedule": {"type": "step", "step_size": 5, "final_factor": 0.5}})"),

@@ -89,22 +89,23 @@ TEST_CASE("Kernels: scale, accumulate and assign give the bits of a scalar loop"
 // Runs each kernel that takes a gradient, over weights and slots of its own.
 struct Runner {
   static constexpr size_t kMost = 1000;
-  std::vector<float> weights = std::vector<float>(kMost, 0.5f), slots[2] = {weights, weights}, out = weights;
+  std::vector<float> weights = std::vector<float>(kMost, 0.5f),
+                     slots[kMostSlots] = {weights, weights, weights}, out = weights;
 
   PastCaches past = PastCaches::kNothing;
 
   // The steps come first. Only the last one may read a value of the gradient twice.
-  static constexpr int kSteps = 7, kReadOnce = 10, kKernels = 11;
+  static constexpr int kSteps = 9, kReadOnce = 12, kKernels = 13;
   bool Run(const Kernels& k, int which, const void* gradient, size_t n) {
-    bool (*const steps[])(const StepArgs&) = {k.sgd,     k.momentum, k.nesterov, k.adagrad,
-                                              k.rmsprop, k.adam,     k.ftrl};
+    bool (*const steps[])(const StepArgs&) = {k.sgd,  k.momentum, k.nesterov, k.adagrad, k.rmsprop,
+                                              k.lion, k.adam,     k.ftrl,     k.amsgrad};
     if (which < kSteps || which == kReadOnce) {
       StepArgs args{};
       args.n = n;
       args.weights_in = weights.data();
       args.weights_out = out.data();
       args.gradient = gradient;
-      for (int s = 0; s < 2; ++s) args.slots_in[s] = args.slots_out[s] = slots[s].data();
+      for (size_t s = 0; s < kMostSlots; ++s) args.slots_in[s] = args.slots_out[s] = slots[s].data();
       for (int s = 0; s < 2; ++s) args.keep[s] = args.take[s] = 0.5f;
       args.rate = args.epsilon = args.root_scale = args.l1 = args.l2 = args.beta = 0.5f;
       args.past = past;
@@ -168,7 +169,8 @@ TEST_CASE("Kernels: what was found finite is what was used, while another proces
                                  [&] { finite = runner.Run(*kernels, which, gradient.values(), kN); });
               wrong += std::isnan(runner.out[at]) == finite;
               wrong += which > 0 && which < Runner::kSteps && std::isnan(runner.slots[0][at]) == finite;
-              wrong += (which == 5 || which == 6) && std::isnan(runner.slots[1][at]) == finite;
+              wrong += which > 5 && which < Runner::kSteps && std::isnan(runner.slots[1][at]) == finite;
+              wrong += which == 8 && std::isnan(runner.slots[2][at]) == finite;
               ++(finite ? accepted : refused);
             }
             CAPTURE(kernels->name, which, static_cast<int>(past), at, before, refused, accepted);

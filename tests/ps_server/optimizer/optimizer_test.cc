@@ -18,14 +18,34 @@ namespace {
 using Config = v1::OptimizerConfig;
 
 constexpr double kWeightDecay = 0.1;
-const std::vector<Config::Kind> kAllKinds = {
-    Config::KIND_SGD,     Config::KIND_MOMENTUM, Config::KIND_NESTEROV, Config::KIND_ADAGRAD,
-    Config::KIND_RMSPROP, Config::KIND_ADAM,     Config::KIND_ADAMW};
+
+// A rule that has kernels of its own.
+struct Rule {
+  Config::Kind kind;
+  bool amsgrad = false;
+  bool coupled = false;
+  Rule(Config::Kind k, bool with_amsgrad = false, bool with_l2 = false)
+      : kind(k), amsgrad(with_amsgrad), coupled(with_l2) {}
+  std::string name() const {
+    return Config::Kind_Name(kind) + (amsgrad ? " with amsgrad" : "") + (coupled ? " with l2" : "");
+  }
+};
+const std::vector<Rule> kUncoupled = {Config::KIND_SGD,     Config::KIND_MOMENTUM,     Config::KIND_NESTEROV,
+                                      Config::KIND_ADAGRAD, Config::KIND_RMSPROP,      Config::KIND_ADAM,
+                                      Config::KIND_ADAMW,   {Config::KIND_ADAM, true}, Config::KIND_LION};
+const std::vector<Rule> kAllRules = [] {
+  std::vector<Rule> rules = kUncoupled;
+  for (const Rule& rule : kUncoupled) rules.emplace_back(rule.kind, rule.amsgrad, true);
+  return rules;
+}();
 
 // Away from the defaults and from each other, so that mixing up two of them shows; epsilon is large, so that
 // its place in the formula shows.
-Config MakeConfig(Config::Kind kind) {
+Config MakeConfig(const Rule& rule) {
+  const Config::Kind kind = rule.kind;
   Config config;
+  config.set_amsgrad(rule.amsgrad);
+  if (rule.coupled) config.set_l2(0.07f);
   config.set_type(kind);
   config.set_momentum(0.8f);
   config.set_decay(0.7f);
@@ -40,16 +60,16 @@ double LearningRate(uint64_t t) { return 0.05 / static_cast<double>(t); }
 // The published equations in float64, one element at a time, as literally as possible.
 struct Reference {
   Config config;
-  std::vector<double> w, slot0, slot1;
+  std::vector<double> w, slot0, slot1, slot2;
 
   Reference(const Config& c, const std::vector<float>& initial)
-      : config(c), w(initial.begin(), initial.end()), slot0(w.size(), 0), slot1(w.size(), 0) {}
+      : config(c), w(initial.begin(), initial.end()), slot0(w.size(), 0), slot1(slot0), slot2(slot0) {}
 
   void Step(const std::vector<float>& gradient, uint64_t t) {
     const double lr = LearningRate(t), eps = config.epsilon();
     for (size_t i = 0; i < w.size(); ++i) {
-      const double g = gradient[i];
       const double old = w[i];
+      const double g = gradient[i] + config.l2() * old;
       switch (config.type()) {
         case Config::KIND_SGD:
           w[i] -= lr * g;
@@ -72,12 +92,19 @@ struct Reference {
           w[i] -= lr * g / (std::sqrt(slot0[i]) + eps);
           break;
         }
+        case Config::KIND_LION: {
+          const double c = config.beta1() * slot0[i] + (1 - config.beta1()) * g;
+          slot0[i] = config.beta2() * slot0[i] + (1 - config.beta2()) * g;
+          w[i] -= lr * (c > 0 ? 1 : c < 0 ? -1 : 0);
+          break;
+        }
         default: {
           const double b1 = config.beta1(), b2 = config.beta2();
           slot0[i] = b1 * slot0[i] + (1 - b1) * g;
           slot1[i] = b2 * slot1[i] + (1 - b2) * g * g;
+          slot2[i] = std::max(slot2[i], slot1[i]);
           const double m_hat = slot0[i] / (1 - std::pow(b1, t));
-          const double v_hat = slot1[i] / (1 - std::pow(b2, t));
+          const double v_hat = (config.amsgrad() ? slot2 : slot1)[i] / (1 - std::pow(b2, t));
           w[i] -= lr * m_hat / (std::sqrt(v_hat) + eps);
         }
       }
@@ -162,10 +189,10 @@ double WorstError(const GuardedFloats& got, const std::vector<double>& want) {
 }
 
 TEST_CASE("Optimizer follows the published equations, with the same bits at every level, in place or not") {
-  for (Config::Kind kind : kAllKinds) {
-    const Config config = MakeConfig(kind);
+  for (const Rule& rule : kAllRules) {
+    const Config config = MakeConfig(rule);
     for (size_t n : {1, 7, 31, 33, 1000, 65536}) {
-      CAPTURE(Config::Kind_Name(kind), n);
+      CAPTURE(rule.name(), n);
       const std::vector<float> initial = RandomFloats(1, n, 1);
       Reference reference(config, initial);
       std::vector<std::unique_ptr<Run>> runs;
@@ -185,7 +212,8 @@ TEST_CASE("Optimizer follows the published equations, with the same bits at ever
       }
       CHECK(WorstError(runs[0]->arrays()[0], reference.w) < 1e-6);
       for (size_t k = 1; k < runs[0]->arrays().size(); ++k) {
-        CHECK(WorstError(runs[0]->arrays()[k], k == 1 ? reference.slot0 : reference.slot1) < 1e-6);
+        const auto& slot = k == 1 ? reference.slot0 : k == 2 ? reference.slot1 : reference.slot2;
+        CHECK(WorstError(runs[0]->arrays()[k], slot) < 1e-6);
       }
       for (const auto& run : runs) {
         for (size_t k = 0; k < run->arrays().size(); ++k) {
@@ -199,8 +227,8 @@ TEST_CASE("Optimizer follows the published equations, with the same bits at ever
 }
 
 TEST_CASE("Optimizer: an update that is not in place leaves its inputs alone") {
-  for (Config::Kind kind : kAllKinds) {
-    Run run(MakeConfig(kind), BestKernels(), RandomFloats(1, 333, 1), Outputs::kApart, 0);
+  for (const Rule& rule : kAllRules) {
+    Run run(MakeConfig(rule), BestKernels(), RandomFloats(1, 333, 1), Outputs::kApart, 0);
     const std::vector<float> gradient = RandomFloats(2, 333, 1);
     run.Step(gradient.data(), 1);
     const std::vector<GuardedFloats> before = run.arrays();
@@ -214,12 +242,12 @@ TEST_CASE("Optimizer: an update that is not in place leaves its inputs alone") {
 
 TEST_CASE("Optimizer: the cut into runs does not show in the bits") {
   constexpr size_t kN = 5000;
-  for (Config::Kind kind : kAllKinds) {
+  for (const Rule& rule : kAllRules) {
     for (KernelLevel level : AvailableKernelLevels()) {
       const Kernels& kernels = **KernelsFor(level);
-      Run whole(MakeConfig(kind), kernels, RandomFloats(1, kN, 1), Outputs::kApart, 0);
-      Run cut(MakeConfig(kind), kernels, RandomFloats(1, kN, 1), Outputs::kApart, 0);
-      RandomStream random(RandomKey(3, "cuts"), static_cast<uint64_t>(kind));
+      Run whole(MakeConfig(rule), kernels, RandomFloats(1, kN, 1), Outputs::kApart, 0);
+      Run cut(MakeConfig(rule), kernels, RandomFloats(1, kN, 1), Outputs::kApart, 0);
+      RandomStream random(RandomKey(3, "cuts"), static_cast<uint64_t>(rule.kind));
       for (uint64_t t = 1; t <= 10; ++t) {
         const std::vector<float> gradient = RandomFloats(100 + t, kN, 2);
         whole.Step(gradient.data(), t);
@@ -243,13 +271,13 @@ TEST_CASE("Optimizer: clipped weights have the bits of an update and a clamp aft
   initial[3] = kClip;
   initial[40] = -kClip;
   initial[kN - 1] = 1e30f;
-  for (Config::Kind kind : kAllKinds) {
+  for (const Rule& rule : kAllRules) {
     for (KernelLevel level : AvailableKernelLevels()) {
       for (Outputs outputs :
            {Outputs::kApart, Outputs::kSlotsPastCaches, Outputs::kPastCaches, Outputs::kInPlace}) {
-        CAPTURE(Config::Kind_Name(kind), (*KernelsFor(level))->name, static_cast<int>(outputs));
-        Run expected(MakeConfig(kind), **KernelsFor(KernelLevel::kPlain), initial, Outputs::kApart, 0);
-        Run clipped(MakeConfig(kind), **KernelsFor(level), initial, outputs, 1, kClip);
+        CAPTURE(rule.name(), (*KernelsFor(level))->name, static_cast<int>(outputs));
+        Run expected(MakeConfig(rule), **KernelsFor(KernelLevel::kPlain), initial, Outputs::kApart, 0);
+        Run clipped(MakeConfig(rule), **KernelsFor(level), initial, outputs, 1, kClip);
         size_t at_ends = 0;
         for (uint64_t t = 1; t <= 20; ++t) {
           const std::vector<float> gradient = RandomFloats(100 + t, kN, 2);
@@ -285,8 +313,8 @@ TEST_CASE("Optimizer: subnormal, huge and zero gradients give the same bits at e
   std::vector<float> gradient = {0.0f,   -0.0f,  1e-45f, -1e-45f, 1e-40f, 1e-38f, 1e-30f, 1e-20f,
                                  -1e-6f, 1e-19f, 1e18f,  -1e19f,  3e37f,  -3e38f, 1.0f,   0.1f};
   for (int i = 0; i < 3; ++i) gradient.insert(gradient.end(), gradient.begin(), gradient.end() - i);
-  for (Config::Kind kind : kAllKinds) {
-    Config config = MakeConfig(kind);
+  for (const Rule& rule : kAllRules) {
+    Config config = MakeConfig(rule);
     config.set_epsilon(1e-8f);
     const std::vector<float> initial = RandomFloats(1, gradient.size(), 1e-3f);
     Run plain(config, **KernelsFor(KernelLevel::kPlain), initial, Outputs::kApart, 0);
@@ -300,14 +328,14 @@ TEST_CASE("Optimizer: subnormal, huge and zero gradients give the same bits at e
 }
 
 TEST_CASE("Optimizer says whether the gradient was finite") {
-  for (Config::Kind kind : kAllKinds) {
+  for (const Rule& rule : kAllRules) {
     for (KernelLevel level : AvailableKernelLevels()) {
       for (Outputs outputs :
            {Outputs::kApart, Outputs::kSlotsPastCaches, Outputs::kPastCaches, Outputs::kInPlace}) {
         for (size_t n : {1, 15, 17, 1000}) {
-          Run run(MakeConfig(kind), **KernelsFor(level), RandomFloats(1, n, 1), outputs, 0);
+          Run run(MakeConfig(rule), **KernelsFor(level), RandomFloats(1, n, 1), outputs, 0);
           std::vector<float> gradient = RandomFloats(2, n, 1);
-          CAPTURE(Config::Kind_Name(kind), static_cast<int>(outputs), n);
+          CAPTURE(rule.name(), static_cast<int>(outputs), n);
           CHECK(run.Step(gradient.data(), 1));
           gradient[n / 2] = FLT_MAX;
           CHECK(run.Step(gradient.data(), 2));
@@ -353,11 +381,34 @@ TEST_CASE("Optimizer: Adam's first step is the learning rate, its hundred-millio
   }
 }
 
+TEST_CASE("Optimizer: Lion's first steps have the size of the rate, and none without a gradient") {
+  for (KernelLevel level : AvailableKernelLevels()) {
+    Config config;
+    config.set_type(Config::KIND_LION);
+    const Optimizer lion = *Optimizer::Create(config, **KernelsFor(level));
+    std::vector<float> w(19, 1), m(19, 0);
+    std::vector<float> gradient(19, -0.0f);
+    gradient[2] = gradient[17] = 1e-30f;
+    gradient[3] = gradient[18] = -1e30f;
+    ApplyArgs args;
+    args.n = w.size();
+    args.weights_in = args.weights_out = w.data();
+    args.gradient = gradient.data();
+    args.slots_in[0] = args.slots_out[0] = m.data();
+    args.learning_rate = 0.25;
+    REQUIRE(lion.Apply(args));
+    for (size_t i = 0; i < w.size(); ++i) {
+      CHECK(w[i] == (gradient[i] > 0 ? 0.75f : gradient[i] < 0 ? 1.25f : 1.0f));
+    }
+  }
+}
+
 TEST_CASE("Optimizer names its slots") {
   const std::vector<std::vector<std::string>> expected = {
-      {}, {"momentum"}, {"momentum"}, {"accumulator"}, {"mean_square"}, {"m", "v"}, {"m", "v"}};
-  for (size_t i = 0; i < kAllKinds.size(); ++i) {
-    const Optimizer optimizer = *Optimizer::Create(MakeConfig(kAllKinds[i]), BestKernels());
+      {},         {"momentum"},        {"momentum"}, {"accumulator"}, {"mean_square"}, {"m", "v"},
+      {"m", "v"}, {"m", "v", "v_max"}, {"m"}};
+  for (size_t i = 0; i < kUncoupled.size(); ++i) {
+    const Optimizer optimizer = *Optimizer::Create(MakeConfig(kUncoupled[i]), BestKernels());
     CHECK(std::vector<std::string>(optimizer.slots().begin(), optimizer.slots().end()) == expected[i]);
   }
   const absl::Status status = Optimizer::Create(MakeConfig(Config::KIND_UNSPECIFIED), BestKernels()).status();

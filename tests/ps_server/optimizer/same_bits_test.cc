@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "catch2/catch.hpp"
 #include "common/base/checksums.h"
@@ -12,7 +13,7 @@
 #include "common/base/random.h"
 #include "common/system/subprocess.h"
 #include "proto/job_config.pb.h"
-#include "ps_server/optimizer/optimizer.h"
+#include "ps_server/optimizer/schedule.h"
 
 namespace weir {
 namespace {
@@ -22,20 +23,24 @@ LearningRateSchedule Schedule(v1::ScheduleConfig::Kind kind) {
   config.set_type(kind);
   config.set_step_size(10);
   config.set_gamma(0.97);
+  config.set_power(0.9);
+  config.set_final_factor(0.01);
+  config.add_milestones(30);
   return *LearningRateSchedule::Create(0.3, config, 20'000);
 }
 
 std::string HashOfBits() {
   Sha256 hash;
   const auto add = [&hash](double value) { hash.Update(&value, sizeof value); };
-  const LearningRateSchedule cosine = Schedule(v1::ScheduleConfig::SCHEDULE_COSINE);
-  const LearningRateSchedule step = Schedule(v1::ScheduleConfig::SCHEDULE_STEP);
+  std::vector<LearningRateSchedule> schedules;
+  for (int kind = v1::ScheduleConfig::SCHEDULE_CONSTANT; v1::ScheduleConfig::Kind_IsValid(kind); ++kind) {
+    schedules.push_back(Schedule(static_cast<v1::ScheduleConfig::Kind>(kind)));
+  }
   for (int i = 0; i < 20'000; ++i) {
     add(Power(0.999, static_cast<uint64_t>(i)));
     const auto bits = Philox(1, 0, static_cast<uint64_t>(i));
     for (const double normal : TwoNormals(bits[0], bits[1])) add(normal);
-    add(cosine.Rate(i));
-    add(step.Rate(i));
+    for (const LearningRateSchedule& schedule : schedules) add(schedule.Rate(i));
   }
   return hash.Hex();
 }
