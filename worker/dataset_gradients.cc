@@ -63,12 +63,14 @@ absl::StatusOr<double> DatasetGradients::ComputeTimed(const Work& work, float* w
                                                    config_.seed(), work.batch, traffic, next_indexes_,
                                                    rows == nullptr ? nullptr : &rows->tables,
                                                    rows == nullptr ? nullptr : &rows->gradients));
-  if (config_.train().clip_norm() > 0) {
+  const v1::TrainConfig& train = config_.train();
+  if (train.clip_value() > 0 || train.clip_norm() > 0) {
     std::vector<absl::Span<float>> pieces = {replicas_->model().gradients()};
     if (rows != nullptr) {
       for (std::vector<float>& gradients : rows->gradients) pieces.push_back(absl::MakeSpan(gradients));
     }
-    ClipToNorm(config_.train().clip_norm(), pieces);
+    ClipValues(train.clip_value(), pieces);
+    if (train.clip_norm() > 0) ClipToNorm(train.clip_norm(), pieces);
   }
   return loss;
 }

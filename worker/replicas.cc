@@ -86,7 +86,7 @@ Precision Replicas::PrecisionOf(const v1::ComputeConfig& config) {
 DeviceOptions Replicas::DeviceOptionsOf(const v1::JobConfig& config, size_t replicas) {
   DeviceOptions options;
   options.rounds_gradients = WireOptions::From(config.wire()).push_dtype == v1::BF16 && replicas == 1 &&
-                             config.train().clip_norm() == 0;
+                             config.train().clip_value() == 0 && config.train().clip_norm() == 0;
   options.weights_ahead = config.consistency().prefetch();
   return options;
 }

@@ -68,7 +68,8 @@ Trainer::Trainer(const v1::JobConfig& config, GradientComputer* computer, Client
       prefetch_(config.consistency().prefetch()) {}
 
 bool Trainer::LeavesEarly(const v1::JobConfig& config) {
-  return config.train().clip_norm() == 0 && config.tables_size() == 0 && !OvertakesSlowPushes(config);
+  const bool clips = config.train().clip_value() > 0 || config.train().clip_norm() > 0;
+  return !clips && config.tables_size() == 0 && !OvertakesSlowPushes(config);
 }
 
 absl::StatusOr<PullResult> Trainer::Incoming::Get() const {

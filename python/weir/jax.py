@@ -88,8 +88,8 @@ class Step:
 
     def push(self, gradient: Any, *, loss: Any = None) -> None:
         """Sends the gradient: a tree like params, the mean over the examples. Waits for JAX to compute it, not for the
-        servers. loss: the mean loss (a number or array), which `weir status` and the summary show. train.clip_norm of the
-        job applies."""
+        servers. loss: the mean loss (a number or array), which `weir status` and the summary show. train.clip_value
+        and clip_norm of the job apply."""
         self._step.push(flatten(gradient), loss=loss)
 
 

@@ -131,7 +131,7 @@ class Step:
     def ready(self, name: str) -> None:
         """The tensor's values in step.gradient are final, so that they may travel while others are computed; push()
         sends the rest. They leave with push() where nothing is gained by that (Client.gains_from_gate), and with
-        train.clip_norm, since the norm is that of the whole gradient; and where the job has embedding tables."""
+        train.clip_norm or clip_value, since the norm is that of the whole gradient; and where the job has embedding tables."""
         self._check_open()
         if self._late:
             return
@@ -144,7 +144,7 @@ class Step:
     def push(self, gradient: Arrays | None = None, *, loss: Any = None, rows: Rows | None = None) -> None:
         """Sends the gradient: the mean over the examples. Returns at once; the memory must not be written again.
 
-        gradient: by default step.gradient. train.clip_norm applies, to rows with it. loss: the mean loss over the examples (a number,
+        gradient: by default step.gradient. train.clip_value and clip_norm apply, to rows with it. loss: the mean loss over the examples (a number,
         or an array of one), which `weir status` and the summary show. rows: the gradient of rows, {"table": (keys, values)}; that of
         a key which comes several times is summed.
         """
@@ -172,8 +172,9 @@ class Step:
             raise Error("this step was pushed already; each is pushed once")
 
     def _clipped(self, gradient: Arrays, rows: Rows | None) -> tuple[Arrays, Rows | None]:
-        """The gradients, or where train.clip_norm is set their clipped values: the tensors' in step.gradient."""
-        if self._loop.clip_norm == 0:
+        """The gradients, or where the job clips them their clipped values: the tensors' in step.gradient."""
+        limit, most = self._loop.clip_value, self._loop.clip_norm
+        if limit == 0 and most == 0:
             return gradient, rows
         model, tables = self._loop.client.model, self._loop.client.tables
         if gradient is not self.gradient:
@@ -183,10 +184,14 @@ class Step:
         summed = tables.place(rows, "push", writeable=False).summed()
         gradients = [array for name, array in self.gradient.items() if not model.tensors[name].buffer]
         gradients += [values for _, values in summed.values()]
-        norm = math.sqrt(sum(float(np.sum(np.square(array, dtype=np.float64))) for array in gradients))
-        if math.isfinite(norm) and norm > self._loop.clip_norm:
+        if limit > 0:
             for array in gradients:
-                array *= np.float32(self._loop.clip_norm / norm)
+                np.clip(array, -limit, limit, out=array)
+        if most > 0:
+            norm = math.sqrt(sum(float(np.sum(np.square(array, dtype=np.float64))) for array in gradients))
+            if math.isfinite(norm) and norm > most:
+                for array in gradients:
+                    array *= np.float32(most / norm)
         return self.gradient, summed
 
 
@@ -202,8 +207,9 @@ class _Membership:
         # In bounded: the pull of the next clock is under way during a whole step.
         self._prefetch = bool(client.job.get("consistency.prefetch", False))
         self.clip_norm = float(client.job.get("train.clip_norm", 0))
+        self.clip_value = np.float32(client.job.get("train.clip_value", 0))
         #: Whether pushes begin before their gradients are complete. Those of rows are when a push begins.
-        self.overlaps = self.clip_norm == 0 and not client.tables and client.gains_from_gate
+        self.overlaps = self.clip_norm == 0 and self.clip_value == 0 and not client.tables and client.gains_from_gate
         # One set of weights is in use, the other on its way.
         self._views = [client.model.split(np.empty(client.model.elements, dtype=np.float32)) for _ in range(2)]
         self._at: int | None = None

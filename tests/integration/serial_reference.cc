@@ -73,11 +73,12 @@ void SerialWeights::Step(const std::vector<Part>& parts) {
 
 absl::StatusOr<SerialRun> TrainSerially(const v1::JobConfig& config, const Dataset& train) {
   const uint64_t batch_size = config.data().batch_size();
+  const uint64_t step_size = batch_size * config.consistency().parts();
   const uint64_t examples =
-      config.train().has_examples()
+      config.train().has_steps() ? config.train().steps() * step_size
+      : config.train().has_examples()
           ? config.train().examples()
           : static_cast<uint64_t>(std::round(config.train().epochs() * static_cast<double>(train.size())));
-  const uint64_t step_size = batch_size * config.consistency().parts();
 
   WEIR_ASSIGN_OR_RETURN(const auto backend, MakeComputeBackend({"cpu"}));
   WEIR_ASSIGN_OR_RETURN(const auto model, Model::Create(config.model(), train.shape(), train.outputs(),
@@ -102,6 +103,7 @@ absl::StatusOr<SerialRun> TrainSerially(const v1::JobConfig& config, const Datas
         const auto loss = model->ForwardBackward(batch, static_cast<int64_t>(n), random);
         if (!loss.ok()) return loss.status();
       }
+      ClipValues(config.train().clip_value(), {model->gradients()});
       ClipToNorm(config.train().clip_norm(), {model->gradients()});
       parts.push_back({{model->gradients().begin(), model->gradients().end()}, n});
     }

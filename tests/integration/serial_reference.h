@@ -9,6 +9,7 @@
 #include "common/model/model_spec.h"
 #include "proto/job_config.pb.h"
 #include "ps_server/optimizer/optimizer.h"
+#include "ps_server/optimizer/schedule.h"
 #include "worker/data/dataset.h"
 
 namespace weir {

@@ -76,12 +76,21 @@ TEST_CASE("any number of servers and workers, momentum with groups and a schedul
 }
 
 TEST_CASE("other optimizers") {
-  for (const char* type : {"sgd", "nesterov", "adagrad", "rmsprop", "adamw"}) {
+  for (const char* type : {"sgd", "nesterov", "adagrad", "rmsprop", "adamw", "lion"}) {
     INFO(type);
     const v1::JobConfig config = DigitsJob(
         {absl::StrCat("optimizer.type=", type), "optimizer.weight_decay=0.01", "train.examples=413"});
     CheckBits(Reference(config), config, 2, 2);
   }
+}
+
+TEST_CASE("coupled decay, AMSGrad, gradients clipped by value, a cycle, and a length in steps") {
+  const v1::JobConfig config =
+      DigitsJob({"optimizer.amsgrad=true", "optimizer.l2=0.01", "train.clip_value=0.003",
+                 "train.examples=null", "train.steps=13", R"(optimizer.schedule={"type":"one_cycle"})"});
+  const SerialRun expected = Reference(config);
+  CHECK(expected.steps == 13);
+  CheckBits(expected, config, 2, 3);
 }
 
 TEST_CASE("clipped weights, with a range by tensor") {
@@ -126,9 +135,10 @@ TEST_CASE("the hash tells jobs apart") {
   const Overrides length = {"train.examples=413"};
   const v1::JobConfig config = DigitsJob(length);
   std::map<std::string, std::string> seen = {{Reference(config).weights_sha256, "the job"}};
-  for (const char* other :
-       {"seed=2", "consistency.parts=2", "train.micro_batches=1", "train.clip_norm=0", "train.examples=412",
-        "model.layers[3].rate=0.1", "optimizer.weight_decay=0.001", "optimizer.clip_weights=0.1"}) {
+  for (const char* other : {"seed=2", "consistency.parts=2", "train.micro_batches=1", "train.clip_norm=0",
+                            "train.examples=412", "model.layers[3].rate=0.1", "optimizer.weight_decay=0.001",
+                            "optimizer.clip_weights=0.1", "optimizer.l2=0.001", "optimizer.amsgrad=true",
+                            "train.clip_value=0.001", R"(optimizer.schedule={"type":"linear"})"}) {
     INFO(other);
     const auto [it, fresh] = seen.emplace(Reference(DigitsJob(Plus(length, {other}))).weights_sha256, other);
     INFO("same as " << it->second);

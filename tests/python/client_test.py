@@ -115,6 +115,30 @@ class Training(unittest.TestCase):
             np.testing.assert_array_equal(result["s"], [expected] * 2)
             np.testing.assert_allclose(result["w"], [0, 0, -0.5 if mode == "sync" else -1])
 
+    def test_clipping_by_value(self):
+        """train.clip_value comes before train.clip_norm. A value that is not a number stays one."""
+        for norm, expected in ((0, [-0.5, 0.25, 0.5]), (0.375, [-0.25, 0.125, 0.25])):
+            result = {"s": np.empty(2, np.float32), "w": np.empty(3, np.float32)}
+            config = job(train={"steps": 1, "clip_value": 0.5, "clip_norm": norm}, optimizer={"type": "sgd", "learning_rate": 1})
+            with weir.Client(config, {"s": weir.Tensor((2,), buffer=True), "w": (3,)}, EXAMPLES) as client:
+                for step in client.steps(result):
+                    step.push({"s": np.full(2, 3, np.float32), "w": np.array([3, -0.25, -np.inf], np.float32)})
+            np.testing.assert_array_equal(result["s"], [3, 3])
+            np.testing.assert_array_equal(result["w"], expected)
+        with self.assertRaisesRegex(weir.Error, "is NaN"), weir.Client(config, TENSORS, EXAMPLES) as client:
+            for step in client.steps():
+                step.push({name: np.full_like(array, np.nan) for name, array in step.weights.items()})
+
+    def test_a_length_in_steps(self):
+        for mode in ("sync", "async"):
+            config = job(train={"steps": 5}, consistency={"mode": mode, **({"parts": 2} if mode == "sync" else {})})
+            with weir.Client(config, TENSORS, EXAMPLES) as client:
+                batches = 0
+                for step in client.steps():
+                    step.push({name: np.zeros_like(array) for name, array in step.weights.items()})
+                    batches += 1
+            self.assertEqual(batches, 10 if mode == "sync" else 5)
+
     def test_a_gradient_that_leaves_in_parts(self):
         """Step.ready(): the result is the same, whether a gradient travels in one message or several."""
         for wide in (10, 70_000):

@@ -156,6 +156,7 @@ class Before(unittest.TestCase):
         sync = {"mode": "sync", "parts": PARTS}
         for train_fields, consistency, data in (
                 ({"epochs": 2}, sync, {"batch_size": 7}), ({"epochs": 2}, sync, {"batch_size": 7, "drop_last": True}),
+                ({"steps": 5}, sync, {"batch_size": 7}), ({"steps": 5}, {"mode": "async"}, {"batch_size": 7}),
                 ({"epochs": 1.3}, {"mode": "async"}, {"batch_size": 5}), ({"examples": 100}, {"mode": "sync"}, {"batch_size": 9}),
                 ({"examples": 100}, {"mode": "bounded", "staleness": 1}, {"batch_size": 9, "drop_last": True}),
                 ({"epochs": 0.5}, sync, {"batch_size": 1}), ({"epochs": 45 / 96 + 0.5 / 96}, {"mode": "sync"}, {"batch_size": 1})):

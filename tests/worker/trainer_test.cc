@@ -59,12 +59,29 @@ TEST_CASE("A gradient that is clipped is pushed whole") {
   }
 }
 
+TEST_CASE("A gradient is clipped by value, and then by its norm") {
+  const auto pushes = [](const std::vector<std::string>& overrides) {
+    Job job(overrides, Clocks(2));
+    REQUIRE(job.Run().ok());
+    return job.client.pushes();
+  };
+  const auto plain = pushes({}), by_value = pushes({"train.clip_value=0.01"}),
+             by_both = pushes({"train.clip_value=0.01", "train.clip_norm=0.001"});
+  std::vector<float> expected = plain[0].gradient;
+  ClipValues(0.01f, {absl::MakeSpan(expected)});
+  CHECK(expected != plain[0].gradient);
+  CHECK(by_value[0].gradient == expected);
+  ClipToNorm(0.001, {absl::MakeSpan(expected)});
+  CHECK(by_both[0].gradient == expected);
+}
+
 TEST_CASE("Where others would overtake it, a push begins when its gradient is whole") {
   const auto early = [](const std::vector<std::string>& overrides) {
     return Trainer::LeavesEarly(Config(overrides));
   };
   CHECK(early({}));
   CHECK_FALSE(early({"train.clip_norm=1"}));
+  CHECK_FALSE(early({"train.clip_value=1"}));
   CHECK_FALSE(early({"consistency.mode=async"}));
   CHECK(early({"consistency.mode=async", "cluster.workers=1"}));
   CHECK(early({"consistency.mode=async", "server.apply=staged"}));

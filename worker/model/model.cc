@@ -328,6 +328,13 @@ absl::StatusOr<Evaluation> Model::Evaluate(const Dataset& dataset,
   return result;
 }
 
+void ClipValues(float limit, absl::Span<const absl::Span<float>> pieces) {
+  if (limit == 0) return;
+  for (const absl::Span<float> piece : pieces) {
+    for (float& value : piece) value = std::clamp(value, -limit, limit);
+  }
+}
+
 double ClipToNorm(double max_norm, absl::Span<const absl::Span<float>> pieces) {
   double squares = 0;
   for (const absl::Span<float> piece : pieces) squares += SumOfSquares(piece);

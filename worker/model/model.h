@@ -257,6 +257,10 @@ class Model {
   std::vector<int64_t> between_elements_;
 };
 
+// Sets each value of all pieces to the nearest one in [-limit, limit]. A NaN stays, so that the check of
+// gradients finds it; an infinity becomes the limit. limit 0 is off.
+void ClipValues(float limit, absl::Span<const absl::Span<float>> pieces);
+
 // Scales the values of all pieces down to the L2 norm max_norm if the norm of all together is larger. A norm
 // that is not finite leaves them as they are, so that the check of gradients finds it. max_norm 0 is off.
 // Returns the norm before scaling, summed in float64 in a fixed order, so that it is the same wherever it is

@@ -13,8 +13,11 @@
 namespace weir {
 namespace {
 
-uint64_t ExamplesOf(const v1::JobConfig& config, uint64_t train_examples) {
+uint64_t ExamplesOf(const v1::JobConfig& config, uint64_t train_examples, uint32_t parts, uint32_t workers) {
   const v1::TrainConfig& train = config.train();
+  if (train.has_steps()) {
+    return train.steps() * (TraitsOf(config).commits_steps ? parts : workers) * config.data().batch_size();
+  }
   if (train.has_examples()) return train.examples();
   return static_cast<uint64_t>(
       std::max(1.0, std::round(train.epochs() * static_cast<double>(train_examples))));
@@ -63,7 +66,7 @@ JobSize SizeOf(const v1::JobConfig& config, uint32_t workers, uint64_t train_exa
   size.train_examples = train_examples;
   const auto& consistency = config.consistency();
   size.parts = parts > 0 ? parts : consistency.has_parts() ? consistency.parts() : workers;
-  uint64_t examples = ExamplesOf(config, train_examples);
+  uint64_t examples = ExamplesOf(config, train_examples, size.parts, workers);
   size.dropped = DroppedOf(config, size.parts, examples);
   examples -= size.dropped;
   return Shortened(config, workers, size, examples, BatchesOf(config, examples));
@@ -122,8 +125,9 @@ absl::Status CanGoOn(const v1::JobConfig& config, const v1::CheckpointManifest& 
 bool IsEndOf(const v1::JobConfig& config, const v1::CheckpointManifest& checkpoint) {
   const v1::CoordinatorState& job = checkpoint.job();
   if (!job.done()) return false;
-  const uint64_t examples = ExamplesOf(config, job.train_examples());
-  const uint64_t dropped = DroppedOf(config, std::max(1u, job.parts()), examples);
+  const uint32_t parts = std::max(1u, job.parts());
+  const uint64_t examples = ExamplesOf(config, job.train_examples(), parts, job.workers());
+  const uint64_t dropped = DroppedOf(config, parts, examples);
   return job.total_batches() == BatchesOf(config, examples - dropped) ||
          !WhyStopped(config.evaluation(), {job.evaluations().begin(), job.evaluations().end()}).empty();
 }

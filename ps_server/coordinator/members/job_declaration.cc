@@ -168,7 +168,8 @@ absl::Status JobDeclaration::CheckSize(const v1::JoinRequest& request) const {
         absl::StrCat("train_examples: ", examples, "; at most 2^40 are allowed"));
   }
   if (const v1::TrainConfig& train = job_.config.train();
-      !train.has_examples() && train.epochs() * static_cast<double>(examples) > std::ldexp(1.0, 53)) {
+      !train.has_examples() && !train.has_steps() &&
+      train.epochs() * static_cast<double>(examples) > std::ldexp(1.0, 53)) {
     return absl::InvalidArgumentError(absl::StrCat("train_examples: ", examples, " in ", train.epochs(),
                                                    " epochs are more than 2^53 examples in all"));
   }

@@ -51,7 +51,7 @@ class Gradients:
         for name, (grad, version) in self._sent.items():
             if self._parameters[name].grad is not grad or grad._version != version:
                 raise Error(f"the gradient of {name} was changed after backward(), when it was on its way to the servers "
-                            "(overlap=True). To clip gradients set train.clip_norm of the job; for other changes give "
+                            "(overlap=True). To clip gradients set train.clip_norm or train.clip_value of the job; for other changes give "
                             "overlap=False")
         rest: list[Indexed] = [(index, None if p.grad is None else _dense(p.grad))
                                for index, (name, p) in enumerate(self._parameters.items()) if name not in self._sent]

@@ -83,7 +83,8 @@ class WholeJob:
         if not self._is_sync:
             raise ConfigError(f"consistency.mode is {self._job.get('consistency.mode')!r}, where each batch is an update and the job has no steps; "
                               "opt.batches_total is the number of its batches, for all workers together")
-        return math.ceil(self.batches / self._parts)
+        given = self._job.get("train.steps")
+        return math.ceil(self.batches / self._parts) if given is None else int(given)
 
     @property
     def likely_parts(self) -> int:
@@ -109,7 +110,9 @@ class WholeJob:
 
     def _given_length(self) -> int:
         """In examples, without data.drop_last."""
-        examples = self._job.get("train.examples")
+        steps, examples = self._job.get("train.steps"), self._job.get("train.examples")
+        if steps is not None:
+            return int(steps) * (self._parts if self._is_sync else self.workers) * self.batch
         if examples is not None:
             return int(examples)
         return max(1, math.floor(float(self._job.get("train.epochs")) * self._examples + 0.5))
@@ -117,7 +120,8 @@ class WholeJob:
     def smallest_batch(self) -> tuple[int, str]:
         """The examples of the job's smallest batch, and which batch that is. Batches cross the ends of epochs, so that only the last one
         may be short."""
-        batch, length = self.batch, self._given_length()
+        batch = self.batch
+        length = batch if self._job.get("train.steps") else self._given_length()
         left = length % batch
         if left == 0 or self._job.get("data.drop_last"):
             return batch, f"data.batch_size is {batch}; set at least 2"

@@ -245,6 +245,11 @@ TEST_CASE("A job that is taken up after its end has nothing to do, and ends when
   v1::JobConfig longer = f.config;
   longer.mutable_train()->set_epochs(2);
   CHECK_FALSE(IsEndOf(longer, *f.disk->newest));
+  longer.mutable_train()->clear_epochs();
+  for (const uint64_t steps : {1, 2}) {
+    longer.mutable_train()->set_steps(steps);
+    CHECK(IsEndOf(longer, *f.disk->newest) == (steps == 1));
+  }
   const int commits = f.disk->commits;
   for (auto& shard : f.shards) {
     shard->holds.Clear();

@@ -40,5 +40,17 @@ TEST_CASE("A gradient above the norm is scaled down to it, another is left alone
   CHECK(values[0] == 1);
 }
 
+TEST_CASE("Values beyond the limit become the limit, and NaN stays") {
+  const float nan = std::numeric_limits<float>::quiet_NaN(),
+              infinity = std::numeric_limits<float>::infinity();
+  std::vector<float> values{-3, -0.5f, 0.25f, nan, infinity}, others{2, -infinity};
+  ClipValues(0, {absl::MakeSpan(values)});
+  CHECK((values[0] == -3 && values[4] == infinity));
+  ClipValues(0.5f, {absl::MakeSpan(values), absl::MakeSpan(others)});
+  CHECK((values[0] == -0.5f && values[1] == -0.5f && values[2] == 0.25f && values[4] == 0.5f));
+  CHECK(std::isnan(values[3]));
+  CHECK(others == std::vector<float>{0.5f, -0.5f});
+}
+
 }  // namespace
 }  // namespace weir

@@ -30,6 +30,20 @@ TEST_CASE("A job's size follows from its config and its training set") {
   CHECK(SizeOf(config, 3, 100).batches == 3);
 }
 
+TEST_CASE("A job's length in steps is so many of its parts, or batches of each worker") {
+  v1::JobConfig config = Config(v1::ConsistencyConfig::MODE_SYNC, 8, 1);
+  config.mutable_train()->clear_epochs();
+  config.mutable_train()->set_steps(7);
+  CHECK(SizeOf(config, 3, 100).steps == 7);
+  CHECK(SizeOf(config, 3, 100).examples == 7 * 3 * 8);
+  CHECK(SizeOf(config, 3, 100, 4).examples == 7 * 4 * 8);  // as the checkpoint has it
+  config.mutable_data()->set_drop_last(true);
+  CHECK(SizeOf(config, 3, 100).dropped == 0);
+  config.mutable_consistency()->set_mode(v1::ConsistencyConfig::MODE_ASYNC);
+  CHECK(SizeOf(config, 3, 100, 4).steps == 7);
+  CHECK(SizeOf(config, 3, 100, 4).batches == 7 * 3);
+}
+
 TEST_CASE("Where no step commits, a step is a batch a worker") {
   const v1::JobConfig config = Config(v1::ConsistencyConfig::MODE_ASYNC, 10, 1);
   CHECK(SizeOf(config, 4, 100).steps == 3);
