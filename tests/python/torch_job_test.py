@@ -14,7 +14,7 @@ from torch.optim import SGD, Adagrad, Adam, Adamax, AdamW, RMSprop, lr_scheduler
 from torch_jobs import serial_run
 
 # Long enough for each factor to count, also that of Adam's bias.
-STEPS, SIZE = 400, 37
+STEPS, SIZE = 1000, 37
 
 torch.set_num_threads(1)
 
@@ -56,11 +56,28 @@ def line_job(make, schedule=None, every=None, **more):
     return model, weir.torch.job(optimizer, **{"batch_size": 1, "epochs": 1, "model": model, **more})
 
 
-def both(make, schedule=None, every=None):
-    """The weights after each step, of a job and of torch."""
+class Lion(torch.optim.Optimizer):
+    """As published (Chen et al. 2023), which torch does not have."""
+
+    def __init__(self, parameters, lr, betas, weight_decay):
+        super().__init__(parameters, dict(lr=lr, betas=betas, weight_decay=weight_decay))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                m = self.state[p].setdefault("m", torch.zeros_like(p))
+                (beta1, beta2), lr = group["betas"], group["lr"]
+                update = m.mul(beta1).add_(p.grad, alpha=1 - beta1).sign_()
+                p.sub_(update.mul_(lr).add_(p, alpha=lr * group["weight_decay"]))
+                m.mul_(beta2).add_(p.grad, alpha=1 - beta2)
+
+
+def both(make, schedule=None, every=None, job=None):
+    """The weights after each step, of a job and of torch. job: its config, where it is not made of torch's optimizer."""
     ours, theirs = [], []
     data = Points()
-    model, job = line_job(make, schedule, every)
+    model, job = line_job(make, schedule, every) if job is None else (Line(), job)
     opt = weir.torch.Optimizer(model, job, data)
     for x in opt.loader():
         ours.append(model.values())
@@ -84,8 +101,8 @@ def both(make, schedule=None, every=None):
 class BesideTorch(unittest.TestCase):
     """Each step may round once more or less than torch's, which takes fused multiply-adds where the machine has them."""
 
-    def check(self, make, schedule=None, every=None):
-        ours, theirs = both(make, schedule, every)
+    def check(self, make, schedule=None, every=None, job=None):
+        ours, theirs = both(make, schedule, every, job)
         self.assertEqual(ours.shape, (STEPS, 2 * SIZE))
         # Of the largest value that the weight has had, since it may come near 0 afterwards.
         unit = np.spacing(np.maximum.accumulate(np.abs([Line().values(), *theirs])))[1:]
@@ -111,10 +128,21 @@ class BesideTorch(unittest.TestCase):
     def test_momentum(self):
         self.check(lambda m: SGD(m.parameters(), lr=0.03, momentum=0.9))
         self.check(lambda m: SGD(m.parameters(), lr=0.03, momentum=0.9, nesterov=True))
+        self.check(lambda m: SGD(m.parameters(), lr=0.003, momentum=0.9, weight_decay=0.03))
+        self.check(lambda m: SGD(m.parameters(), lr=0.003, momentum=0.9, nesterov=True, weight_decay=0.03))
 
     def test_adam(self):
         self.check(lambda m: Adam(m.parameters(), lr=0.003, betas=(0.8, 0.97), eps=1e-3))
         self.check(lambda m: Adam(m.parameters(), foreach=True))
+        self.check(lambda m: Adam(m.parameters(), lr=0.003, eps=1e-3, weight_decay=0.03))
+
+    def test_amsgrad(self):
+        for make in (lambda m: Adam(m.parameters(), lr=0.003, eps=1e-3, amsgrad=True, weight_decay=0.03),
+                     lambda m: AdamW(m.parameters(), lr=0.003, betas=(0.8, 0.9), eps=1e-3, amsgrad=True)):
+            self.check(make)
+            self.assertIs(line_job(make)[1]["optimizer"]["amsgrad"], True)
+        # So that a plain Adam would show.
+        self.assertFalse(np.array_equal(both(make)[0], both(lambda m: AdamW(m.parameters(), lr=0.003, betas=(0.8, 0.9), eps=1e-3))[0]))
 
     def test_adamw(self):
         self.check(lambda m: AdamW(m.parameters(), lr=0.003, eps=1e-3))
@@ -123,10 +151,17 @@ class BesideTorch(unittest.TestCase):
     def test_adagrad(self):
         self.check(lambda m: Adagrad(m.parameters(), lr=0.05))
         self.check(lambda m: Adagrad(m.parameters(), lr=0.05, eps=0.1))
+        self.check(lambda m: Adagrad(m.parameters(), lr=0.05, weight_decay=0.03))
 
     def test_rmsprop(self):
         self.check(lambda m: RMSprop(m.parameters(), lr=0.003, alpha=0.95, eps=0.01))
         self.check(lambda m: RMSprop(m.parameters(), lr=0.003))
+        self.check(lambda m: RMSprop(m.parameters(), lr=0.003, eps=0.01, weight_decay=0.03))
+
+    def test_lion(self):
+        rule = {"type": "lion", "learning_rate": 0.003, "beta1": 0.8, "beta2": 0.9, "weight_decay": 0.1}
+        self.check(lambda m: Lion(m.parameters(), 0.003, (0.8, 0.9), 0.1),
+                   job={"data": {"batch_size": 1}, "train": {"epochs": 1}, "optimizer": rule})
 
     def test_groups(self):
         def make(model):
@@ -148,12 +183,22 @@ class BesideTorch(unittest.TestCase):
                 (lambda o: lr_scheduler.ExponentialLR(o, 0.7), 40),
                 (lambda o: lr_scheduler.CosineAnnealingLR(o, STEPS), 1),
                 (lambda o: lr_scheduler.CosineAnnealingLR(o, STEPS, eta_min=0.01), 1),
-                (lambda o: lr_scheduler.LinearLR(o, 1 / 150, total_iters=149), 1)):
+                (lambda o: lr_scheduler.LinearLR(o, 1 / 150, total_iters=149), 1),
+                (lambda o: lr_scheduler.LinearLR(o, 1, 0.1, total_iters=STEPS - 100), 1),
+                (lambda o: lr_scheduler.PolynomialLR(o, STEPS, 2), 1),
+                (lambda o: lr_scheduler.PolynomialLR(o, STEPS - 100, 0.9), 1),
+                (lambda o: lr_scheduler.MultiStepLR(o, [30, 300], 0.3), 1),
+                (lambda o: lr_scheduler.MultiStepLR(o, [3, 5]), 50),
+                (lambda o: lr_scheduler.OneCycleLR(o, 0.07, STEPS, cycle_momentum=False), 1),
+                (lambda o: lr_scheduler.OneCycleLR(o, 0.05, epochs=4, steps_per_epoch=STEPS // 4, pct_start=0.25, div_factor=5,
+                                                   final_div_factor=10, cycle_momentum=False), 1)):
             with self.subTest(schedule=line_job(lambda m: SGD(m.parameters(), lr=0.07), schedule, every)[1]["optimizer"]["schedule"]):
                 self.check(lambda m: SGD(m.parameters(), lr=0.07), schedule, every)
 
     def test_warm_up_and_then(self):
-        for after in (lambda o: lr_scheduler.CosineAnnealingLR(o, STEPS - 30, eta_min=0.01), lambda o: lr_scheduler.StepLR(o, 90, 0.2)):
+        for after in (lambda o: lr_scheduler.CosineAnnealingLR(o, STEPS - 30, eta_min=0.01), lambda o: lr_scheduler.StepLR(o, 90, 0.2),
+                      lambda o: lr_scheduler.LinearLR(o, 1, 0.1, total_iters=200), lambda o: lr_scheduler.PolynomialLR(o, STEPS - 30, 2),
+                      lambda o: lr_scheduler.MultiStepLR(o, [40, 200]), lambda o: lr_scheduler.ExponentialLR(o, 0.99)):
             self.check(lambda m: SGD(m.parameters(), lr=0.07), lambda o, after=after: lr_scheduler.SequentialLR(
                 o, [lr_scheduler.LinearLR(o, 1 / 30, total_iters=29), after(o)], milestones=[30]))
 
@@ -172,16 +217,15 @@ class Refused(unittest.TestCase):
         for words, make in (
                 ("Adamax, whose rule the servers do not have; allowed are Adagrad, Adam", lambda m: Adamax(m.parameters())),
                 ("classes derived from them", lambda m: type("Mine", (SGD,), {})(m.parameters(), lr=1)),
-                ("amsgrad=True, which the servers' rule does not have; allowed is amsgrad=False", lambda m: Adam(m.parameters(), amsgrad=True)),
                 ("maximize=True", lambda m: AdamW(m.parameters(), maximize=True)),
                 ("dampening=0.5", lambda m: SGD(m.parameters(), lr=1, momentum=0.9, dampening=0.5)),
                 ("centered=True", lambda m: RMSprop(m.parameters(), centered=True)),
                 ("with SGD alone", lambda m: RMSprop(m.parameters(), momentum=0.5)),
                 ("lr_decay=0.1", lambda m: Adagrad(m.parameters(), lr_decay=0.1)),
                 ("initial_accumulator_value=1", lambda m: Adagrad(m.parameters(), initial_accumulator_value=1)),
-                ("weight_decay=0.1: the servers' weight decay does not", lambda m: Adam(m.parameters(), weight_decay=0.1)),
-                ("weight_decay=0.1", lambda m: SGD(m.parameters(), lr=1, momentum=0.9, weight_decay=0.1)),
-                ("weight_decay=0.1", lambda m: RMSprop([{"params": [m.a]}, {"params": [m.b], "weight_decay": 0.1}])),
+                ("weight_decay=0 and 0.1, but the servers have one optimizer.l2", lambda m: RMSprop(
+                    [{"params": [m.a]}, {"params": [m.b], "weight_decay": 0.1}])),
+                ("amsgrad=True in one of its parameter groups", lambda m: Adam([{"params": [m.a]}, {"params": [m.b], "amsgrad": True}])),
                 ("momentum=0.5 in one of its parameter groups (number 1), and 0.9", lambda m: SGD(
                     [{"params": [m.a]}, {"params": [m.b], "momentum": 0.5}], lr=1, momentum=0.9)),
                 ("optimizer.epsilon: must be a number in (0, 1], got 0.0", lambda m: Adam(m.parameters(), eps=0)),
@@ -223,9 +267,14 @@ class Refused(unittest.TestCase):
 
         warm_up = lambda o: lr_scheduler.LinearLR(o, 1 / 4, total_iters=3)
         for words, make, schedule, every in (
-                ("MultiStepLR, which the servers do not have; allowed are StepLR", one, lambda o: lr_scheduler.MultiStepLR(o, [3]), 1),
-                ("LambdaLR", one, lambda o: lr_scheduler.LambdaLR(o, lambda t: 1), 1),
-                ("OneCycleLR", one, lambda o: lr_scheduler.OneCycleLR(o, 1, 9), 1),
+                ("LambdaLR, which the servers do not have; allowed are StepLR", one, lambda o: lr_scheduler.LambdaLR(o, lambda t: 1), 1),
+                ("optimizer.schedule.milestones[1]: must be above", one, lambda o: lr_scheduler.MultiStepLR(o, [3, 3]), 1),
+                ("cycle_momentum=True", lambda m: Adam(m.parameters()), lambda o: lr_scheduler.OneCycleLR(o, 1, 9), 1),
+                ("three_phase=True", one, lambda o: lr_scheduler.OneCycleLR(o, 1, 9, three_phase=True, cycle_momentum=False), 1),
+                ("anneal_strategy='linear'", one, lambda o: lr_scheduler.OneCycleLR(o, 1, 9, anneal_strategy="linear", cycle_momentum=False), 1),
+                ("and the optimizer has OneCycleLR, too", one, lambda o: lr_scheduler.SequentialLR(
+                    o, [warm_up(o), lr_scheduler.OneCycleLR(o, 1, 9, cycle_momentum=False)], milestones=[4]), 1),
+                ("start_factor=0.25 after the warm-up", one, lambda o: lr_scheduler.SequentialLR(o, [warm_up(o), warm_up(o)], milestones=[4]), 1),
                 ("such as start_factor=1/6 here", one, lambda o: lr_scheduler.LinearLR(o), 1),
                 ("scheduler_steps=7 has one rate for 7 steps", one, lambda o: lr_scheduler.CosineAnnealingLR(o, 9), 7),
                 ("eta_min=0.1 for parameter groups of several rates", two, lambda o: lr_scheduler.CosineAnnealingLR(o, 9, eta_min=0.1), 1),
@@ -247,8 +296,9 @@ class Refused(unittest.TestCase):
 
     def test_fields(self):
         one = lambda m: SGD(m.parameters(), lr=1)
-        self.refused("epochs=1 and examples=5", one, examples=5)
-        self.refused("epochs=None and examples=None", one, epochs=None)
+        self.refused("one of epochs, examples and steps; got epochs=1 and steps=5", one, steps=5)
+        self.refused("got none of them", one, epochs=None)
+        self.assertEqual(line_job(one, epochs=None, steps=5)[1]["train"], {"steps": 5})
         self.refused("consistency.staleness", one, mode="bounded")
         self.refused("consistency.mode", one, mode="synchronous")
         self.refused("data.batch_size is given as 3, and weir.torch.job() makes it 1", one, data={"batch_size": 3})

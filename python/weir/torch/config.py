@@ -19,8 +19,8 @@ from .weights import PlainModel
 # and each rule's lr and weight_decay come beside these.
 _RULES: dict[type, tuple[str, dict[str, tuple[str, ...]]]] = {
     torch.optim.SGD: ("sgd", {"momentum": ("momentum",), "nesterov": ()}),
-    torch.optim.Adam: ("adam", {"betas": ("beta1", "beta2"), "eps": ("epsilon",)}),
-    torch.optim.AdamW: ("adamw", {"betas": ("beta1", "beta2"), "eps": ("epsilon",)}),
+    torch.optim.Adam: ("adam", {"betas": ("beta1", "beta2"), "eps": ("epsilon",), "amsgrad": ("amsgrad",)}),
+    torch.optim.AdamW: ("adamw", {"betas": ("beta1", "beta2"), "eps": ("epsilon",), "amsgrad": ("amsgrad",)}),
     torch.optim.Adagrad: ("adagrad", {"eps": ("epsilon",)}),
     torch.optim.RMSprop: ("rmsprop", {"alpha": ("decay",), "eps": ("epsilon",)}),
 }
@@ -35,11 +35,9 @@ _HINTS = {
     "momentum": "the servers have momentum with SGD alone",
     "decoupled_weight_decay": "torch.optim.AdamW has it",
 }
-_COUPLED = ("the servers' weight decay does not go through the rule's state (decoupled, as AdamW's); allowed with AdamW and with SGD "
-            "without momentum, where both are the same, else 0")
-
-_ALLOWED = ("allowed are StepLR, ExponentialLR and CosineAnnealingLR; a warm-up over N steps, LinearLR(start_factor=1/N, total_iters=N-1); and "
-            "SequentialLR of that warm-up and one of the others, with milestones=[N]")
+_ALLOWED = ("allowed are StepLR, MultiStepLR, ExponentialLR, CosineAnnealingLR, PolynomialLR, LinearLR(start_factor=1) and OneCycleLR; a warm-up "
+            "over N steps, LinearLR(start_factor=1/N, total_iters=N-1); and SequentialLR of that warm-up and one of the others but OneCycleLR, with "
+            "milestones=[N]")
 
 
 class JobFields(Dict[str, Any]):
@@ -81,8 +79,8 @@ class JobFields(Dict[str, Any]):
 
 
 def job(optimizer: torch.optim.Optimizer, *, batch_size: int, epochs: float | None = None, examples: int | None = None,
-        model: torch.nn.Module | None = None, scheduler: Any = None, scheduler_steps: int | None = None, mode: str = "sync",
-        staleness: int | None = None, seed: int | None = None, **more: Any) -> JobFields:
+        steps: int | None = None, model: torch.nn.Module | None = None, scheduler: Any = None, scheduler_steps: int | None = None,
+        mode: str = "sync", staleness: int | None = None, seed: int | None = None, **more: Any) -> JobFields:
     """A job's config from torch's own optimizer and scheduler, of which it has the settings. Neither is used afterwards.
 
         job = weir.torch.job(torch.optim.AdamW(model.parameters(), lr=1e-3), batch_size=64, epochs=10)
@@ -90,11 +88,12 @@ def job(optimizer: torch.optim.Optimizer, *, batch_size: int, epochs: float | No
 
     optimizer: torch's SGD, Adam, AdamW, Adagrad or RMSprop, before its first step.
     batch_size: examples of one pushed gradient (in sync: of one part of a step).
-    epochs, examples: the job's length, in passes over the training set or in examples; one of them is given.
+    epochs, examples, steps: the job's length, in passes over the training set, in examples, or in steps (in bounded and async
+        batches of each worker); one of them is given.
     model: whose parameters the optimizer has; needed where parameter groups differ in lr or weight_decay, which then become
         optimizer.groups with the parameters' names. Parameters that are in no group keep their values.
-    scheduler: StepLR, ExponentialLR, CosineAnnealingLR, a LinearLR as the servers' warm-up, or SequentialLR of both. Beyond
-        T_max the rate stays at eta_min, where torch's would rise again.
+    scheduler: StepLR, MultiStepLR, ExponentialLR, CosineAnnealingLR, PolynomialLR, LinearLR, OneCycleLR, or SequentialLR of a LinearLR as
+        the servers' warm-up and another. Beyond T_max the rate stays at eta_min, where torch's would rise again.
     scheduler_steps: with scheduler, the steps of the job from one scheduler.step() to the next.
     mode, staleness: "sync", "bounded" with its staleness, or "async" (docs/concepts.md).
     seed: of the order of the examples and of each batch's random numbers; default 1.
@@ -102,8 +101,10 @@ def job(optimizer: torch.optim.Optimizer, *, batch_size: int, epochs: float | No
 
     ConfigError: the servers do not have what the optimizer, a group or the scheduler has; a field is wrong; or it is given twice.
     """
-    if (epochs is None) == (examples is None):
-        raise ConfigError(f"give the job's length either as epochs or as examples; got epochs={epochs!r} and examples={examples!r}")
+    length = {name: value for name, value in (("epochs", epochs), ("examples", examples), ("steps", steps)) if value is not None}
+    if len(length) != 1:
+        raise ConfigError("give the job's length as one of epochs, examples and steps; got " +
+                          (" and ".join(f"{name}={value!r}" for name, value in length.items()) or "none of them"))
     rule = rule_of(optimizer, model)
     if scheduler is not None:
         rule["schedule"] = schedule_of(scheduler, optimizer, scheduler_steps)
@@ -115,7 +116,7 @@ def job(optimizer: torch.optim.Optimizer, *, batch_size: int, epochs: float | No
                 raise ConfigError(f"the optimizer has a scheduler, which has changed the rate from {initial_rate(group):g} to "
                                   f"{float(group['lr']):g}; give job(..., scheduler=scheduler, scheduler_steps=...), or an optimizer without one")
     fields: dict[str, Any] = {"data": {"batch_size": batch_size}, "consistency": {"mode": mode}, "optimizer": rule,
-                              "train": {"examples": examples} if epochs is None else {"epochs": epochs}}
+                              "train": length}
     if staleness is not None:
         fields["consistency"]["staleness"] = staleness
     if seed is not None:
@@ -161,21 +162,27 @@ def rule_of(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> 
     rule: dict[str, Any] = {"type": kind}
     for option, names in fields.items():
         value = groups[0][option]
-        rule.update(zip(names, map(float, value if isinstance(value, tuple) else (value,))))
+        if isinstance(value, bool):
+            rule.update((name, True) for name in names if value)
+        else:
+            rule.update(zip(names, map(float, value if isinstance(value, tuple) else (value,))))
     if kind == "sgd":
         if groups[0]["momentum"] == 0:
             del rule["momentum"]
         else:
             rule["type"] = "nesterov" if groups[0]["nesterov"] else "momentum"
-    if rule["type"] not in ("sgd", "adamw"):
-        for group in groups:
-            if group["weight_decay"] != 0:
-                raise ConfigError(f"{_name(optimizer)} has weight_decay={group['weight_decay']!r}: {_COUPLED}")
+    # Coupled and decoupled are the same where the rule has no state.
+    decay = "weight_decay" if rule["type"] in ("sgd", "adamw") else "l2"
+    for group in groups:
+        if decay == "l2" and group["weight_decay"] != groups[0]["weight_decay"]:
+            raise ConfigError(f"{_name(optimizer)} has parameter groups of weight_decay={groups[0]['weight_decay']!r} and "
+                              f"{group['weight_decay']!r}, but the servers have one optimizer.l2, for all tensors; groups may differ in it "
+                              "with AdamW, and with SGD without momentum")
     # The one of most parameters needs no names.
     base = max((group for group in groups if initial_rate(group) > 0), key=lambda group: len(group["params"]), default=groups[0])
     rule["learning_rate"] = initial_rate(base)
     if base["weight_decay"] != 0:
-        rule["weight_decay"] = float(base["weight_decay"])
+        rule[decay] = float(base["weight_decay"])
     entries = _entries(groups, base, model)
     if entries:
         rule["groups"] = entries
@@ -183,8 +190,8 @@ def rule_of(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> 
 
 
 def initial_rate(group: Mapping[str, Any]) -> float:
-    """The rate of a group, before any scheduler."""
-    return float(group.get("initial_lr", group["lr"]))
+    """The rate of a group, before any scheduler; of OneCycleLR the highest."""
+    return float(group.get("max_lr", group.get("initial_lr", group["lr"])))
 
 
 def _name(optimizer: torch.optim.Optimizer) -> str:
@@ -264,6 +271,8 @@ def schedule_of(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int | N
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise ConfigError(f"scheduler_steps must be how many steps of the optimizer there are from one scheduler.step() to the next, since the "
                           f"servers count steps: 1, or the steps of an epoch for a scheduler of epochs; got {steps!r}")
+    if kind is not lr_scheduler.OneCycleLR and any("max_lr" in group for group in optimizer.param_groups):
+        raise ConfigError(f"scheduler is {kind.__name__}, and the optimizer has OneCycleLR, too, which is allowed alone")
     if kind is not lr_scheduler.SequentialLR:
         return _warm_up(scheduler, steps) or _decay(scheduler, optimizer, steps)
     parts, milestones = scheduler._schedulers, scheduler._milestones
@@ -279,30 +288,58 @@ def schedule_of(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int | N
 
 def _warm_up(scheduler: Any, steps: int) -> dict[str, Any]:
     """The servers' rate is that of the constructor times (t + 1) / warmup_steps at step t. {}: this is no warm-up."""
-    if type(scheduler) is not lr_scheduler.LinearLR:
+    if type(scheduler) is not lr_scheduler.LinearLR or scheduler.start_factor == 1 and scheduler.end_factor != 1:
         return {}
     _check_each_step(scheduler, steps)
     start, end, iterations = scheduler.start_factor, scheduler.end_factor, scheduler.total_iters
     if end != 1 or abs(start * (iterations + 1) - 1) > 1e-9:
         raise ConfigError(f"LinearLR has start_factor={start:g}, end_factor={end:g} and total_iters={iterations}; allowed is a rise from "
-                          f"start_factor=1/N to end_factor=1 with total_iters=N-1, such as start_factor=1/{iterations + 1} here")
+                          f"start_factor=1/N to end_factor=1 with total_iters=N-1, such as start_factor=1/{iterations + 1} here, or a fall from "
+                          "start_factor=1")
     return {"warmup_steps": iterations + 1}
 
 
 def _decay(scheduler: Any, optimizer: torch.optim.Optimizer, steps: int) -> dict[str, Any]:
-    if type(scheduler) is lr_scheduler.StepLR:
+    kind = type(scheduler)
+    if kind is lr_scheduler.StepLR:
         return {"type": "step", "step_size": scheduler.step_size * steps, "gamma": scheduler.gamma}
-    if type(scheduler) is lr_scheduler.ExponentialLR:
+    if kind is lr_scheduler.MultiStepLR:
+        return {"type": "multi_step", "milestones": [at * steps for at in sorted(scheduler.milestones.elements())], "gamma": scheduler.gamma}
+    if kind is lr_scheduler.ExponentialLR:
+        if steps == 1:
+            return {"type": "exponential", "gamma": scheduler.gamma}
         return {"type": "step", "step_size": steps, "gamma": scheduler.gamma}
-    if type(scheduler) is lr_scheduler.CosineAnnealingLR:
+    if kind in (lr_scheduler.LinearLR, lr_scheduler.PolynomialLR, lr_scheduler.CosineAnnealingLR, lr_scheduler.OneCycleLR):
         _check_each_step(scheduler, steps)
+    if kind is lr_scheduler.LinearLR:
+        if scheduler.start_factor != 1:
+            raise ConfigError(f"SequentialLR has LinearLR with start_factor={scheduler.start_factor:g} after the warm-up; allowed there is "
+                              "start_factor=1")
+        return {"type": "linear", "total_steps": scheduler.total_iters, "final_factor": scheduler.end_factor}
+    if kind is lr_scheduler.PolynomialLR:
+        return {"type": "polynomial", "total_steps": scheduler.total_iters, "power": scheduler.power}
+    if kind is lr_scheduler.OneCycleLR:
+        return _one_cycle(scheduler, optimizer)
+    if kind is lr_scheduler.CosineAnnealingLR:
         rates = {initial_rate(group) for group in optimizer.param_groups if group["params"]}
         if scheduler.eta_min != 0 and len(rates) > 1:
             raise ConfigError(f"CosineAnnealingLR has eta_min={scheduler.eta_min:g} for parameter groups of several rates, but the servers lower "
                               "all by one factor; allowed is eta_min=0, or one rate")
         lowest = scheduler.eta_min / max(rates) if scheduler.eta_min != 0 else 0
         return {"type": "cosine", "total_steps": scheduler.T_max, "final_factor": lowest}
-    raise ConfigError(f"scheduler is {type(scheduler).__name__}, which the servers do not have; {_ALLOWED}")
+    raise ConfigError(f"scheduler is {kind.__name__}, which the servers do not have; {_ALLOWED}")
+
+
+def _one_cycle(scheduler: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    anneal = getattr(scheduler, "_anneal_func_type", None) or scheduler.anneal_func.__name__  # the former from PyTorch 2.1 on
+    for option, wrong in (("cycle_momentum=True", scheduler.cycle_momentum), ("three_phase=True", len(scheduler._schedule_phases) != 2),
+                          ("anneal_strategy='linear'", "cos" not in anneal)):
+        if wrong:
+            raise ConfigError(f"OneCycleLR has {option}, which the servers do not have; allowed are cycle_momentum=False, three_phase=False and "
+                              "anneal_strategy='cos'")
+    group, total = optimizer.param_groups[0], scheduler.total_steps
+    return {"type": "one_cycle", "total_steps": total, "peak_share": (scheduler._schedule_phases[0]["end_step"] + 1) / total,
+            "start_factor": group["initial_lr"] / group["max_lr"], "final_factor": group["min_lr"] / group["max_lr"]}
 
 
 def _check_each_step(scheduler: Any, steps: int) -> None:

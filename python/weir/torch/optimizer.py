@@ -35,7 +35,7 @@ from .whole_job import SmallBatchCheck, WholeJob, count_examples
 _FIELDS = {
     "lr": "optimizer.learning_rate", "momentum": "optimizer.momentum", "nesterov": "optimizer.type: \"nesterov\"",
     "alpha": "optimizer.decay", "betas": "optimizer.beta1 and optimizer.beta2", "eps": "optimizer.epsilon",
-    "weight_decay": "optimizer.weight_decay"
+    "weight_decay": "optimizer.weight_decay (decoupled) or optimizer.l2 (as SGD and Adam of torch)", "amsgrad": "optimizer.amsgrad"
 }
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class Optimizer(torch.optim.Optimizer):
         loop raises where one changes.
     overlap: gradients travel during backward, each as soon as it is made. Then a batch has one backward() (others go
         within accumulate()), and nothing may change a gradient after it; step() raises if something did, for example
-        clip_grad_norm_(): use train.clip_norm of the job. A change through `.data` goes unnoticed, and is not sent.
+        clip_grad_norm_(): use train.clip_norm or clip_value of the job. A change through `.data` goes unnoticed, and is not sent.
     servers: without a cluster, how many to start in this process.
     cluster, task, token_file, history, log_level, overrides, progress, code_version: as of weir.Client. Under `weir up` or with TF_CONFIG this
         process is a worker of the cluster.
@@ -244,7 +244,7 @@ class Optimizer(torch.optim.Optimizer):
         """Sends the gradients of the batch to the servers; the next weights are in the model with the next batch.
 
         loss: the batch's mean loss (a number or tensor), which `weir status` and the summary show; with a closure, its
-        result. A parameter without a gradient counts as zeros. train.clip_norm of the job applies.
+        result. A parameter without a gradient counts as zeros. train.clip_value and clip_norm of the job apply.
         """
         result = None
         if closure is not None:
