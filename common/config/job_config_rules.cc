@@ -416,6 +416,9 @@ bool FieldApplies(const Message& message, const FieldDescriptor& field) {
   if (field.containing_type() == v1::ServerConfig::descriptor() && field.name() == "apply") {
     return static_cast<const v1::ServerConfig&>(message).durability() != v1::ServerConfig::DURABILITY_LOG;
   }
+  if (field.containing_type() == v1::ScheduleConfig::descriptor() && field.name() == "warmup_steps") {
+    return !static_cast<const v1::ScheduleConfig&>(message).has_warmup_share();
+  }
   return IsUsed(message, field);
 }
 

@@ -125,7 +125,7 @@ class Training(unittest.TestCase):
                     step.push({"s": np.full(2, 3, np.float32), "w": np.array([3, -0.25, -np.inf], np.float32)})
             np.testing.assert_array_equal(result["s"], [3, 3])
             np.testing.assert_array_equal(result["w"], expected)
-        with self.assertRaisesRegex(weir.Error, "not finite"), weir.Client(config, TENSORS, EXAMPLES) as client:
+        with self.assertRaisesRegex(weir.Error, "is NaN"), weir.Client(config, TENSORS, EXAMPLES) as client:
             for step in client.steps():
                 step.push({name: np.full_like(array, np.nan) for name, array in step.weights.items()})
 
