@@ -20,7 +20,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "cli/local_cluster/task_environment.h"
 #include "common/base/host.h"
@@ -30,8 +29,6 @@
 
 namespace weir {
 namespace {
-
-void AppendQuoted(std::string* out, const std::string& text) { absl::StrAppend(out, JsonQuote(text)); }
 
 // A file, or a folder with all that is in it.
 void RemoveIfThere(const std::string& path) {
@@ -234,7 +231,7 @@ absl::StatusOr<std::vector<std::string>> LocalCluster::MissingServers() {
 }
 
 absl::Status LocalCluster::StartWorkers() {
-  const std::string ps = absl::StrCat(R"("ps":[)", absl::StrJoin(ps_addresses_, ",", AppendQuoted), "]");
+  const std::string ps = absl::StrCat(R"("ps":)", JsonList(ps_addresses_));
   const std::string device = absl::StrCat("--device=", options_.device);
   const std::string program = options_.program.empty() ? options_.binaries.worker : "";
   for (int i = 0; i < options_.workers; ++i) {

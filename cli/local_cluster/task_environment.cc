@@ -40,17 +40,19 @@ std::map<std::string, std::string> ProgramEnvironment(const std::string& token_f
                                                       int threads) {
   std::map<std::string, std::string> environment;
   environment["WEIR_TOKEN_FILE"] = token_file;
-  environment["WEIR_SET"] = absl::StrCat("[",
-                                         absl::StrJoin(overrides, ",",
-                                                       [](std::string* out, const std::string& override) {
-                                                         absl::StrAppend(out, JsonQuote(override));
-                                                       }),
-                                         "]");
+  environment["WEIR_SET"] = JsonList(overrides);
   if (threads > 0 && std::getenv(kThreadsVariable) == nullptr) {
     environment[kThreadsVariable] = absl::StrCat(threads);
   }
   if (std::getenv(kUnbufferedVariable) == nullptr) environment[kUnbufferedVariable] = "1";
   return environment;
+}
+
+std::string JsonList(const std::vector<std::string>& texts) {
+  const auto quoted = [](std::string* out, const std::string& text) {
+    absl::StrAppend(out, JsonQuote(text));
+  };
+  return absl::StrCat("[", absl::StrJoin(texts, ",", quoted), "]");
 }
 
 std::string TaskConfig(const std::string& cluster, const std::string& type, int index) {

@@ -21,6 +21,9 @@ Identity TaskIdentity(const std::string& type, int index);
 std::map<std::string, std::string> ProgramEnvironment(const std::string& token_file,
                                                       const std::vector<std::string>& overrides, int threads);
 
+// A JSON list of these texts.
+std::string JsonList(const std::vector<std::string>& texts);
+
 // The value of TF_CONFIG for a task: `cluster` is the JSON of the cluster.
 std::string TaskConfig(const std::string& cluster, const std::string& type, int index);
 
