@@ -37,7 +37,7 @@ constexpr absl::Duration kTick = absl::Milliseconds(250);
 constexpr absl::Duration kStatusDeadline = absl::Milliseconds(250);
 constexpr absl::Duration kStatusEvery = absl::Seconds(10);
 // From the start of a step to the report of each of its tasks.
-constexpr absl::Duration kStartDeadline = absl::Seconds(60);
+constexpr absl::Duration kStartDeadline = absl::Seconds(30);
 // The three of job_supervisor.cc, with the time that srun takes to bring a report.
 constexpr absl::Duration kSettle = absl::Seconds(1);
 constexpr absl::Duration kSettleOfLoss = absl::Seconds(10);
@@ -159,7 +159,7 @@ void SlurmJob::Supervise() {
     cluster_->ShowHeld(Now() - kSettle);
     ShowStatus();
   }
-  if (failed_at_.has_value()) ReportFailureWhenSettled();
+  ReportFailureWhenSettled();
 }
 
 void SlurmJob::StartWorkersWhenReady() {
@@ -217,14 +217,15 @@ void SlurmJob::OnExit(const TaskExit& ended) {
 // SIGTERM comes from SLURM, which at the same time ends the tasks (scancel, the end of the time). Other
 // signals come to this process alone.
 void SlurmJob::OnSignal(int signal) {
+  const bool over = failed_at_.has_value() || ending_since_.has_value();
+  if (signal == SIGUSR1 && over) return;
   if (signal_ != 0 && signal != SIGTERM) return cluster_->Kill();
-  const bool first = !ending_since_.has_value();
   if (signal_ == 0) signal_ = signal;
+  if (over) return;
+  ending_since_ = Now();
   saving_ = plan_.saves && workers_started_ && signal != SIGTERM;
   console_.Line(absl::StrCat("SIG", sigabbrev_np(signal), ": ", saving_ ? "saving a checkpoint and " : "",
                              "ending ", cluster_->running().size(), " tasks"));
-  if (!first) return;
-  ending_since_ = Now();
   if (!plan_.cluster.verbose) cluster_->Mute();
   if (signal == SIGTERM) {
     cluster_->ExpectEnd();
@@ -284,13 +285,13 @@ void SlurmJob::ShowStatus() {
 }
 
 int SlurmJob::Judge() {
+  if (failure_ != kExitOk && !job_done_) return failure_;
   auto summary = ReadJobSummary(cluster_->summary_path(), exits_, start_);
   if (signal_ != 0) {
     // Says from where the job can continue, or why it was not saved.
     if (summary.ok() && !summary->failure.empty()) console_.Line(summary->failure);
     if (!job_done_) return EndedBy(signal_);
   }
-  if (failure_ != kExitOk && !job_done_) return failure_;
   if (summary.ok()) {
     Print(SummaryText(plan_.name, *summary));
     const absl::Status written = WriteFileWhole(cluster_->summary_path(), SummaryJson(*summary));

@@ -42,12 +42,7 @@ std::map<std::string, std::string> ProgramEnvironment(const std::string& token_f
                                                       const std::vector<std::string>& overrides) {
   std::map<std::string, std::string> environment;
   environment["WEIR_TOKEN_FILE"] = token_file;
-  environment["WEIR_SET"] = absl::StrCat("[",
-                                         absl::StrJoin(overrides, ",",
-                                                       [](std::string* out, const std::string& override) {
-                                                         absl::StrAppend(out, JsonQuote(override));
-                                                       }),
-                                         "]");
+  environment["WEIR_SET"] = JsonList(overrides);
   return environment;
 }
 
@@ -63,6 +58,13 @@ int ThreadsOfShare(int sharers) {
   const int cpus = UsableCpus();
   const bool shared = sharers > 1 || cpus < static_cast<int>(std::thread::hardware_concurrency());
   return shared ? std::max(1, cpus / sharers) : 0;
+}
+
+std::string JsonList(const std::vector<std::string>& texts) {
+  const auto quoted = [](std::string* out, const std::string& text) {
+    absl::StrAppend(out, JsonQuote(text));
+  };
+  return absl::StrCat("[", absl::StrJoin(texts, ",", quoted), "]");
 }
 
 std::string TaskConfig(const std::string& cluster, const std::string& type, int index) {

@@ -26,6 +26,9 @@ void SetProgramEnvironment(int threads, std::map<std::string, std::string>* envi
 // The threads for each of so many programs that share this machine's CPUs; 0: the program has all of them.
 int ThreadsOfShare(int sharers);
 
+// A JSON list of these texts.
+std::string JsonList(const std::vector<std::string>& texts);
+
 // The value of TF_CONFIG for a task: `cluster` is the JSON of the cluster.
 std::string TaskConfig(const std::string& cluster, const std::string& type, int index);
 

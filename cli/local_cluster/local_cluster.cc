@@ -20,7 +20,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "cli/certs/certificate_files.h"
 #include "cli/installation/task_environment.h"
@@ -34,8 +33,6 @@
 
 namespace weir {
 namespace {
-
-void AppendQuoted(std::string* out, const std::string& text) { absl::StrAppend(out, JsonQuote(text)); }
 
 // A file, or a folder with all that is in it.
 void RemoveIfThere(const std::string& path) {
@@ -361,7 +358,7 @@ absl::StatusOr<std::vector<std::string>> LocalCluster::MissingServers() {
 }
 
 absl::Status LocalCluster::StartWorkers() {
-  const std::string ps = absl::StrCat(R"("ps":[)", absl::StrJoin(ps_addresses_, ",", AppendQuoted), "]");
+  const std::string ps = absl::StrCat(R"("ps":)", JsonList(ps_addresses_));
   // No process connects to a worker; the port stands for an address that the format requires.
   const auto address = [this](int worker) {
     return JsonQuote(AddressOn(HostOf("worker", worker), worker + 1));

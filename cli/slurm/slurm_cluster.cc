@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -24,7 +23,6 @@
 #include "cli/report/format.h"
 #include "cli/report/summary.h"
 #include "common/base/status_macros.h"
-#include "common/config/json_document.h"
 
 namespace weir {
 namespace {
@@ -37,8 +35,6 @@ void RemoveIfThere(const std::string& path) {
   std::error_code ignored;
   std::filesystem::remove_all(path, ignored);
 }
-
-bool IsServer(absl::string_view task) { return absl::StartsWith(task, "ps:"); }
 
 }  // namespace
 
@@ -98,11 +94,8 @@ absl::Status SlurmCluster::StartWorkers() {
   const LocalCluster::Options& job = options_.job;
   std::vector<std::string> servers, tasks, program = job.program;
   for (int i = 0; i < job.ps; ++i) servers.push_back(addresses_.at(absl::StrCat("ps:", i)));
-  const auto quoted = [](std::string* out, const std::string& text) {
-    absl::StrAppend(out, JsonQuote(text));
-  };
-  WEIR_RETURN_IF_ERROR(WriteFileWhole(
-      File("cluster.json"), absl::StrCat("{\"ps\": [", absl::StrJoin(servers, ", ", quoted), "]}\n")));
+  WEIR_RETURN_IF_ERROR(
+      WriteFileWhole(File("cluster.json"), absl::StrCat(R"({"ps":)", JsonList(servers), "}\n")));
   for (int i = 0; i < job.workers; ++i) tasks.push_back(absl::StrCat("worker:", i));
   if (job.evaluator) tasks.push_back("evaluator:0");
   if (program.empty()) {
@@ -303,10 +296,6 @@ std::vector<std::string> SlurmCluster::running() const {
                     [&](const std::string& task) { return ended_.count(task) == 0; });
   }
   return names;
-}
-
-bool SlurmCluster::RunsWorkers() const {
-  return absl::c_any_of(running(), [](const std::string& task) { return !IsServer(task); });
 }
 
 std::vector<std::string> SlurmCluster::LastLines(const std::string& task) const {

@@ -65,7 +65,6 @@ class SlurmCluster {
 
   // The tasks whose end WaitForExits has not returned.
   std::vector<std::string> running() const;
-  bool RunsWorkers() const;
   std::vector<std::string> LastLines(const std::string& task) const;
   // The address of ps:0, once Missing() is empty.
   const std::string& coordinator_address() const { return addresses_.at("ps:0"); }

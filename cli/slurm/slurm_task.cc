@@ -15,7 +15,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "cli/local_cluster/first_cause.h"
 #include "cli/installation/task_environment.h"
@@ -78,12 +77,9 @@ absl::StatusOr<std::unique_ptr<Subprocess>> Keeper::Start() const {
     process.args.push_back(absl::StrCat("--port_file=", PortFile()));
     if (index_ == 0) process.args.push_back(absl::StrCat("--summary=", task_.folder, "/summary.json"));
     // A single address means the server itself: servers learn of each other from the workers that join.
-    jobs = absl::StrCat(R"("ps":[)", JsonQuote(address_), "]");
+    jobs = absl::StrCat(R"("ps":)", JsonList({address_}));
   } else {
-    const auto quoted = [](std::string* out, const std::string& text) {
-      absl::StrAppend(out, JsonQuote(text));
-    };
-    jobs = absl::StrCat(R"("ps":[)", absl::StrJoin(task_.servers, ",", quoted), "]");
+    jobs = absl::StrCat(R"("ps":)", JsonList(task_.servers));
     // No process connects to a worker; the port stands for an address that the format requires.
     if (type_ == "worker") {
       absl::StrAppend(&jobs, R"(,"worker":{")", index_, R"(":)", JsonQuote(absl::StrCat(node_, ":1")), "}");
