@@ -127,8 +127,8 @@ struct ClientOptions {
   // with Aborted. 0: not known.
   uint64_t job = 0;
   // Returns the seconds in which this process has computed gradients since it started, and did not wait; sent
-  // along with each heartbeat (WorkerReport.compute_seconds). May be null: then nobody knows the worker's
-  // utilization.
+  // along with each heartbeat (WorkerReport.compute_seconds). May be null, or return a negative number: then
+  // nobody knows the worker's utilization.
   // Requires: does not block; may be called on any thread.
   std::function<double()> compute_seconds;
   // If this worker leads at the job's end and nobody has evaluated the weights, Leave() reads them and
@@ -307,6 +307,8 @@ struct EvaluationResult {
   // Hex; empty: not computed.
   std::string weights_sha256;
   bool final = false;
+  // Of the validation set.
+  bool validation = false;
   // The EvaluationOrder::id that this answers; 0: there was no order. If `examples` is 0, the order could not
   // be carried out.
   uint64_t order = 0;

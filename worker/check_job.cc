@@ -33,7 +33,7 @@ constexpr uint64_t kSmall = 16 << 20;
 
 bool IsSmall(const v1::DataConfig& data) {
   uint64_t bytes = 0;
-  for (const v1::DataFiles* files : {&data.train(), &data.test()}) {
+  for (const v1::DataFiles* files : {&data.train(), &data.test(), &data.validation()}) {
     for (const std::string* path : {&files->path(), &files->images(), &files->labels()}) {
       std::error_code error;
       const uint64_t size = path->empty() ? 0 : std::filesystem::file_size(*path, error);
@@ -150,7 +150,7 @@ absl::StatusOr<JobCheck> CheckJob(const v1::JobConfig& config) {
   }
   if (data.format() == v1::DataConfig::FORMAT_DIGITS) {
     // The digits are compiled in.
-    WEIR_ASSIGN_OR_RETURN(const DatasetPair digits, LoadData(data, "", config.model().loss()));
+    WEIR_ASSIGN_OR_RETURN(const Datasets digits, LoadData(data, "", config.model().loss()));
     train.shape = digits.train.shape();
     outputs = digits.train.outputs();
     dataset_bytes = DatasetBytes(digits.train.size() + digits.test->size(), train.shape, /*value_bytes=*/2);
@@ -162,16 +162,24 @@ absl::StatusOr<JobCheck> CheckJob(const v1::JobConfig& config) {
     WEIR_ASSIGN_OR_RETURN(train, CheckSet("data.train", data.train(), data, &header));
     check.data = absl::StrCat("training set: ", train.text);
     dataset_bytes = train.bytes;
-    if (data.has_test()) {
-      WEIR_ASSIGN_OR_RETURN(const SetShape test, CheckSet("data.test", data.test(), data, &header));
-      if (!train.shape.empty() && !test.shape.empty()) {
-        WEIR_RETURN_IF_ERROR(CheckSameShape(train.shape, test.shape));
+    const auto held_out = [&](const char* field, const v1::DataFiles& files,
+                              const char* name) -> absl::Status {
+      WEIR_ASSIGN_OR_RETURN(const SetShape set, CheckSet(field, files, data, &header));
+      if (!train.shape.empty() && !set.shape.empty()) {
+        WEIR_RETURN_IF_ERROR(CheckSameShape(field, train.shape, set.shape));
       }
-      absl::StrAppend(&check.data, "; test set: ", test.text);
-      if (dataset_bytes.has_value()) *dataset_bytes += test.bytes.value_or(0);
+      absl::StrAppend(&check.data, "; ", name, " set: ", set.text);
+      if (dataset_bytes.has_value()) *dataset_bytes += set.bytes.value_or(0);
+      return absl::OkStatus();
+    };
+    if (data.has_test()) {
+      WEIR_RETURN_IF_ERROR(held_out("data.test", data.test(), "test"));
+    }
+    if (data.has_validation()) {
+      WEIR_RETURN_IF_ERROR(held_out("data.validation", data.validation(), "validation"));
     }
     if (IsSmall(data)) {
-      WEIR_ASSIGN_OR_RETURN(const DatasetPair sets, LoadData(data, "", config.model().loss()));
+      WEIR_ASSIGN_OR_RETURN(const Datasets sets, LoadData(data, "", config.model().loss()));
       outputs = sets.train.outputs();
     } else {
       check.unchecked.push_back("the values in the data files, and whether the files are whole");

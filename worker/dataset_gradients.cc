@@ -47,8 +47,9 @@ std::optional<Work> DatasetGradients::LikelyNext(const Work& work) {
 
 absl::StatusOr<double> DatasetGradients::Compute(const Work& work, float* weights, float* gradient,
                                                  WorkRows* rows, const Traffic& traffic) {
-  return replicas_->compute_time().Count(
-      traffic, [&](const Traffic& timed) { return ComputeTimed(work, weights, gradient, rows, timed); });
+  return CountCompute(&replicas_->compute_time(), traffic, [&](const Traffic& timed) {
+    return ComputeTimed(work, weights, gradient, rows, timed);
+  });
 }
 
 absl::StatusOr<double> DatasetGradients::ComputeTimed(const Work& work, float* weights, float* gradient,

@@ -33,25 +33,26 @@ EvaluationResult ResultOf(const Evaluation& evaluation) {
   return result;
 }
 
-}  // namespace
-
-absl::Status EvaluateAndReport(bool final, const Dataset* test, Model* model, Client* client) {
+// Reads the newest consistent weights, evaluates the set (if there is one) and reports the result.
+absl::Status EvaluateAndReport(const Dataset* set, bool validation, bool at_end, Model* model,
+                               Client* client) {
   std::vector<TableRows> rows;
-  if (test != nullptr) rows = RowsForAll(model->embeddings(), *test);
+  if (set != nullptr) rows = RowsForAll(model->embeddings(), *set);
   const auto pull = client->PullSnapshot(TensorsOf(model->spec(), model->weights()), ToRead(&rows));
   if (!pull.Get().ok()) return pull.Get().status();
   model->BindRows(&rows, nullptr);
   EvaluationResult result;
-  if (test != nullptr) {
+  if (set != nullptr) {
     WEIR_ASSIGN_OR_RETURN(const Evaluation evaluation,
-                          model->Evaluate(*test, [client] { return Alive(client); }));
+                          model->Evaluate(*set, [client] { return Alive(client); }));
     result = ResultOf(evaluation);
-    LogInfo(final ? "final evaluation" : "evaluation", " at version ", pull.Get()->versions[0],
-            ": test loss ", result.test_loss, ", accuracy ", result.test_accuracy,
-            evaluation.auc.has_value() ? absl::StrCat(", AUC ", *evaluation.auc) : "");
+    LogInfo(at_end ? "final evaluation" : "evaluation", " at version ", pull.Get()->versions[0], ": ",
+            validation ? "validation" : "test", " loss ", result.test_loss, ", accuracy ",
+            result.test_accuracy, evaluation.auc.has_value() ? absl::StrCat(", AUC ", *evaluation.auc) : "");
   }
-  result.final = final;
-  if (final) {
+  result.validation = validation;
+  result.final = at_end && !validation;
+  if (at_end) {
     Sha256 hash;
     hash.Update(model->weights().data(), model->weights().size() * sizeof(float));
     result.weights_sha256 = hash.Hex();
@@ -59,25 +60,42 @@ absl::Status EvaluateAndReport(bool final, const Dataset* test, Model* model, Cl
   return client->Report(*pull.Get(), result);
 }
 
-absl::Status RunEvaluator(const v1::JobConfig& config, const Dataset* test, Model* model, Client* client,
+}  // namespace
+
+absl::Status EvaluateEnd(const v1::JobConfig& config, const HeldOut& sets, Model* model, Client* client) {
+  // Where evaluations decide how the job goes on, its end was evaluated as an epoch's.
+  const bool evaluated = config.evaluation().keep_best() || config.evaluation().patience() > 0;
+  if (sets.validation != nullptr && !evaluated) {
+    WEIR_RETURN_IF_ERROR(
+        EvaluateAndReport(sets.validation, /*validation=*/true, /*at_end=*/true, model, client));
+  }
+  return EvaluateAndReport(sets.test, /*validation=*/false, /*at_end=*/true, model, client);
+}
+
+absl::Status RunEvaluator(const v1::JobConfig& config, const HeldOut& sets, Model* model, Client* client,
                           bool* reported) {
   const std::chrono::duration<double> interval(config.evaluation().interval_seconds());
   while (true) {
     const auto next = std::chrono::steady_clock::now() +
                       std::chrono::duration_cast<std::chrono::steady_clock::duration>(interval);
     WEIR_ASSIGN_OR_RETURN(const bool draining, client->WaitDraining(next));
-    WEIR_RETURN_IF_ERROR(EvaluateAndReport(draining, test, model, client));
+    if (draining) {
+      WEIR_RETURN_IF_ERROR(EvaluateEnd(config, sets, model, client));
+    } else {
+      WEIR_RETURN_IF_ERROR(EvaluateAndReport(sets.while_training(), sets.validation != nullptr,
+                                             /*at_end=*/false, model, client));
+    }
     *reported = true;
     if (draining) return absl::OkStatus();
   }
 }
 
-EpochEvaluator::EpochEvaluator(const Dataset* test, MakeReplicas make, Client* client)
-    : test_(test), make_(std::move(make)), client_(client) {}
+EpochEvaluator::EpochEvaluator(const HeldOut& sets, MakeReplicas make, Client* client)
+    : sets_(sets), make_(std::move(make)), client_(client) {}
 
-absl::StatusOr<std::unique_ptr<EpochEvaluator>> EpochEvaluator::Start(const Dataset* test, MakeReplicas make,
+absl::StatusOr<std::unique_ptr<EpochEvaluator>> EpochEvaluator::Start(const HeldOut& sets, MakeReplicas make,
                                                                       Client* client) {
-  std::unique_ptr<EpochEvaluator> made(new EpochEvaluator(test, std::move(make), client));
+  std::unique_ptr<EpochEvaluator> made(new EpochEvaluator(sets, std::move(make), client));
   WEIR_ASSIGN_OR_RETURN(made->thread_, MakeThread("evaluate epochs", [to = made.get()] { to->Run(); }));
   return made;
 }
@@ -112,6 +130,7 @@ void EpochEvaluator::Run() {
       result.emplace();
     }
     result->order = (*order)->id;
+    result->validation = sets_.validation != nullptr;
     if (absl::Status told = client_->Report(of, *result); !told.ok()) {
       LogWarning("cannot report the evaluation of epoch ", (*order)->epoch, ": ", told.message());
     }
@@ -121,7 +140,7 @@ void EpochEvaluator::Run() {
 absl::StatusOr<EvaluationResult> EpochEvaluator::Evaluate(const EvaluationOrder& order, PullResult* of) {
   if (replicas_ == nullptr) {
     WEIR_ASSIGN_OR_RETURN(replicas_, make_());
-    rows_ = RowsForAll(replicas_->model().embeddings(), *test_);
+    rows_ = RowsForAll(replicas_->model().embeddings(), *sets_.while_training());
     replicas_->model().BindRows(&rows_, nullptr);
   }
   Model& model = replicas_->model();
@@ -131,7 +150,8 @@ absl::StatusOr<EvaluationResult> EpochEvaluator::Evaluate(const EvaluationOrder&
     if (!absl::IsUnavailable(pulled.status())) break;
   }
   WEIR_ASSIGN_OR_RETURN(*of, std::move(pulled));
-  WEIR_ASSIGN_OR_RETURN(const Evaluation evaluation, model.Evaluate(*test_, [this] { return GoesOn(); }));
+  WEIR_ASSIGN_OR_RETURN(const Evaluation evaluation,
+                        model.Evaluate(*sets_.while_training(), [this] { return GoesOn(); }));
   return ResultOf(evaluation);
 }
 

@@ -11,19 +11,33 @@
 #include "client/client.h"
 #include "proto/job_config.pb.h"
 #include "worker/data/dataset.h"
+#include "worker/data/load_data.h"
 #include "worker/model/model.h"
 #include "worker/replicas.h"
 
 namespace weir {
 
-// Reads the newest consistent weights, evaluates the test set (if the data has one) and reports the result. A
-// final result has the weights' SHA-256 (little-endian float32 in tensor order). Ends between two batches
-// when the client's membership has ended, with its error.
-absl::Status EvaluateAndReport(bool final, const Dataset* test, Model* model, Client* client);
+// The sets that a job evaluates; null: there is none.
+struct HeldOut {
+  HeldOut() = default;
+  explicit HeldOut(const Datasets& data)
+      : test(data.test.has_value() ? &*data.test : nullptr),
+        validation(data.validation.has_value() ? &*data.validation : nullptr) {}
+  const Dataset* while_training() const { return validation != nullptr ? validation : test; }
 
-// The work of an evaluator task: evaluates at intervals until the job's examples are done, and then once
-// more. Sets *reported when a result was reported.
-absl::Status RunEvaluator(const v1::JobConfig& config, const Dataset* test, Model* model, Client* client,
+  const Dataset* test = nullptr;
+  const Dataset* validation = nullptr;
+};
+
+// Evaluates the weights of the job's end, and reports the results: of the test set alone or, where the last
+// epoch is not evaluated otherwise, first of the validation set. Each result has the weights' SHA-256
+// (little-endian float32 in tensor order). Ends between two batches when the client's membership has ended,
+// with its error.
+absl::Status EvaluateEnd(const v1::JobConfig& config, const HeldOut& sets, Model* model, Client* client);
+
+// The work of an evaluator task: evaluates at intervals until the job's examples are done, and then the end.
+// Sets *reported when a result was reported.
+absl::Status RunEvaluator(const v1::JobConfig& config, const HeldOut& sets, Model* model, Client* client,
                           bool* reported);
 
 // Evaluates the weights at epochs' ends when this member is asked to (Client::WaitEvaluation). Does so on its
@@ -33,7 +47,7 @@ class EpochEvaluator {
   using MakeReplicas = std::function<absl::StatusOr<std::unique_ptr<Replicas>>()>;
 
   // The arguments outlive this; `make` is called on its thread. An error: the system gives no thread.
-  static absl::StatusOr<std::unique_ptr<EpochEvaluator>> Start(const Dataset* test, MakeReplicas make,
+  static absl::StatusOr<std::unique_ptr<EpochEvaluator>> Start(const HeldOut& sets, MakeReplicas make,
                                                                Client* client);
   // Finishes an evaluation that is under way, unless it was abandoned or the client's membership has ended.
   ~EpochEvaluator();
@@ -41,17 +55,17 @@ class EpochEvaluator {
   void Abandon();
 
  private:
-  EpochEvaluator(const Dataset* test, MakeReplicas make, Client* client);
+  EpochEvaluator(const HeldOut& sets, MakeReplicas make, Client* client);
   void Run();
   // An error: the result of an evaluation is of no use any more.
   absl::Status GoesOn() const;
   absl::StatusOr<EvaluationResult> Evaluate(const EvaluationOrder& order, PullResult* of);
 
-  const Dataset* const test_;
+  const HeldOut sets_;
   const MakeReplicas make_;
   Client* const client_;
   std::unique_ptr<Replicas> replicas_;
-  std::vector<TableRows> rows_;  // of the test set
+  std::vector<TableRows> rows_;  // of the set
   std::atomic<bool> stop_{false}, abandoned_{false};
   std::thread thread_;
 };

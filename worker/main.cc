@@ -48,27 +48,27 @@ struct Flags {
   bool check = false, sizes = false;
 };
 
-bool EvaluatesEpochs(const v1::JobConfig& config, const DatasetPair& data) {
+bool EvaluatesEpochs(const v1::JobConfig& config, const Datasets& data) {
   return data.test.has_value() && config.evaluation().every_epochs() > 0;
 }
 
 // Makes the final evaluation, or waits until another worker has.
-absl::Status EvaluateAtEnd(const Dataset* test, Model* model, Client* client) {
+absl::Status EvaluateAtEnd(const v1::JobConfig& config, const HeldOut& sets, Model* model, Client* client) {
   WEIR_ASSIGN_OR_RETURN(const bool evaluate, client->AwaitsEvaluation());
-  return evaluate ? EvaluateAndReport(/*final=*/true, test, model, client) : absl::OkStatus();
+  return evaluate ? EvaluateEnd(config, sets, model, client) : absl::OkStatus();
 }
 
 // Does everything between joining and leaving.
-MembershipEnd Work(const v1::JobConfig& config, bool evaluator, const DatasetPair& data,
+MembershipEnd Work(const v1::JobConfig& config, bool evaluator, const Datasets& data,
                    const std::vector<std::string>& devices, Replicas* replicas, Client* client) {
-  const Dataset* test = data.test.has_value() ? &*data.test : nullptr;
+  const HeldOut sets(data);
   Model* const model = &replicas->model();
   MembershipEnd end;
   // Destroyed, and so done, before this member leaves.
   std::unique_ptr<EpochEvaluator> epochs;
   if (EvaluatesEpochs(config, data)) {
     auto started = EpochEvaluator::Start(
-        test, [&] { return Replicas::Create(config, data.train, {devices[0]}); }, client);
+        sets, [&] { return Replicas::Create(config, data.train, {devices[0]}); }, client);
     if (!started.ok()) {
       end.status = started.status();
       return end;
@@ -76,13 +76,13 @@ MembershipEnd Work(const v1::JobConfig& config, bool evaluator, const DatasetPai
     epochs = *std::move(started);
   }
   if (evaluator) {
-    end.status = RunEvaluator(config, test, model, client, &end.progressed);
+    end.status = RunEvaluator(config, sets, model, client, &end.progressed);
   } else {
     DatasetGradients gradients(config, data.train, replicas);
     Trainer trainer(config, &gradients, client);
     end.status = trainer.Run();
     end.progressed = trainer.progressed();
-    if (end.status.ok()) end.status = EvaluateAtEnd(test, model, client);
+    if (end.status.ok()) end.status = EvaluateAtEnd(config, sets, model, client);
   }
   // Who has failed says so at once, and who was fenced joins again at once: without members a job ends.
   if (!end.status.ok() && epochs != nullptr) epochs->Abandon();
@@ -122,7 +122,7 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
                                         : options.tls->CheckIs(Role::kWorker, options.rank));
     WarnIfExpiring(*options.tls, absl::Now());
   }
-  WEIR_ASSIGN_OR_RETURN(const DatasetPair data, LoadData(config.data(), ".", config.model().loss()));
+  WEIR_ASSIGN_OR_RETURN(const Datasets data, LoadData(config.data(), ".", config.model().loss()));
   WEIR_ASSIGN_OR_RETURN(const ChosenDevices devices,
                         DevicesFor(config, flags.device, LocalRank(environment)));
   WEIR_ASSIGN_OR_RETURN(const auto replicas, Replicas::Create(config, data.train, devices.names));
@@ -134,6 +134,9 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
     options.fingerprints.push_back({"the training set's examples", data.train.Fingerprint()});
     if (data.test.has_value()) {
       options.fingerprints.push_back({"the test set's examples", data.test->Fingerprint()});
+    }
+    if (data.validation.has_value()) {
+      options.fingerprints.push_back({"the validation set's examples", data.validation->Fingerprint()});
     }
   }
 

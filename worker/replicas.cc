@@ -31,24 +31,8 @@ std::string HostOf(const std::string& address) {
 
 }  // namespace
 
-void ComputeTime::Start(Clock::time_point now) {
-  MutexLock lock(mutex_);
-  if (std::exchange(running_, true)) return;
-  since_ = now;
-}
-
-void ComputeTime::Stop(Clock::time_point now) {
-  MutexLock lock(mutex_);
-  if (std::exchange(running_, false)) total_ += now - since_;
-}
-
-double ComputeTime::Seconds(Clock::time_point now) const {
-  MutexLock lock(mutex_);
-  return std::chrono::duration<double>(running_ ? total_ + (now - since_) : total_).count();
-}
-
-absl::StatusOr<double> ComputeTime::Count(const Traffic& traffic,
-                                          absl::FunctionRef<absl::StatusOr<double>(const Traffic&)> compute) {
+absl::StatusOr<double> CountCompute(ComputeTime* time, const Traffic& traffic,
+                                    absl::FunctionRef<absl::StatusOr<double>(const Traffic&)> compute) {
   Mutex mutex;
   int waiting = 0;  // replicas
   Traffic timed = traffic;
@@ -56,17 +40,17 @@ absl::StatusOr<double> ComputeTime::Count(const Traffic& traffic,
     timed.await_weights = [&](size_t first, size_t end) {
       {
         MutexLock lock(mutex);
-        if (waiting++ == 0) Stop();
+        if (waiting++ == 0) time->Stop();
       }
       absl::Status status = traffic.await_weights(first, end);
       MutexLock lock(mutex);
-      if (--waiting == 0) Start();
+      if (--waiting == 0) time->Start();
       return status;
     };
   }
-  Start();
+  time->Start();
   absl::StatusOr<double> loss = compute(timed);
-  Stop();
+  time->Stop();
   return loss;
 }
 

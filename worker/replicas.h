@@ -1,19 +1,17 @@
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "client/compute_time.h"
 #include "common/config/cluster_spec.h"
 #include "common/system/float_pool.h"
-#include "common/threads/mutex.h"
 #include "common/threads/thread.h"
 #include "proto/job_config.pb.h"
 #include "worker/batch_ahead.h"
@@ -23,28 +21,10 @@
 
 namespace weir {
 
-// How long this process has computed gradients. Thread-safe.
-class ComputeTime {
- public:
-  using Clock = std::chrono::steady_clock;
-
-  // Two calls in turn: the process computes from now on, or does not. A call that changes nothing is ignored.
-  void Start(Clock::time_point now = Clock::now());
-  void Stop(Clock::time_point now = Clock::now());
-  // Until now, the computation under way included.
-  double Seconds(Clock::time_point now = Clock::now()) const;
-
-  // Counts the time of `compute`, without the time in which it waits for the traffic's weights. With several
-  // replicas, that is the time in which any of them waits.
-  absl::StatusOr<double> Count(const Traffic& traffic,
-                               absl::FunctionRef<absl::StatusOr<double>(const Traffic&)> compute);
-
- private:
-  mutable Mutex mutex_;
-  bool running_ ABSL_GUARDED_BY(mutex_) = false;
-  Clock::time_point since_ ABSL_GUARDED_BY(mutex_);
-  Clock::duration total_ ABSL_GUARDED_BY(mutex_) = Clock::duration::zero();
-};
+// Counts the time of `compute`, without the time in which it waits for the traffic's weights. With several
+// replicas, that is the time in which any of them waits.
+absl::StatusOr<double> CountCompute(ComputeTime* time, const Traffic& traffic,
+                                    absl::FunctionRef<absl::StatusOr<double>(const Traffic&)> compute);
 
 // The copies of a job's model that one worker computes with, each on a device. A batch is cut into equal
 // shares, one per replica, and the gradients are summed in the order of the replicas. So the result depends

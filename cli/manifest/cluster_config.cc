@@ -34,6 +34,7 @@ std::vector<NamedPath> DataPaths(const v1::DataConfig& data) {
   if (data.format() == v1::DataConfig::FORMAT_DIGITS) return paths;
   add("train", data.train());
   add("test", data.test());
+  add("validation", data.validation());
   return paths;
 }
 

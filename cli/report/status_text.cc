@@ -43,6 +43,11 @@ std::string Rate(const v1::ClusterStatus& status) {
 
 bool Evaluated(const v1::ClusterStatus& status) { return status.evaluation().examples() > 0; }
 
+// Of the newest evaluation.
+const char* Set(const v1::ClusterStatus& status) {
+  return status.evaluation().validation() ? "validation" : "test";
+}
+
 double SecondsLeft(const v1::ClusterStatus& status) {
   if (status.examples_per_second() <= 0 || status.examples() > status.total_examples()) return -1;
   return static_cast<double>(status.total_examples() - status.examples()) / status.examples_per_second();
@@ -207,10 +212,11 @@ std::string StatusLine(const v1::ClusterStatus& status) {
         absl::StrCat(Printable(task->task()), " silent for ", FormatSeconds(task->seconds_since_heard())));
   }
   if (Evaluated(status) && status.evaluation().test_accuracy() >= 0) {
-    pieces.push_back(absl::StrCat("test accuracy ", FormatPercent(status.evaluation().test_accuracy())));
+    pieces.push_back(
+        absl::StrCat(Set(status), " accuracy ", FormatPercent(status.evaluation().test_accuracy())));
   }
   if (Evaluated(status) && status.evaluation().has_test_auc()) {
-    pieces.push_back(absl::StrCat("test AUC ", FormatLoss(status.evaluation().test_auc())));
+    pieces.push_back(absl::StrCat(Set(status), " AUC ", FormatLoss(status.evaluation().test_auc())));
   }
   if (status.recoveries() > 0) pieces.push_back(absl::StrCat("recoveries ", status.recoveries()));
   if (status.lost_pushes() > 0)
@@ -237,7 +243,7 @@ std::string StatusReport(const v1::ClusterStatus& status) {
   line("train loss", Loss(status));
   if (Evaluated(status)) {
     const auto& evaluation = status.evaluation();
-    line("test",
+    line(Set(status),
          absl::StrCat(
              evaluation.test_accuracy() < 0
                  ? ""

@@ -101,7 +101,8 @@ std::string Faults(const JobSummary& s) {
 std::string Epoch(const JobSummary::Evaluation& e) {
   if (!e.step.has_value()) return absl::StrCat(e.epoch, ": not evaluated");
   return absl::StrCat(
-      e.epoch, ": test loss ", e.test_loss.has_value() ? FormatLoss(*e.test_loss) : "not finite",
+      e.epoch, e.validation.value_or(false) ? ": validation loss " : ": test loss ",
+      e.test_loss.has_value() ? FormatLoss(*e.test_loss) : "not finite",
       e.test_accuracy.has_value() ? absl::StrCat(", accuracy ", FormatPercent(*e.test_accuracy)) : "",
       e.test_auc.has_value() ? absl::StrCat(", AUC ", FormatLoss(*e.test_auc)) : "");
 }
@@ -123,6 +124,7 @@ JobSummary::Evaluation ReadEvaluation(const std::string& path, Reader* reader) {
   reader->ReadIfKnown((path + "/test_loss").c_str(), &evaluation.test_loss);
   reader->ReadIfKnown((path + "/test_accuracy").c_str(), &evaluation.test_accuracy);
   reader->ReadIfKnown((path + "/test_auc").c_str(), &evaluation.test_auc);
+  reader->ReadIfKnown((path + "/validation").c_str(), &evaluation.validation);
   return evaluation;
 }
 

@@ -28,6 +28,7 @@ struct JobSummary {
     uint64_t epoch = 0;
     std::optional<uint64_t> step;
     std::optional<double> test_loss, test_accuracy, test_auc;
+    std::optional<bool> validation;  // the set; not set: a server of an earlier version
   };
   std::vector<Evaluation> evaluations;
   // The best evaluation, if the job keeps its weights, and the folder of the checkpoint that holds them.

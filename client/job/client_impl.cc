@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/call.h"
@@ -125,7 +126,8 @@ ClientImpl::~ClientImpl() {
 
 v1::WorkerReport ClientImpl::ReportNow() const {
   v1::WorkerReport report = ToProto(progress_);
-  if (options_.compute_seconds) report.set_compute_seconds(options_.compute_seconds());
+  const double computed = options_.compute_seconds ? options_.compute_seconds() : -1;
+  if (computed >= 0) report.set_compute_seconds(computed);
   losses_.Describe(&report);
   return report;
 }
@@ -147,9 +149,19 @@ void ClientImpl::Fail(const absl::Status& why) {
 
 bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
   if (reply.fenced()) {
-    Fail(absl::AbortedError(absl::StrCat(
-        "fenced: the coordinator took ", options_.task, " (incarnation ", caller_.incarnation(),
-        ") out of the job", reply.failure().empty() ? "; its lease had ended" : ": ", reply.failure())));
+    const bool drained = reply.failure_kind() == v1::FAILURE_DRAINED;
+    absl::Status why = absl::AbortedError(
+        absl::StrCat(drained ? "drained" : "fenced", ": the coordinator took ", options_.task,
+                     " (incarnation ", caller_.incarnation(), ") out of the job",
+                     reply.failure().empty() ? "; its lease had ended" : ": ", reply.failure()));
+    if (drained) {
+      Drained("").ForEachPayload(
+          [&why](auto type, const absl::Cord& payload) { why.SetPayload(type, payload); });
+      // It says more than a shard that has refused this member already.
+      MutexLock lock(mutex_);
+      if (absl::IsAborted(failure_)) failure_ = why;
+    }
+    Fail(why);
     return false;
   }
   // The shards move before the next heartbeat says that this client knows the membership.
@@ -241,8 +253,9 @@ absl::StatusOr<std::optional<EvaluationOrder>> ClientImpl::WaitEvaluation(Steady
   while (true) {
     WEIR_RETURN_IF_ERROR(Alive());
     if (std::optional<EvaluationOrder> order = news_.TakeOrder(); order.has_value()) return order;
-    if (news_.ExamplesDone()) return std::nullopt;
-    if (!changed_.WaitUntil(mutex_, deadline) && Steady::now() >= deadline) return std::nullopt;
+    // Programs that only look do so for each batch, and must not sleep.
+    if (news_.ExamplesDone() || Steady::now() >= deadline) return std::nullopt;
+    changed_.WaitUntil(mutex_, deadline);
   }
 }
 
@@ -268,6 +281,7 @@ absl::Status ClientImpl::Report(const PullResult& of, const EvaluationResult& re
   evaluation.set_weights_sha256(result.weights_sha256);
   evaluation.set_final(result.final);
   evaluation.set_order(result.order);
+  evaluation.set_validation(result.validation);
   return coordinator_.Start(request, limits()).Get().status();
 }
 

@@ -47,6 +47,7 @@ const std::vector<FieldUse>& FieldUses() {
       {v1::LayerConfig::descriptor(), "type", "pooling", {"embedding"}},
       {v1::DataConfig::descriptor(), "format", "train", {"idx", "csv"}, Need::kRequired},
       {v1::DataConfig::descriptor(), "format", "test", {"idx", "csv"}, Need::kRequired},
+      {v1::DataConfig::descriptor(), "format", "validation", {"idx", "csv"}},
       {v1::DataConfig::descriptor(), "format", "label_column", {"csv"}},
       {v1::DataConfig::descriptor(), "format", "header", {"csv"}},
       {v1::DataConfig::descriptor(), "format", "classes", {"idx", "csv"}},
@@ -183,6 +184,18 @@ void CheckWhoseWork(const v1::JobConfig& config, ConfigProblems* problems) {
                   ": one of digits, idx, csv", hint);
 }
 
+// Fields that only the program `worker` reads, of a job that is for another program.
+void CheckOnlyForWorker(const v1::JobConfig& config, ConfigProblems* problems) {
+  if (config.has_model()) return;
+  const bool rounds = config.compute().precision() != v1::ComputeConfig::PRECISION_FLOAT32;
+  for (const auto& [field, given] : {std::pair("compute.precision", rounds),
+                                     std::pair("debug.worker_delay", config.debug().worker_delay() > 0)}) {
+    problems->AddIf(given, field,
+                    "is for the program `worker`, but the job has no model, so that it is for a program of "
+                    "its own; take it out");
+  }
+}
+
 std::string LossWord(v1::ModelConfig::Loss loss) {
   return EnumWord(*v1::ModelConfig::Loss_descriptor()->FindValueByNumber(loss));
 }
@@ -223,6 +236,7 @@ void CheckData(const v1::JobConfig& config, ConfigProblems* problems) {
   if (data.format() != v1::DataConfig::FORMAT_DIGITS) {
     if (data.has_train()) CheckFiles(data.format(), data.train(), "data.train", problems);
     if (data.has_test()) CheckFiles(data.format(), data.test(), "data.test", problems);
+    if (data.has_validation()) CheckFiles(data.format(), data.validation(), "data.validation", problems);
   }
 }
 
@@ -328,15 +342,19 @@ void CheckEvaluation(const v1::JobConfig& config, ConfigProblems* problems) {
                   "is for evaluation.keep_best and evaluation.patience, of which neither is given");
   problems->AddIf(evaluation.has_min_delta() && evaluation.patience() == 0, "evaluation.min_delta",
                   "is for evaluation.patience, which is not given");
-  problems->AddIf(evaluation.metric() == v1::EvaluationConfig::METRIC_TEST_AUC &&
-                      config.model().loss() != v1::ModelConfig::LOSS_SIGMOID_CROSS_ENTROPY,
-                  "evaluation.metric",
-                  "is \"test_auc\", which only model.loss \"sigmoid_cross_entropy\" has; use \"test_loss\"");
-  problems->AddIf(evaluation.metric() == v1::EvaluationConfig::METRIC_TEST_ACCURACY &&
-                      config.model().loss() == v1::ModelConfig::LOSS_MEAN_SQUARED_ERROR,
-                  "evaluation.metric",
-                  "is \"test_accuracy\", which model.loss \"mean_squared_error\" does not have; use "
-                  "\"test_loss\"");
+  problems->AddIf(config.data().has_validation() && evaluation.every_epochs() == 0, "data.validation",
+                  "is evaluated at epochs' ends, and evaluation.every_epochs is 0; take it out");
+  // A program with a model of its own has what its function returns.
+  if (!config.has_model()) return;
+  const v1::ModelConfig::Loss loss = config.model().loss();
+  const std::string word =
+      JsonQuote(EnumWord(*v1::EvaluationConfig::Metric_descriptor()->FindValueByNumber(evaluation.metric())));
+  problems->AddIf(absl::StrContains(word, "auc") && loss != v1::ModelConfig::LOSS_SIGMOID_CROSS_ENTROPY,
+                  "evaluation.metric", "is ", word,
+                  ", which only model.loss \"sigmoid_cross_entropy\" has; use \"loss\"");
+  problems->AddIf(absl::StrContains(word, "accuracy") && loss == v1::ModelConfig::LOSS_MEAN_SQUARED_ERROR,
+                  "evaluation.metric", "is ", word,
+                  ", which model.loss \"mean_squared_error\" does not have; use \"loss\"");
 }
 
 void CheckServer(const v1::JobConfig& config, ConfigProblems* problems) {
@@ -406,6 +424,7 @@ void CheckWire(const v1::WireConfig& wire, ConfigProblems* problems) {
 
 void CheckJobConfigRules(const v1::JobConfig& config, ConfigProblems* problems) {
   CheckWhoseWork(config, problems);
+  CheckOnlyForWorker(config, problems);
   CheckModel(config.model(), problems);
   CheckData(config, problems);
   CheckTrain(config, problems);

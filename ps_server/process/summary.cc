@@ -22,12 +22,14 @@ nlohmann::ordered_json IfKnown(bool known, const T& value) {
   return known ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
 }
 
+// Where there is a validation set, test_... of an epoch are its results.
 nlohmann::ordered_json JsonOf(const v1::EpochEvaluation& entry) {
   return {{"epoch", entry.epoch()},
           {"step", IfKnown(entry.has_step(), entry.step())},
           {"test_loss", IfKnown(entry.has_test_loss(), entry.test_loss())},
           {"test_accuracy", IfKnown(entry.has_test_accuracy(), entry.test_accuracy())},
-          {"test_auc", IfKnown(entry.has_test_auc(), entry.test_auc())}};
+          {"test_auc", IfKnown(entry.has_test_auc(), entry.test_auc())},
+          {"validation", entry.validation()}};
 }
 
 // The path that is written first: a temporary file, or the path itself if it is no regular file (/dev/stdout,

@@ -61,7 +61,7 @@ absl::StatusOr<std::unique_ptr<Insider>> Insider::Create(const Options& options,
   WEIR_ASSIGN_OR_RETURN(JobToken token, JobToken::ReadIfGiven(options.token_path));
   WEIR_ASSIGN_OR_RETURN(std::shared_ptr<const Tls> tls, Tls::ReadIfGiven(options.tls));
   WEIR_ASSIGN_OR_RETURN(const v1::JobConfig config, LoadJobConfig(options.config_path));
-  WEIR_ASSIGN_OR_RETURN(const DatasetPair data, LoadData(config.data(), ".", config.model().loss()));
+  WEIR_ASSIGN_OR_RETURN(const Datasets data, LoadData(config.data(), ".", config.model().loss()));
   WEIR_ASSIGN_OR_RETURN(
       const ModelNeeds model,
       Model::Check(config.model(), ModelInputsOf(config, data.train.shape()), data.train.outputs()));

@@ -173,7 +173,7 @@ TEST_CASE("the worker is killed that evaluates an epoch: that one has no result,
   REQUIRE(entries.size() == 2);
   CHECK(entries[0] ==
         nlohmann::json::parse(R"({"epoch": 1, "step": null, "test_loss": null, "test_accuracy": null,
-                                                "test_auc": null})"));
+                                                "test_auc": null, "validation": false})"));
   CHECK(entries[1].at("step") == 8);
   CHECK(entries[1].at("test_loss") == summary.at("test_loss"));
 }

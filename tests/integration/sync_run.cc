@@ -162,7 +162,7 @@ absl::StatusOr<uint64_t> RunWorker(const v1::JobConfig& config, const std::vecto
     return client.given();
   }
   if (client.leading()) {
-    WEIR_RETURN_IF_ERROR(EvaluateAndReport(/*final=*/true, nullptr, model, &client));
+    WEIR_RETURN_IF_ERROR(EvaluateEnd(config, HeldOut(), model, &client));
   }
   WEIR_RETURN_IF_ERROR(client.Leave(absl::OkStatus()));
   return client.given();

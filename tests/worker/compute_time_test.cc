@@ -61,7 +61,7 @@ TEST_CASE("A gradient's time is that of its computation, without the waits for w
     return absl::OkStatus();
   };
   CHECK_FALSE(Runs(time));
-  CHECK(time.Count(traffic, inner).value() == 2.5);
+  CHECK(CountCompute(&time, traffic, inner).value() == 2.5);
   CHECK_FALSE(Runs(time));
   CHECK(waits == 2);
   CHECK(forward);
@@ -83,13 +83,13 @@ TEST_CASE("While any replica waits the process does not compute; without new wei
     CHECK(Runs(time));
     return 2.5;
   };
-  CHECK(time.Count(traffic, inner).ok());
+  CHECK(CountCompute(&time, traffic, inner).ok());
 
   const auto old = [&](const Traffic& same) {
     CHECK_FALSE(same.await_weights);
     return 2.5;
   };
-  CHECK(time.Count({}, old).ok());
+  CHECK(CountCompute(&time, {}, old).ok());
 }
 
 }  // namespace

@@ -8,13 +8,13 @@
 namespace weir {
 
 // The digits, which are part of the program.
-inline const DatasetPair& Digits() {
-  static const DatasetPair* const digits = [] {
+inline const Datasets& Digits() {
+  static const Datasets* const digits = [] {
     v1::DataConfig config;
     config.set_format(v1::DataConfig::FORMAT_DIGITS);
     auto data = LoadData(config, ".", v1::ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY);
     if (!data.ok()) std::abort();
-    return new DatasetPair(*std::move(data));
+    return new Datasets(*std::move(data));
   }();
   return *digits;
 }

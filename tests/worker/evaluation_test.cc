@@ -79,13 +79,69 @@ TEST_CASE("An evaluation of an epoch that is under way is finished and reported 
     return absl::OkStatus();
   };
   {
-    const auto evaluator = EpochEvaluator::Start(&*Digits().test, MakeReplicas, &client);
+    const auto evaluator = EpochEvaluator::Start(HeldOut(Digits()), MakeReplicas, &client);
     REQUIRE(evaluator.ok());
     REQUIRE(Comes(evaluating));
   }
   REQUIRE(client.reports.size() == 1);
   CHECK(client.reports[0].order == 5);
   CHECK(client.reports[0].examples == static_cast<uint64_t>(Digits().test->size()));
+}
+
+// Digits, the training set of which stands for a validation set.
+HeldOut WithValidation() {
+  HeldOut sets(Digits());
+  sets.validation = &Digits().train;
+  return sets;
+}
+
+TEST_CASE("With a validation set epochs are evaluated by it alone") {
+  EvaluatingClient client;
+  std::promise<void> evaluating;
+  client.on_batch = [&](size_t batch) {
+    if (batch == 1) evaluating.set_value();
+    return absl::OkStatus();
+  };
+  {
+    const auto evaluator = EpochEvaluator::Start(WithValidation(), MakeReplicas, &client);
+    REQUIRE(evaluator.ok());
+    REQUIRE(Comes(evaluating));
+  }
+  REQUIRE(client.reports.size() == 1);
+  CHECK(client.reports[0].validation);
+  CHECK(client.reports[0].examples == static_cast<uint64_t>(Digits().train.size()));
+}
+
+TEST_CASE(
+    "At the job's end the test set comes once, and last; the validation set where no epoch was that end") {
+  EvaluatingClient client;
+  v1::JobConfig config = Config();
+  HeldOut sets = WithValidation();
+  size_t reports = 2;
+  SECTION("epochs decide nothing") {}
+  SECTION("patience: the end was an epoch's, evaluated already") {
+    config.mutable_evaluation()->set_patience(2);
+    reports = 1;
+  }
+  SECTION("without a validation set") {
+    sets = HeldOut(Digits());
+    reports = 1;
+  }
+  const auto replicas = MakeReplicas();
+  REQUIRE(replicas.ok());
+  REQUIRE(EvaluateEnd(config, sets, &(*replicas)->model(), &client).ok());
+  REQUIRE(client.reports.size() == reports);
+  if (reports == 2) {
+    CHECK(client.reports[0].validation);
+    CHECK_FALSE(client.reports[0].final);
+    CHECK(client.reports[0].examples == static_cast<uint64_t>(Digits().train.size()));
+  }
+  const EvaluationResult& last = client.reports.back();
+  CHECK(last.final);
+  CHECK_FALSE(last.validation);
+  CHECK(last.examples == static_cast<uint64_t>(Digits().test->size()));
+  CHECK(last.weights_sha256.size() == 64);
+  CHECK(client.reports[0].weights_sha256 == last.weights_sha256);
 }
 
 TEST_CASE("An evaluation that is abandoned ends at its next batch, and is not reported") {
@@ -99,7 +155,7 @@ TEST_CASE("An evaluation that is abandoned ends at its next batch, and is not re
     return absl::OkStatus();
   };
   {
-    const auto evaluator = EpochEvaluator::Start(&*Digits().test, MakeReplicas, &client);
+    const auto evaluator = EpochEvaluator::Start(HeldOut(Digits()), MakeReplicas, &client);
     REQUIRE(evaluator.ok());
     REQUIRE(Comes(evaluating));
     (*evaluator)->Abandon();
@@ -117,14 +173,14 @@ TEST_CASE("Who is fenced during an evaluation ends it at its next batch, and doe
     return batch == 1 ? kFenced : absl::OkStatus();
   };
   SECTION("of an epoch") {
-    const auto evaluator = EpochEvaluator::Start(&*Digits().test, MakeReplicas, &client);
+    const auto evaluator = EpochEvaluator::Start(HeldOut(Digits()), MakeReplicas, &client);
     REQUIRE(evaluator.ok());
     REQUIRE(Comes(fenced));
   }
   SECTION("at the job's end") {
     const auto replicas = MakeReplicas();
     REQUIRE(replicas.ok());
-    CHECK(EvaluateAndReport(/*final=*/true, &*Digits().test, &(*replicas)->model(), &client) == kFenced);
+    CHECK(EvaluateEnd(Config(), HeldOut(Digits()), &(*replicas)->model(), &client) == kFenced);
   }
   CHECK(client.reports.empty());
   CHECK(client.batches == 2);

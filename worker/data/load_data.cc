@@ -65,13 +65,13 @@ Dataset Take(const std::vector<uint8_t>& images, const std::vector<uint8_t>& lab
 // of [1, 8, 8] with values 0 .. 16 times `scale`, 10 classes. The file orders them by writer, so they are
 // shuffled first, the same way every time. Then the first 1,500 are for training and the last 297 for the
 // test.
-DatasetPair LoadDigits(float scale) {
+Datasets LoadDigits(float scale) {
   const std::vector<uint8_t> images = Unpack(kImages, kExamples * kPixels),
                              labels = Unpack(kLabels, kExamples);
   const std::vector<int32_t> order = RandomPermutation(kExamples, RandomKey(0, "digits"), 0);
   const auto all = absl::MakeConstSpan(order);
   return {Take(images, labels, all.first(kTrainExamples), scale),
-          Take(images, labels, all.subspan(kTrainExamples), scale)};
+          Take(images, labels, all.subspan(kTrainExamples), scale), std::nullopt};
 }
 
 constexpr int32_t kMostClasses = 1 << 20;
@@ -268,15 +268,16 @@ std::vector<int64_t> IdxExampleShape(const std::vector<int64_t>& images) {
   return shape;
 }
 
-absl::Status CheckSameShape(const std::vector<int64_t>& train, const std::vector<int64_t>& test) {
-  if (test == train) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("data.test has examples of shape [",
-                                                 absl::StrJoin(test, ", "), "], but data.train of [",
+absl::Status CheckSameShape(const char* field, const std::vector<int64_t>& train,
+                            const std::vector<int64_t>& other) {
+  if (other == train) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, " has examples of shape [",
+                                                 absl::StrJoin(other, ", "), "], but data.train of [",
                                                  absl::StrJoin(train, ", "), "]"));
 }
 
-absl::StatusOr<DatasetPair> LoadData(const v1::DataConfig& config, const std::string& base_dir,
-                                     v1::ModelConfig::Loss loss) {
+absl::StatusOr<Datasets> LoadData(const v1::DataConfig& config, const std::string& base_dir,
+                                  v1::ModelConfig::Loss loss) {
   WEIR_RETURN_IF_ERROR(CheckLoss(config, loss));
   if (config.format() == v1::DataConfig::FORMAT_DIGITS) {
     return LoadDigits(config.has_scale() ? config.scale() : kDigitsScale);
@@ -285,13 +286,22 @@ absl::StatusOr<DatasetPair> LoadData(const v1::DataConfig& config, const std::st
   CsvHeader header;
   WEIR_ASSIGN_OR_RETURN(Dataset train,
                         LoadSet(config.train(), "data.train", config, base_dir, loss, classes, &header));
-  if (!config.has_test()) return DatasetPair{std::move(train), std::nullopt};
-  WEIR_ASSIGN_OR_RETURN(
-      Dataset test,
-      LoadSet(config.test(), "data.test", config, base_dir, loss,
-              config.has_classes() ? classes : Classes{train.classes(), "the training set"}, &header));
-  WEIR_RETURN_IF_ERROR(CheckSameShape(train.shape(), test.shape()));
-  return DatasetPair{std::move(train), std::move(test)};
+  Datasets sets{std::move(train), std::nullopt, std::nullopt};
+  const auto held_out = [&](const char* field, const v1::DataFiles& files) -> absl::StatusOr<Dataset> {
+    WEIR_ASSIGN_OR_RETURN(
+        Dataset set,
+        LoadSet(files, field, config, base_dir, loss,
+                config.has_classes() ? classes : Classes{sets.train.classes(), "the training set"}, &header));
+    WEIR_RETURN_IF_ERROR(CheckSameShape(field, sets.train.shape(), set.shape()));
+    return set;
+  };
+  if (config.has_test()) {
+    WEIR_ASSIGN_OR_RETURN(sets.test, held_out("data.test", config.test()));
+  }
+  if (config.has_validation()) {
+    WEIR_ASSIGN_OR_RETURN(sets.validation, held_out("data.validation", config.validation()));
+  }
+  return sets;
 }
 
 }  // namespace weir

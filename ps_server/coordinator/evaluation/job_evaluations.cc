@@ -20,12 +20,14 @@ v1::EpochEvaluation ResultOf(const v1::Evaluation& evaluation, uint64_t step) {
   if (std::isfinite(evaluation.test_loss())) entry.set_test_loss(evaluation.test_loss());
   if (evaluation.test_accuracy() >= 0) entry.set_test_accuracy(evaluation.test_accuracy());
   if (evaluation.has_test_auc()) entry.set_test_auc(evaluation.test_auc());
+  entry.set_validation(evaluation.validation());
   return entry;
 }
 
 std::string Describe(const v1::EpochEvaluation& entry) {
   const std::string loss = entry.has_test_loss() ? absl::StrCat(entry.test_loss()) : "not finite";
-  return absl::StrCat("epoch ", entry.epoch(), " (weights of step ", entry.step(), "): test loss ", loss,
+  return absl::StrCat("epoch ", entry.epoch(), " (weights of step ", entry.step(),
+                      "): ", entry.validation() ? "validation" : "test", " loss ", loss,
                       entry.has_test_accuracy() ? absl::StrCat(", accuracy ", entry.test_accuracy()) : "",
                       entry.has_test_auc() ? absl::StrCat(", AUC ", entry.test_auc()) : "");
 }
@@ -39,7 +41,14 @@ JobEvaluations::JobEvaluations(const JobContext& job, Checkpoints& checkpoints,
       checkpoints_(checkpoints),
       best_saved_(std::move(best_saved)),
       sync_(TraitsOf(config_).commits_steps),
-      waits_(WaitsForEvaluations(config_.evaluation())) {}
+      waits_(WaitsForEvaluations(config_.evaluation())) {
+  if (config_.evaluation().has_metric() &&
+      config_.evaluation().metric() < v1::EvaluationConfig::METRIC_LOSS) {
+    LogWarning(
+        "evaluation.metric: \"test_loss\", \"test_accuracy\" and \"test_auc\" are older names of \"loss\", "
+        "\"accuracy\" and \"auc\", which mean the same; use these");
+  }
+}
 
 void JobEvaluations::SetLength(const JobSize& size) {
   size_ = size;
@@ -296,10 +305,12 @@ bool JobEvaluations::OnUnasked(const v1::Evaluation& evaluation, uint64_t steps)
     newest_.set_weights_sha256(evaluation.weights_sha256());
     return false;
   }
+  // Of the job's end, before the test set's result: it counts for the last epoch.
+  if (evaluation.validation() && !evaluation.weights_sha256().empty()) Final(evaluation, steps);
   std::string hash = newest_.weights_sha256();
   newest_ = evaluation;
   if (newest_.weights_sha256().empty()) newest_.set_weights_sha256(std::move(hash));
-  if (final()) Final(evaluation, steps);
+  if (final() && !ended_) Final(evaluation, steps);
   return final();
 }
 

@@ -36,24 +36,28 @@ uint64_t DroppedOf(const v1::JobConfig& config, uint32_t parts, uint64_t example
 }
 
 struct Metric {
-  const char* name;
+  std::string name;
   std::optional<double> value;
   // Less is better.
   std::optional<double> cost;
 };
 
 Metric MetricOf(v1::EvaluationConfig::Metric metric, const v1::EpochEvaluation& epoch) {
-  const auto more_is_better = [](const char* name, bool has, double value) {
-    return has ? Metric{name, value, -value} : Metric{name, std::nullopt, std::nullopt};
+  const auto metric_of = [&epoch](const char* name, bool has, double value, double sign) -> Metric {
+    const std::string full = absl::StrCat(epoch.validation() ? "validation " : "test ", name);
+    if (!has) return {full, std::nullopt, std::nullopt};
+    return {full, value, sign * value};
   };
-  if (metric == v1::EvaluationConfig::METRIC_TEST_ACCURACY) {
-    return more_is_better("test accuracy", epoch.has_test_accuracy(), epoch.test_accuracy());
+  switch (metric) {
+    case v1::EvaluationConfig::METRIC_TEST_ACCURACY:
+    case v1::EvaluationConfig::METRIC_ACCURACY:
+      return metric_of("accuracy", epoch.has_test_accuracy(), epoch.test_accuracy(), -1);
+    case v1::EvaluationConfig::METRIC_TEST_AUC:
+    case v1::EvaluationConfig::METRIC_AUC:
+      return metric_of("AUC", epoch.has_test_auc(), epoch.test_auc(), -1);
+    default:
+      return metric_of("loss", epoch.has_test_loss(), epoch.test_loss(), 1);
   }
-  if (metric == v1::EvaluationConfig::METRIC_TEST_AUC) {
-    return more_is_better("test AUC", epoch.has_test_auc(), epoch.test_auc());
-  }
-  const std::optional<double> loss = epoch.has_test_loss() ? std::optional(epoch.test_loss()) : std::nullopt;
-  return {"test loss", loss, loss};
 }
 
 }  // namespace

@@ -91,6 +91,10 @@ TEST_CASE("The job of a program that brings its model and data has neither") {
         "it "
         "out");
   CHECK(Error(R"({"data": {"batch_size": 8, "drop_last": true}, "train": {"examples": 8}})") == "accepted");
+  CHECK(absl::StartsWith(Error(R"({"compute": {"precision": "bf16"}})"),
+                         "f:1:27: compute.precision: is for the program `worker`, but the job has no model"));
+  CHECK(absl::StartsWith(Error(R"({"debug": {"worker_delay": 0.1}})"), "f:1:28: debug.worker_delay: is for"));
+  CHECK(Error(R"({"evaluation": {"metric": "auc", "patience": 1}})") == "accepted");
   const auto again = ParseJobConfig(ToJson(*config, true), "again");
   REQUIRE(again.ok());
   CHECK(FirstDifference(*config, *again).empty());
@@ -405,6 +409,13 @@ TEST_CASE("Impossible columns, layers and metrics of sparse features are refused
   const std::vector<Case> cases = {
       {With(R"("evaluation": {"metric": "test_auc", "patience": 1})"),
        "evaluation.metric: is \"test_auc\", which only model.loss \"sigmoid_cross_entropy\" has"},
+      {WithData(R"({"format": "digits", "validation": {"path": "x"}})"),
+       "data.validation: is not used with format \"digits\", only with idx, csv"},
+      {With(R"("evaluation": {"metric": "auc", "patience": 1})"),
+       "evaluation.metric: is \"auc\", which only model.loss \"sigmoid_cross_entropy\" has; use \"loss\""},
+      {WithData(
+           R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "validation": {"path": "z", "images": "z"}})"),
+       "data.validation.images: is not used with this format, which takes path"},
       {WithData(R"({"format": "digits", "columns": [{"name": "y", "type": "label"}, {"name": "n"}]})"),
        "data.columns: is not used with format \"digits\", only with csv"},
       {WithData(R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "columns": [

@@ -31,7 +31,7 @@ struct Flags {
 
 absl::Status Run(const Flags& flags) {
   WEIR_ASSIGN_OR_RETURN(const v1::JobConfig config, LoadJobConfig(flags.config, flags.set));
-  WEIR_ASSIGN_OR_RETURN(const DatasetPair data, LoadData(config.data(), ".", config.model().loss()));
+  WEIR_ASSIGN_OR_RETURN(const Datasets data, LoadData(config.data(), ".", config.model().loss()));
   WEIR_ASSIGN_OR_RETURN(const auto replicas, Replicas::Create(config, data.train, {"cpu"}));
   DatasetGradients gradients(config, data.train, replicas.get());
   WEIR_ASSIGN_OR_RETURN(const auto weights, gradients.TakeMemory());

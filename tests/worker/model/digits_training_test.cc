@@ -17,7 +17,7 @@ void AddDense(v1::ModelConfig* config, uint32_t units) {
 }
 
 TEST_CASE("A small network learns the digits") {
-  const DatasetPair& data = Digits();
+  const Datasets& data = Digits();
   v1::ModelConfig config;
   config.add_layers()->set_type(LayerConfig::LAYER_FLATTEN);
   AddDense(&config, 64);

@@ -93,6 +93,40 @@ TEST_CASE("The first evaluator that has not failed is asked; when all have, the 
   CHECK_FALSE(of.entries()[0].has_step());
 }
 
+// An evaluation of the job's end.
+v1::Evaluation OfEnd(double loss, bool validation) {
+  v1::Evaluation result;
+  result.set_version(kSteps);
+  result.set_examples(100);
+  result.set_test_loss(loss);
+  result.set_weights_sha256("ab");
+  result.set_validation(validation);
+  result.set_final(!validation);
+  return result;
+}
+
+TEST_CASE(
+    "The last epoch's result is the validation set's, where there is one, and the end's the test set's") {
+  const v1::JobConfig config = Config();
+  Fixture f(config);
+  JobEvaluations& of = f.of;
+  of.SetLength(SizeOf(config, 1, 20));
+  of.GoTo(0);
+  for (uint64_t step = 2; step < kSteps; step += 2) Evaluate(of, step, 0.5);
+  of.Advance(kSteps);
+  const bool validates = GENERATE(false, true);
+  if (validates) {
+    CHECK_FALSE(of.OnUnasked(OfEnd(0.25, /*validation=*/true), kSteps));
+    CHECK(of.AwaitsFinal());
+  }
+  CHECK(of.OnUnasked(OfEnd(0.75, /*validation=*/false), kSteps));
+  REQUIRE(of.entries().size() == 10);
+  CHECK(of.entries()[9].test_loss() == (validates ? 0.25 : 0.75));
+  CHECK(of.entries()[9].validation() == validates);
+  CHECK(of.newest().test_loss() == 0.75);
+  CHECK_FALSE(of.newest().validation());
+}
+
 TEST_CASE("The best epoch is the one whose weights a checkpoint holds") {
   v1::JobConfig config = Config();
   config.mutable_evaluation()->set_keep_best(true);

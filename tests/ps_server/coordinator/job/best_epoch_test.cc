@@ -44,6 +44,20 @@ TEST_CASE("Less loss is better, more accuracy is, and any result is better than 
   CHECK_FALSE(IsBetter(kLoss, Missed(2), {}));
 }
 
+TEST_CASE("The metrics' newer names mean the same, and the reason names the set") {
+  const auto loss = v1::EvaluationConfig::METRIC_LOSS, accuracy = v1::EvaluationConfig::METRIC_ACCURACY;
+  CHECK(IsBetter(loss, Epoch(2, 0.25), Epoch(1, 0.5)));
+  CHECK_FALSE(IsBetter(loss, Epoch(2, 0.75, 0.9), Epoch(1, 0.5)));
+  CHECK(IsBetter(accuracy, Epoch(2, 9, 0.75), Epoch(1, 0.5, 0.5)));
+  v1::EvaluationConfig config;
+  config.set_metric(accuracy);
+  config.set_patience(1);
+  std::vector<v1::EpochEvaluation> epochs = Losses({0.5, 0.25});
+  CHECK_THAT(WhyStopped(config, epochs), Contains("whose test accuracy was 0.5"));
+  for (v1::EpochEvaluation& epoch : epochs) epoch.set_validation(true);
+  CHECK_THAT(WhyStopped(config, epochs), Contains("whose validation accuracy was 0.5"));
+}
+
 TEST_CASE("More AUC is better, and an epoch without it is not") {
   constexpr auto kAuc = v1::EvaluationConfig::METRIC_TEST_AUC;
   const auto with = [](uint64_t epoch, double auc) {
