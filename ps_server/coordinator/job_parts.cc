@@ -164,6 +164,8 @@ void JobParts::FillIn(const MemberTable::ParkedHeartbeat& heartbeat, bool news,
   reply->set_awaits_evaluation(evaluations.awaited());
   if (evaluations.work_end().has_value()) reply->set_work_end(*evaluations.work_end());
   if (!ending.failure().ok()) SetFailure(ending.failure(), reply);
+  // Who is fenced now, and finds no ps:0 when it joins again, can tell why.
+  if (reply->fenced() && ending.drained()) reply->set_failure_kind(v1::FAILURE_DRAINED);
 }
 
 void JobParts::TellEnd() const {

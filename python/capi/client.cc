@@ -257,18 +257,52 @@ weir_error* weir_set_progress(weir_client* client, const weir_progress* progress
   });
 }
 
+void weir_set_computing(weir_client* client, int computes) {
+  weir::ComputeTime& time = client->member->compute_time();
+  computes != 0 ? time.Start() : time.Stop();
+}
+
+weir_error* weir_take_order(weir_client* client, weir_order_to_evaluate* order) {
+  *order = {};
+  const absl::StatusOr<std::shared_ptr<weir::Client>> in = client->member->client();
+  if (!in.ok()) return weir::ErrorOf(in.status());
+  const auto taken = (*in)->WaitEvaluation(weir::DeadlineIn(0));
+  if (!taken.ok()) return weir::ErrorOf(taken.status());
+  if (taken->has_value()) *order = {(*taken)->id, (*taken)->epoch};
+  return nullptr;
+}
+
+weir_future* weir_awaits_evaluation(weir_client* client) {
+  return weir::InBackground([member = client->member]() -> absl::StatusOr<weir::Result> {
+    WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<weir::Client> in, member->client());
+    WEIR_ASSIGN_OR_RETURN(const bool answer, in->AwaitsEvaluation());
+    return weir::Result(answer);
+  });
+}
+
+weir_error* weir_take_answer(weir_future* future, int* answer) {
+  const absl::StatusOr<bool> taken = future->pending->Take<bool>();
+  if (!taken.ok()) return weir::ErrorOf(taken.status());
+  *answer = *taken;
+  return nullptr;
+}
+
 weir_future* weir_report(weir_client* client, const weir_weights* of, const weir_evaluation* evaluation) {
   weir::EvaluationResult result;
   result.test_loss = evaluation->loss;
   result.test_accuracy = evaluation->accuracy;
+  result.test_auc = evaluation->auc;
   result.examples = evaluation->examples;
+  result.validation = evaluation->validation != 0;
+  result.order = evaluation->order;
   result.final = evaluation->final != 0;
-  if (result.final) result.weights_sha256 = evaluation->weights_sha256;
-  return weir::InBackground(
-      client, [pull = of->pull(), result = std::move(result)](weir::Member& member) -> absl::Status {
-        WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<weir::Client> in, member.client());
-        return in->Report(pull, result);
-      });
+  if (evaluation->weights_sha256 != nullptr) result.weights_sha256 = evaluation->weights_sha256;
+  return weir::InBackground(client,
+                            [pull = of == nullptr ? weir::PullResult() : of->pull(),
+                             result = std::move(result)](weir::Member& member) -> absl::Status {
+                              WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<weir::Client> in, member.client());
+                              return in->Report(pull, result);
+                            });
 }
 
 weir_future* weir_wait_draining(weir_client* client, double seconds) {

@@ -49,7 +49,8 @@ class Pending {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
   // monostate: of a call without a result.
-  using Result = std::variant<std::monostate, std::shared_ptr<Member>, std::optional<Work>, ExchangeResult>;
+  using Result =
+      std::variant<std::monostate, std::shared_ptr<Member>, std::optional<Work>, ExchangeResult, bool>;
   // Waits for the result, at most until the deadline; nullopt: it is not there yet.
   using Wait = std::function<std::optional<absl::StatusOr<Result>>(Deadline)>;
 

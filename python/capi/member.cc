@@ -123,6 +123,7 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
   WEIR_ASSIGN_OR_RETURN(const std::optional<TaskEnvironment> environment, EnvironmentOf(options));
   ClientOptions client;
   client.reader = options.reader != 0;
+  client.evaluates = options.evaluates != 0;
   client.job_config = config.SerializeAsString();
   WEIR_ASSIGN_OR_RETURN(client.history_path, ExpandedPath(Text(options.history)));
   client.train_examples = options.train_examples;
@@ -196,6 +197,10 @@ absl::Status Member::Join(const std::vector<ConstTensor>& initial) {
   // Servers in this process make no summary.
   options.hashes_weights = local == nullptr;
   options.initial_values = initial;
+  if (!options.reader) {
+    // A program that does not say when it computes (weir_set_computing()) has no utilization.
+    options.compute_seconds = [time = compute_time_] { return time->Seconds() > 0 ? time->Seconds() : -1; };
+  }
   WEIR_ASSIGN_OR_RETURN(std::unique_ptr<Client> joined, Client::Join(options, model_));
   std::shared_ptr<Client> client(joined.release(),
                                  [local = std::move(local)](const Client* ended) { delete ended; });

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/client.h"
+#include "client/compute_time.h"
 #include "common/model/model_spec.h"
 #include "common/threads/mutex.h"
 #include "local/in_process_cluster.h"
@@ -30,6 +31,8 @@ class Member {
   const ModelSpec& model() const { return model_; }
   // The servers are in this process.
   bool has_servers() const { return has_servers_; }
+  // Of the gradients that the program computes.
+  ComputeTime& compute_time() { return *compute_time_; }
   // Takes as long as Client::Join(). `initial`: ClientOptions::initial_values.
   absl::Status Join(const std::vector<ConstTensor>& initial);
   // Errors: FailedPrecondition: not joined, or left, or closed; or Forked().
@@ -62,6 +65,8 @@ class Member {
   const v1::JobConfig config_;
   const ModelSpec model_;
   const bool has_servers_;
+  // A client, which may outlive this object, has a share.
+  const std::shared_ptr<ComputeTime> compute_time_ = std::make_shared<ComputeTime>();
   ClientOptions options_;
   const std::string resumed_from_;
   mutable Mutex mutex_;

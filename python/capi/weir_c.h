@@ -116,6 +116,9 @@ typedef struct {
   uint32_t servers;
   // Not 0: this member reads weights of a cluster's job, and takes no part in training. train_examples is 0.
   int reader;
+  // Not 0: this member takes the orders of weir_take_order(), and makes the final evaluation if
+  // weir_awaits_evaluation() says so.
+  int evaluates;
   // Values that must be the same for every worker of the job, at most 16. ps:0 compares values with the same
   // name. A name has 1 to 64 bytes, a value at most 128.
   const weir_fingerprint* fingerprints;
@@ -180,19 +183,42 @@ typedef struct {
 // Ends once the job's examples are done (weir_membership.draining), but after this time at the latest.
 weir_future* weir_wait_draining(weir_client* client, double seconds);
 weir_error* weir_set_progress(weir_client* client, const weir_progress* progress);
+// Whether the program computes a gradient from now on, for the worker's utilization.
+void weir_set_computing(weir_client* client, int computes);
+
+// An order to evaluate what weir_snapshot() reads, for the end of an epoch (counted from 1), and to report
+// the result. id 0: there is none.
+typedef struct {
+  uint64_t id;
+  uint64_t epoch;
+} weir_order_to_evaluate;
+// Each order comes once. Does not wait.
+weir_error* weir_take_order(weir_client* client, weir_order_to_evaluate* order);
+// Waits, once the job's examples are done, until this worker must make the final evaluation
+// (weir_take_answer(): 1) or the evaluation was made (0).
+weir_future* weir_awaits_evaluation(weir_client* client);
+weir_error* weir_take_answer(weir_future* future, int* answer);
 
 typedef struct {
+  // NaN: none.
   double loss;
   // In [0, 1]; -1: none.
   double accuracy;
-  // Of the test set; at least 1.
+  double auc;
+  // Of the set that was evaluated. 0: the order could not be carried out.
   uint64_t examples;
-  // Not 0: the weights are those of the job's end, and weights_sha256 is of them: hex, over the little-endian
-  // float32 values in the model's order.
+  // Not 0: the set is held out for validation, and not the test set.
+  int validation;
+  // weir_order_to_evaluate.id, or 0.
+  uint64_t order;
+  // Not 0: the last evaluation of the job's end.
   int final;
+  // Hex, over the little-endian float32 values in the model's order, if the weights are those of the job's
+  // end; else "".
   const char* weights_sha256;
 } weir_evaluation;
-// Tells the job the result of an evaluation of these weights, for its status and its summary.
+// Tells the job the result of an evaluation of these weights, for its status and its summary. `of` NULL: they
+// could not be read.
 weir_future* weir_report(weir_client* client, const weir_weights* of, const weir_evaluation* evaluation);
 
 // ---- work

@@ -23,7 +23,7 @@ class Fingerprint(Structure):
 
 class Options(Structure):
     _fields_ = [("cluster", c_char_p), ("task", c_char_p), ("token_file", c_char_p), ("history", c_char_p),
-                ("log_level", c_char_p), ("train_examples", c_uint64), ("servers", c_uint32), ("reader", c_int),
+                ("log_level", c_char_p), ("train_examples", c_uint64), ("servers", c_uint32), ("reader", c_int), ("evaluates", c_int),
                 ("fingerprints", POINTER(Fingerprint)), ("n_fingerprints", c_size_t)]
 
 
@@ -37,9 +37,13 @@ class Progress(Structure):
                 ("last_loss_sum", c_double), ("not_finite", c_uint64)]
 
 
+class OrderToEvaluate(Structure):
+    _fields_ = [("id", c_uint64), ("epoch", c_uint64)]
+
+
 class Evaluation(Structure):
-    _fields_ = [("loss", c_double), ("accuracy", c_double), ("examples", c_uint64), ("final", c_int),
-                ("weights_sha256", c_char_p)]
+    _fields_ = [("loss", c_double), ("accuracy", c_double), ("auc", c_double), ("examples", c_uint64), ("validation", c_int),
+                ("order", c_uint64), ("final", c_int), ("weights_sha256", c_char_p)]
 
 
 class Work(Structure):
@@ -88,6 +92,10 @@ _FUNCTIONS = {
     "get_membership": (c_void_p, [c_void_p, POINTER(Membership)]),
     "wait_draining": (c_void_p, [c_void_p, c_double]),
     "set_progress": (c_void_p, [c_void_p, POINTER(Progress)]),
+    "set_computing": (None, [c_void_p, c_int]),
+    "take_order": (c_void_p, [c_void_p, POINTER(OrderToEvaluate)]),
+    "awaits_evaluation": (c_void_p, [c_void_p]),
+    "take_answer": (c_void_p, [c_void_p, POINTER(c_int)]),
     "report": (c_void_p, [c_void_p, c_void_p, POINTER(Evaluation)]),
     "next_work": (c_void_p, [c_void_p]),
     "exchange": (c_void_p, [c_void_p, POINTER(Push), POINTER(Pull)]),

@@ -7,9 +7,10 @@ import sys
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence, overload
 
 from . import _library
-from ._ending import LAST_CALL, close_at_end
+from ._ending import LAST_CALL, Terminated, close_at_end, end_on_sigterm, terminated
 from ._library import library
 from .errors import ConfigError, Drained, Error, JobDone, check, made
+from .evaluations import Evaluate, Evaluations, Order, Result
 from .exchange import Gate, Gradient, Pushed, View, Weights, Work, WorkCall, WorkCalls, take_exchange
 from .fingerprints import EXAMPLES, in_cluster, of_program, of_training_set
 from .future import Future, end_of
@@ -41,6 +42,11 @@ class Client:
     progress: steps() shows on stderr how far the job is, in one line. By default where the servers are in this process,
         and stderr is a terminal or a notebook.
 
+    evaluate: returns {"loss": ...}, with "accuracy", "auc" and "examples" if there are such, of weights, which it gets as
+        arrays by name. steps() calls it when the job asks this worker for the evaluation of an epoch's end
+        (evaluation.every_epochs), and at the job's end. result_rows of steps() are of the same version then.
+    test: the same for the job's end alone, on examples that evaluate does not have; evaluate is for validation then.
+
     train_set: the training set, of which join() compares a few examples with those of the other workers: an array, a tuple
         or dict of arrays, or anything that has an example at each index. By default nothing is compared but train_examples.
     code_version: text that must be the same for every worker. By default in sync that of the program's main file.
@@ -66,7 +72,7 @@ class Client:
                  task: str | None = None, token_file: str | None = None, history: str | None = None,
                  log_level: str | None = None, servers: int = 1, overrides: Sequence[str] = (), reader: bool = False,
                  progress: bool | None = None, train_set: Any = None, code_version: str | None = None,
-                 fingerprints: Mapping[str, str] | None = None):
+                 fingerprints: Mapping[str, str] | None = None, evaluate: Evaluate | None = None, test: Evaluate | None = None):
         self.job = job if isinstance(job, Job) else Job(job, overrides)
         if not isinstance(tensors, Mapping) or not hasattr(train_examples, "__index__"):
             raise ConfigError(f"tensors must be a mapping, and train_examples a whole number; got {type(tensors).__name__} and "
@@ -75,6 +81,7 @@ class Client:
         #: The job's embedding tables: name -> dim, the values of a row.
         self.tables = Tables(self.job)
         self.train_examples = train_examples
+        self.evaluations = Evaluations(self.job, evaluate, test)
         alike = dict(fingerprints or {})
         if not reader:
             self.order = ExampleOrder(train_examples, int(self.job.config["seed"]))
@@ -90,11 +97,11 @@ class Client:
         pairs = [_library.Fingerprint(name.encode(), value.encode()) for name, value in alike.items()]
         options = _library.Options(encoded(cluster), encoded(task), encoded(token_file), encoded(history),
                                    encoded(log_level), train_examples, servers, reader,
-                                   (_library.Fingerprint * len(pairs))(*pairs), len(pairs))
+                                   self.evaluations.of_epochs, (_library.Fingerprint * len(pairs))(*pairs), len(pairs))
         opened = library.open(self.job._handle, ctypes.byref(options), self.model.array, len(self.model.names))
         self._handle = Future(opened, lambda future: made(library.take_client, future)).result()
         self._closed = False
-        self._joined = self._was_in = False
+        self._joined = self._was_in = self._in_process = False
         # Of the newest membership.
         self._rank = 0
         self._reader = reader
@@ -122,20 +129,22 @@ class Client:
         if not self._was_in and self.resumed_from:
             say(f"going on from {self.resumed_from}")
         self._joined = self._was_in = True
-        self._rank = self.worker
+        membership = self._membership()
+        self._rank, self._in_process = int(membership.worker), bool(membership.in_process)
+        end_on_sigterm()
 
     def leave(self, failure: BaseException | None = None, timeout: float | None = None) -> None:
         """Ends the membership. failure: why this worker gives up; None: the work is done. Servers in this process end
-        with the job, unless the failure is a Fenced, and this waits for that. A KeyboardInterrupt makes them save the job
+        with the job, unless the failure is a Fenced, and this waits for that. A KeyboardInterrupt, or SIGTERM, makes them save the job
         first, if it has a checkpoint.directory; the call then raises: Drained says from where the job continues, another
         Error why it was not saved."""
         self._joined = False
         self._work_calls.end()
         self._work_calls = WorkCalls()
         reason = None if failure is None else (str(failure) or type(failure).__name__).encode()
-        if isinstance(failure, KeyboardInterrupt):
+        if isinstance(failure, (KeyboardInterrupt, Terminated)):
             kind = 2  # drained: the process is asked to end, and may come again
-            reason = b"Ctrl-C"
+            reason = b"SIGTERM" if isinstance(failure, Terminated) else b"Ctrl-C"
         else:
             kind = failure.kind if isinstance(failure, Error) else 7
         end_of(library.leave(self._live(), kind, reason)).result(timeout)
@@ -145,9 +154,9 @@ class Client:
         what goes wrong here. Takes a moment at most, or where Ctrl-C saves the job cluster.server_wait_seconds."""
         if self._closed or not self._joined:
             return
-        saves = (isinstance(failure, KeyboardInterrupt) and bool(self.job.get("checkpoint.directory"))
-                 and bool(self._membership().in_process))
-        wait = float(self.job.get("cluster.server_wait_seconds", 0)) if saves else 0
+        failure = terminated() or failure
+        wait = self.save_seconds() if isinstance(failure, (KeyboardInterrupt, Terminated)) else 0
+        saves = wait > 0
         try:
             self.leave(failure if isinstance(failure, BaseException) else Error(failure), timeout=LAST_CALL + wait)
         except Drained as saved:
@@ -158,6 +167,21 @@ class Client:
         except Error as error:
             if saves:
                 say(f"the job was not saved: {error}")
+
+    def save_seconds(self) -> float:
+        """How long a job of this process that is asked to end may take to save itself; 0: it does not."""
+        saves = self._joined and self._in_process and bool(self.job.get("checkpoint.directory"))
+        return float(self.job.get("cluster.server_wait_seconds", 0)) if saves else 0.0
+
+    def drained(self) -> Drained | None:
+        """If this membership has ended since the job is asked to end, and ps:0 has said so: what it said."""
+        try:
+            self.take_order()
+        except Drained as told:
+            return told
+        except Error:
+            pass
+        return None
 
     def close(self) -> None:
         """Ends everything; a membership that was not left, too. Later calls raise."""
@@ -248,6 +272,10 @@ class Client:
         progress = _library.Progress(examples, batches, loss_sum, last_examples, last_loss_sum, not_finite)
         check(library.set_progress(self._live(), ctypes.byref(progress)))
 
+    def set_computing(self, computes: bool) -> None:
+        """Whether the program computes a gradient from now on, for the worker's utilization (docs/metrics.md). steps() says so itself."""
+        library.set_computing(self._handle, computes)
+
     @property
     def resumed_from(self) -> str:
         """Where the servers are in this process: the checkpoint that the job continues from; "": there is none."""
@@ -258,21 +286,44 @@ class Client:
         """Whether steps() shows a line of progress."""
         return self._membership().in_process and is_live(sys.stderr) if self._progress is None else self._progress
 
-    def report(self, of: Weights, *, loss: float, examples: int, accuracy: float | None = None,
-               final_sha256: str | None = None) -> "Future[None]":
-        """Tells the job the result of an evaluation of these weights, on this many examples: `weir status`, the dashboard
-        and the summary have the newest one. accuracy: in [0, 1].
+    def take_order(self) -> Order | None:
+        """The order to evaluate the end of an epoch, if this member has one: a member that was made with evaluate. Each comes once. Does
+        not wait."""
+        order = _library.OrderToEvaluate()
+        check(library.take_order(self._live(), ctypes.byref(order)))
+        return Order(order.id, order.epoch) if order.id else None
 
+    def awaits_evaluation(self) -> bool:
+        """When the job's examples are done: whether this worker must evaluate the weights, and report() the result with
+        final_sha256. Waits while that is another worker's task; False: the evaluation was made."""
+
+        def take(future: int) -> bool:
+            answer = ctypes.c_int()
+            check(library.take_answer(future, ctypes.byref(answer)))
+            return bool(answer.value)
+
+        return Future(library.awaits_evaluation(self._live()), take).result()
+
+    def report(self, of: Weights, *, loss: float, examples: int, accuracy: float | None = None, auc: float | None = None,
+               order: Order | None = None, final_sha256: str | None = None) -> "Future[None]":
+        """Tells the job the result of an evaluation of these weights, on this many examples: `weir status`, the dashboard
+        and the summary have the newest one. accuracy, auc: in [0, 1].
+
+        order: the one that this answers.
         final_sha256: the weights are those of the job's end (`draining` was true before they were read), and this is the
         SHA-256 in hex of their values, little-endian float32 in the model's order.
         """
         if examples < 1:
             raise ConfigError(f"report: examples must be at least 1, got {examples}")
-        if accuracy is not None and not 0 <= accuracy <= 1:
-            raise ConfigError(f"report: accuracy must be in [0, 1], or None where there is none, got {accuracy}")
-        evaluation = _library.Evaluation(loss, -1 if accuracy is None else accuracy, examples, final_sha256 is not None,
-                                         (final_sha256 or "").encode())
-        return end_of(library.report(self._live(), of._handle, ctypes.byref(evaluation)))
+        for name, value in (("accuracy", accuracy), ("auc", auc)):
+            if value is not None and not 0 <= value <= 1:
+                raise ConfigError(f"report: {name} must be in [0, 1], or None where there is none, got {value}")
+        return self._report(of, Result(loss, accuracy, auc, examples), order, final=final_sha256 is not None, sha256=final_sha256 or "")
+
+    def _report(self, of: Weights | None, result: Result, order: Order | None = None, *, validation: bool = False, final: bool = False,
+                sha256: str = "") -> "Future[None]":
+        evaluation = result.to_library(order, validation, final, sha256)
+        return end_of(library.report(self._live(), None if of is None else of._handle, ctypes.byref(evaluation)))
 
     def load_resumed(self, into: Arrays, rows: Rows | None = None) -> "Future[None]":
         """Reads the weights of the checkpoint `resumed_from` into all of the model's tensors: those of a job that was done

@@ -42,6 +42,10 @@ class Future(Generic[T]):
         """Whether result() would return at once."""
         return self._handle is None or bool(library.wait(self._handle, 0))
 
+    def wait(self, timeout: float) -> bool:
+        """As done(), after this many seconds at most."""
+        return self._handle is None or bool(library.wait(self._handle, timeout))
+
     def result(self, timeout: float | None = None) -> T:
         """Waits for the result, and returns it or raises the call's error.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -99,6 +99,7 @@ class Trainer:
     job: the job's config, a path or a mapping. Its optimizer and schedule run on the servers.
     params: the model, a pytree of float32 arrays, of the same structure and order for every worker.
     train_examples: the size of the training set, the same for every worker.
+    evaluate, test: as of weir.Client, of a tree like params.
     overrides and other options: as of weir.Client.
 
     Initial values: these params, unless the job has checkpoint.init_from or checkpoints to continue from. In a cluster they
@@ -108,11 +109,13 @@ class Trainer:
     """
 
     def __init__(self, job: str | os.PathLike[str] | Mapping[str, Any] | Job, params: Any, train_examples: int, *,
-                 overrides: Sequence[str] = (), **options: Any):
+                 overrides: Sequence[str] = (), evaluate: Callable[[Any], Mapping[str, Any]] | None = None,
+                 test: Callable[[Any], Mapping[str, Any]] | None = None, **options: Any):
         #: The tree: the initial values, and after the loop the trained ones.
         self.params = params
         #: This worker's membership (weir.Client).
-        self.client = Client(job, flatten(params), train_examples, overrides=overrides, **options)
+        self.client = Client(job, flatten(params), train_examples, overrides=overrides, evaluate=self._of_arrays(evaluate),
+                             test=self._of_arrays(test), **options)
         self._step: _Step | None = None
 
     def __enter__(self) -> "Trainer":
@@ -148,6 +151,12 @@ class Trainer:
         else:
             self._step.as_member(read)
         return unflatten(self.params, arrays)
+
+    def _of_arrays(self, function: Callable[[Any], Mapping[str, Any]] | None) -> Callable[[FlatTensors], Mapping[str, Any]] | None:
+        """The function, of a tree, as weir.Client takes it."""
+        if function is None or not callable(function):
+            return function
+        return lambda arrays: function(unflatten(self.params, arrays))
 
     def _memory(self) -> FlatTensors:
         return self.client.model.split(np.empty(self.client.model.elements, dtype=np.float32))

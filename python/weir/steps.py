@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .client import Client
-from .errors import ConfigError, Error, Fenced, JobDone
+from .errors import ConfigError, Drained, Error, Fenced, JobDone, PeerLost
 from .exchange import Gate, Gradient, Pushed, Weights, Work
 from .future import Future
 from .job import Arrays, FlatTensors, Floats, batch_seed, seed_globals
@@ -96,13 +96,16 @@ class Step:
         values = np.zeros((len(keys), client.tables.dim(table)), dtype=np.float32)
         if len(keys) == 0 or self._late:
             return values
+        client.set_computing(False)
         try:
             early = self._loop.early_rows(self.work.clock, table, keys)
             if early is not None:
                 return early
             self._late = client.pull_rows(self.work.clock, {table: (keys, values)}).result().past
-        except (Fenced, JobDone) as error:
+        except (Fenced, Drained, JobDone) as error:
             self._late, self._error = True, error
+        finally:
+            client.set_computing(True)
         if self._late:
             values.fill(0)
         return values
@@ -120,11 +123,11 @@ class Step:
         job's examples were done meanwhile."""
         try:
             return call()
-        except Fenced as fenced:
+        except (Fenced, Drained) as fenced:
             self._late, self._error = True, fenced
             client = self._loop.client
             _log.warning("%s; joining again", fenced)
-            client.leave(fenced)
+            client.leave(Fenced(str(fenced)))
             client.join()
         return call()
 
@@ -217,7 +220,7 @@ class _Membership:
 
     def run(self) -> Iterator[Step]:
         while True:
-            work = self.client.next_work()
+            work = self._next_work()
             if work is None:
                 break
             self._collect(wait=False)
@@ -230,13 +233,29 @@ class _Membership:
             step = Step(self, work, self._views[0], self._base)
             if self._seeds:
                 seed_globals(step.seed)
+            self.client.set_computing(True)
             yield step
+            self.client.set_computing(False)
             if step._error is not None:
                 raise step._error
             if not step.pushed:
                 raise Error(f"the gradient of batch {work.batch} was not pushed: each step of the loop is pushed once, "
                             "before the next one begins. To leave the job early, raise an exception")
         self._collect(wait=True)
+
+    def _next_work(self) -> Work | None:
+        evaluations = self.client.evaluations
+        if not evaluations.of_epochs:
+            return self.client.next_work()
+        evaluations.look(self.client)
+        future = self.client.begin_next_work()
+        try:
+            return self._wait(future)
+        finally:
+            future.give_up()
+
+    def _wait(self, future: Future[T]) -> T:
+        return self.client.evaluations.wait(self.client, future)
 
     def free(self) -> None:
         """Lets the memory go, which the program's last step would keep."""
@@ -292,7 +311,7 @@ class _Membership:
         assert self._next is not None
         future: Future[Weights | tuple[Pushed, Weights]]
         (_, future, gradient), self._next = self._next, None
-        result = future.result()
+        result = self._wait(future)
         if isinstance(result, tuple):
             self._pushed(result[0], gradient)
             return result[1]
@@ -309,7 +328,7 @@ class _Membership:
         left = []
         for push, gradient in self._pushes:
             if wait or push.done():
-                self._pushed(push.result(), gradient)
+                self._pushed(self._wait(push), gradient)
             else:
                 left.append((push, gradient))
         self._pushes = left
@@ -372,6 +391,7 @@ def run(client: Client, result: Arrays | None = None, result_rows: Rows | None =
         # What is wrong with them must not show when the job is done.
         client.model.place(result, "steps", writeable=True)
         client.tables.place(result_rows, "steps", writeable=True)
+        client.evaluations.rows = result_rows
     with contextlib.closing(_Progress()) as progress:
         yield from _memberships(client, result, result_rows, progress, recycles, seeds)
 
@@ -379,6 +399,7 @@ def run(client: Client, result: Arrays | None = None, result_rows: Rows | None =
 def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None, progress: _Progress,
                  recycles: bool, seeds: bool) -> Iterator[Step]:
     fruitless, furthest, progressed = 0, 0, time.monotonic()
+    drained: Drained | None = None
     start_wait = float(client.job.config["cluster"]["start_seconds"])
     while True:
         membership: _Membership | None = None
@@ -387,7 +408,12 @@ def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None
         try:
             try:
                 if not client.joined:
-                    client.join()
+                    try:
+                        client.join()
+                    except PeerLost:
+                        if drained is not None:
+                            raise drained from None  # no server has come in the place of the ones that were drained
+                        raise
                 start = client.start_clock
                 progress.restart()
                 membership = _Membership(client, progress, recycles, seeds)
@@ -405,13 +431,15 @@ def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None
                 _log.info("%s", done)
                 if not client.joined:
                     return
+            client.evaluations.at_end(client)
             if result is not None:
                 client.snapshot(result, result_rows).result()
             client.leave()
             return
-        except Fenced as fenced:
+        except (Fenced, Drained) as fenced:
             if start is None:
                 raise  # join()
+            drained = fenced if isinstance(fenced, Drained) else client.drained()
             went_on = start > furthest
             furthest = max(furthest, start)
             now = time.monotonic()
@@ -424,7 +452,7 @@ def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None
                              f"cluster.start_seconds = {start_wait:g}, and is the last")
             # leave() itself may have found it out, and a step may have joined again.
             if client.joined and client._work_calls is calls:
-                client.leave(fenced)
+                client.leave(Fenced(str(fenced)))
             if not client.joined:
                 _log.warning("%s; joining again", fenced)
         if membership is not None:

@@ -92,6 +92,14 @@ absl::Status JobDeclaration::Check(const v1::JoinRequest& request, ModelSpec* mo
                      " of the protocol, and evaluation.keep_best and evaluation.patience need 1.3: upgrade ",
                      request.task()));
   }
+  if (IsWorker(request) && !request.evaluates() && WaitsForEvaluations(job_.config.evaluation())) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "evaluation.", job_.config.evaluation().keep_best() ? "keep_best" : "patience",
+        " needs evaluations, and ", request.task(),
+        " can make none: `worker` needs data.test or data.validation, a Python program a function "
+        "(weir.torch.Optimizer(..., evaluate=f), Client.steps(evaluate=f)), another program "
+        "ClientOptions::evaluates. Give that, or take the field out"));
+  }
   if (IsWorker(request) && request.rank() >= job_.workers) {
     return absl::InvalidArgumentError(absl::StrCat("rank: ", request.task(), " has rank ", request.rank(),
                                                    "; the job has ", job_.workers,

@@ -151,6 +151,14 @@ class TableRows:
         same version, or without `keys` the newest consistent ones. as_member: makes a call to the servers, and joins again where the
         membership was lost."""
         kept = None if keys is None else KeptRows(keys, self._tables)
+        with contextlib.ExitStack() as stack:
+            new = as_member(lambda: stack.enter_context(weights.snapshot(client, memory, None if kept is None else kept.rows)))
+            stack.enter_context(self.elsewhere(client, kept, as_member))
+            yield new
+
+    @contextlib.contextmanager
+    def elsewhere(self, client: Client, kept: "KeptRows | None", as_member: Callable[[Callable[[], Any]], Any]) -> Iterator[None]:
+        """Within `with` rows are the kept ones, or without such the newest consistent ones."""
 
         def newest(table: str, keys: Keys) -> Floats:
             values = np.empty((len(keys), self._tables.dim(table)), dtype=np.float32)
@@ -158,13 +166,11 @@ class TableRows:
                 as_member(lambda: client.snapshot(None, {table: (keys, values)}).result())
             return values
 
-        with contextlib.ExitStack() as stack:
-            new = as_member(lambda: stack.enter_context(weights.snapshot(client, memory, None if kept is None else kept.rows)))
-            before, self._elsewhere = self._elsewhere, newest if kept is None else kept.read
-            try:
-                yield new
-            finally:
-                self._elsewhere = before
+        before, self._elsewhere = self._elsewhere, newest if kept is None else kept.read
+        try:
+            yield
+        finally:
+            self._elsewhere = before
 
     def keep(self, kept: "KeptRows") -> None:
         """From now on rows outside a batch are these."""

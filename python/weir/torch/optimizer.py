@@ -17,8 +17,9 @@ import torch.utils.data
 from .._ending import Interrupts
 from ..client import Client
 from ..errors import ConfigError, Error
+from ..evaluations import Evaluate
 from ..fingerprints import EXAMPLES, in_cluster
-from ..job import ExampleOrder, Job
+from ..job import ExampleOrder, FlatTensors, Job
 from ..steps import Step, loss_of, run
 from ..tables import Tables
 from .batches import Batches, StreamBatches
@@ -39,6 +40,9 @@ _FIELDS = {
 }
 
 T = TypeVar("T")
+
+#: Returns what weir.Client's evaluate returns, of the model.
+EvaluateModel = Callable[[Any], Mapping[str, Any]]
 
 _LEFT = ("its loop over loader() ended before the job was done (an exception, or break); for a shorter job set train.epochs or "
          "train.examples")
@@ -65,6 +69,11 @@ class Optimizer(torch.optim.Optimizer):
     overlap: gradients travel during backward, each as soon as it is made. Then a batch has one backward() (others go
         within accumulate()), and nothing may change a gradient after it; step() raises if something did, for example
         clip_grad_norm_(): use train.clip_norm of the job. A change through `.data` goes unnoticed, and is not sent.
+    evaluate: f(model) -> {"loss": ...}, with "accuracy", "auc" and "examples" if there are such. The loop calls it between two batches, when
+        the job asks this worker for the evaluation of an epoch's end (evaluation.every_epochs), and at the job's end. The model has the
+        weights to evaluate then, is in eval mode, and makes no gradients; afterwards all is as it was. Rows of tables are those of
+        loader(final_keys=...), of the same version, or without it the newest ones.
+    test: the same for the job's end alone, on examples that evaluate does not have; evaluate is for validation then.
     servers: without a cluster, how many to start in this process.
     cluster, task, token_file, history, log_level, overrides, progress, code_version: as of weir.Client. Under `weir up` or with TF_CONFIG this
         process is a worker of the cluster.
@@ -77,7 +86,8 @@ class Optimizer(torch.optim.Optimizer):
                  overlap: bool = False, servers: int = 1, cluster: str | None = None, task: str | None = None,
                  token_file: str | None = None, history: str | None = None, log_level: str | None = None,
                  overrides: Sequence[str] = (), progress: bool | None = None, buffers: BufferRules | None = None,
-                 code_version: str | None = None, **refused: NoReturn):
+                 code_version: str | None = None, evaluate: EvaluateModel | None = None, test: EvaluateModel | None = None,
+                 **refused: NoReturn):
         for name in refused:
             where = _FIELDS.get(name)
             raise TypeError(f"weir.torch.Optimizer() takes no {name}: the rule runs on the servers, and the job's config has its "
@@ -97,6 +107,8 @@ class Optimizer(torch.optim.Optimizer):
         self._examples = count_examples(train_set, self.job)
         self._arguments: dict[str, Any] = dict(servers=servers, cluster=cluster, task=task, token_file=token_file, history=history,
                                log_level=log_level, progress=progress, code_version=code_version)
+        # The last two are functions of the first.
+        self._model, self._evaluate, self._test = model, evaluate, test
         self._one_loop = Loop(self._weights.parameters.values(), cluster, task)
         self._client: Client | None = None
         self._overlap = overlap
@@ -106,6 +118,8 @@ class Optimizer(torch.optim.Optimizer):
         self._begun = False
         # Whether the step's batch is that of an epoch which has yet to begin.
         self._between = False
+        # The rows of loader(final_keys=...), if it has that.
+        self._kept: KeptRows | None = None
         self._rank: int | None = None
         self._epoch: int | None = None
         self._whole = WholeJob(self.job, self._examples, cluster, task)
@@ -142,6 +156,7 @@ class Optimizer(torch.optim.Optimizer):
         self._weights.check()
         kept = KeptRows(final_keys or {}, self._tables)
         self._begun = True
+        self._kept = None if final_keys is None else kept
         options: dict[str, Any] = {}
         if num_workers > 0:
             options = dict(pin_memory=pin_memory, prefetch_factor=prefetch_factor, worker_init_fn=worker_init_fn,
@@ -178,7 +193,7 @@ class Optimizer(torch.optim.Optimizer):
             compared = min(EXAMPLES, self._examples) if in_cluster(self._arguments["cluster"]) else 0
             batches = Batches(examples, order, batch, self._whole.likely_parts, num_workers, collate_fn, seed, compared, **options)
         self._client = client = Client(job, self._weights.tensors(), self._examples, fingerprints=batches.fingerprints,
-                                       **self._arguments)
+                                       evaluate=self._of_values(self._evaluate), test=self._of_values(self._test), **self._arguments)
         with Interrupts() as interrupts:
             yield from self._steps(client, batches, kept, prefetch_keys, interrupts)
 
@@ -310,6 +325,22 @@ class Optimizer(torch.optim.Optimizer):
             return
         with self._rows.snapshot(self._client, self._weights, keys, self._as_member) as weights:
             yield weights.version
+
+    def _of_values(self, function: EvaluateModel | None) -> Evaluate | None:
+        """The function, of a model, as weir.Client takes it."""
+        if function is None or not callable(function):
+            return function
+
+        def evaluate(values: FlatTensors) -> Mapping[str, Any]:
+            modes = [(module, module.training) for module in self._model.modules()]
+            try:
+                with self._weights.showing(values), self._rows.elsewhere(self.client, self._kept, self._as_member), torch.no_grad():
+                    return function(self._model.eval())
+            finally:
+                for module, training in modes:
+                    module.training = training
+
+        return evaluate
 
     def _as_member(self, call: Callable[[], T]) -> T:
         return call() if self._step is None else self._step.as_member(call)

@@ -122,13 +122,19 @@ class ModelWeights:
         """Within `with`, the model has the newest consistent weights of the job; then its own again. The value is which
         they are. memory: as many floats as the model has, which get the weights as the servers have them. rows: are read
         with them (Client.snapshot())."""
-        self.take_in()
         new = client.model.split(np.empty(client.model.elements, dtype=np.float32) if memory is None else memory)
         weights = client.snapshot(new, rows).result()
-        own = {name: array.copy() for name, array in self.arrays().items()}
-        self._load_each(new)
-        try:
+        with self.showing(new):
             yield weights
+
+    @contextlib.contextmanager
+    def showing(self, values: Mapping[str, Floats]) -> Iterator[None]:
+        """Within `with`, the model has these values; then its own again."""
+        self.take_in()
+        own = {name: array.copy() for name, array in self.arrays().items()}
+        self._load_each(values)
+        try:
+            yield
         finally:
             self._places.put_back()
             self._load_each(own)

@@ -565,15 +565,23 @@ TEST_CASE("A worker that would not wait for an evaluation is refused where it de
              Catch::Contains("speaks version 1.2") && Catch::Contains("upgrade worker:0"));
 }
 
-TEST_CASE("Nobody there can evaluate: nothing waits") {
+TEST_CASE(
+    "A worker that cannot evaluate is refused where evaluations decide, and says which field wants them") {
   WaitingJob f(v1::ConsistencyConfig::MODE_SYNC);
-  f.config.mutable_evaluation()->set_patience(1);
+  const char* field = "evaluation.patience";
+  SECTION("patience") { f.config.mutable_evaluation()->set_patience(1); }
+  SECTION("keep_best") {
+    f.config.mutable_evaluation()->set_keep_best(true);
+    field = "evaluation.keep_best";
+  }
   f.Start();
   f.own_protocol_from = 1000;
-  for (uint32_t rank = 0; rank < f.workers; ++rank) f.Join(rank);
-  f.Steps(20);
-  CHECK(f.Commits() == 20);
-  CHECK(f.Status().state() == v1::DRAINING);
+  const auto join = f.Join(0);
+  CHECK(join->status().code() == absl::StatusCode::kFailedPrecondition);
+  CHECK_THAT(std::string(join->status().message()),
+             Catch::StartsWith(field) && Catch::Contains("worker:0 can make none"));
+  f.JoinAll(2000);
+  CHECK(f.Status().state() == v1::RUNNING);
 }
 
 }  // namespace
