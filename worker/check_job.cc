@@ -162,7 +162,8 @@ absl::StatusOr<JobCheck> CheckJob(const v1::JobConfig& config) {
     WEIR_ASSIGN_OR_RETURN(train, CheckSet("data.train", data.train(), data, &header));
     check.data = absl::StrCat("training set: ", train.text);
     dataset_bytes = train.bytes;
-    const auto held_out = [&](const char* field, const v1::DataFiles& files, const char* name) -> absl::Status {
+    const auto held_out = [&](const char* field, const v1::DataFiles& files,
+                              const char* name) -> absl::Status {
       WEIR_ASSIGN_OR_RETURN(const SetShape set, CheckSet(field, files, data, &header));
       if (!train.shape.empty() && !set.shape.empty()) {
         WEIR_RETURN_IF_ERROR(CheckSameShape(field, train.shape, set.shape));

@@ -150,7 +150,8 @@ absl::StatusOr<EvaluationResult> EpochEvaluator::Evaluate(const EvaluationOrder&
     if (!absl::IsUnavailable(pulled.status())) break;
   }
   WEIR_ASSIGN_OR_RETURN(*of, std::move(pulled));
-  WEIR_ASSIGN_OR_RETURN(const Evaluation evaluation, model.Evaluate(*sets_.while_training(), [this] { return GoesOn(); }));
+  WEIR_ASSIGN_OR_RETURN(const Evaluation evaluation,
+                        model.Evaluate(*sets_.while_training(), [this] { return GoesOn(); }));
   return ResultOf(evaluation);
 }
 

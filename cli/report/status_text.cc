@@ -212,7 +212,8 @@ std::string StatusLine(const v1::ClusterStatus& status) {
         absl::StrCat(Printable(task->task()), " silent for ", FormatSeconds(task->seconds_since_heard())));
   }
   if (Evaluated(status) && status.evaluation().test_accuracy() >= 0) {
-    pieces.push_back(absl::StrCat(Set(status), " accuracy ", FormatPercent(status.evaluation().test_accuracy())));
+    pieces.push_back(
+        absl::StrCat(Set(status), " accuracy ", FormatPercent(status.evaluation().test_accuracy())));
   }
   if (Evaluated(status) && status.evaluation().has_test_auc()) {
     pieces.push_back(absl::StrCat(Set(status), " AUC ", FormatLoss(status.evaluation().test_auc())));

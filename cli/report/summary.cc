@@ -101,7 +101,8 @@ std::string Faults(const JobSummary& s) {
 std::string Epoch(const JobSummary::Evaluation& e) {
   if (!e.step.has_value()) return absl::StrCat(e.epoch, ": not evaluated");
   return absl::StrCat(
-      e.epoch, e.validation.value_or(false) ? ": validation loss " : ": test loss ", e.test_loss.has_value() ? FormatLoss(*e.test_loss) : "not finite",
+      e.epoch, e.validation.value_or(false) ? ": validation loss " : ": test loss ",
+      e.test_loss.has_value() ? FormatLoss(*e.test_loss) : "not finite",
       e.test_accuracy.has_value() ? absl::StrCat(", accuracy ", FormatPercent(*e.test_accuracy)) : "",
       e.test_auc.has_value() ? absl::StrCat(", AUC ", FormatLoss(*e.test_auc)) : "");
 }

@@ -150,10 +150,10 @@ void ClientImpl::Fail(const absl::Status& why) {
 bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
   if (reply.fenced()) {
     const bool drained = reply.failure_kind() == v1::FAILURE_DRAINED;
-    absl::Status why = absl::AbortedError(absl::StrCat(
-        drained ? "drained" : "fenced", ": the coordinator took ", options_.task, " (incarnation ",
-        caller_.incarnation(), ") out of the job",
-        reply.failure().empty() ? "; its lease had ended" : ": ", reply.failure()));
+    absl::Status why = absl::AbortedError(
+        absl::StrCat(drained ? "drained" : "fenced", ": the coordinator took ", options_.task,
+                     " (incarnation ", caller_.incarnation(), ") out of the job",
+                     reply.failure().empty() ? "; its lease had ended" : ": ", reply.failure()));
     if (drained) {
       Drained("").ForEachPayload(
           [&why](auto type, const absl::Cord& payload) { why.SetPayload(type, payload); });
@@ -253,8 +253,9 @@ absl::StatusOr<std::optional<EvaluationOrder>> ClientImpl::WaitEvaluation(Steady
   while (true) {
     WEIR_RETURN_IF_ERROR(Alive());
     if (std::optional<EvaluationOrder> order = news_.TakeOrder(); order.has_value()) return order;
-    if (news_.ExamplesDone()) return std::nullopt;
-    if (!changed_.WaitUntil(mutex_, deadline) && Steady::now() >= deadline) return std::nullopt;
+    // Programs that only look do so for each batch, and must not sleep.
+    if (news_.ExamplesDone() || Steady::now() >= deadline) return std::nullopt;
+    changed_.WaitUntil(mutex_, deadline);
   }
 }
 

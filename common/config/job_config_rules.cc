@@ -297,16 +297,14 @@ void CheckEvaluation(const v1::JobConfig& config, ConfigProblems* problems) {
   // A program with a model of its own has what its function returns.
   if (!config.has_model()) return;
   const v1::ModelConfig::Loss loss = config.model().loss();
-  const std::string word = JsonQuote(
-      EnumWord(*v1::EvaluationConfig::Metric_descriptor()->FindValueByNumber(evaluation.metric())));
-  problems->AddIf(
-      absl::StrContains(word, "auc") && loss != v1::ModelConfig::LOSS_SIGMOID_CROSS_ENTROPY,
-      "evaluation.metric", "is ", word,
-      ", which only model.loss \"sigmoid_cross_entropy\" has; use \"loss\"");
-  problems->AddIf(
-      absl::StrContains(word, "accuracy") && loss == v1::ModelConfig::LOSS_MEAN_SQUARED_ERROR,
-      "evaluation.metric", "is ", word,
-      ", which model.loss \"mean_squared_error\" does not have; use \"loss\"");
+  const std::string word =
+      JsonQuote(EnumWord(*v1::EvaluationConfig::Metric_descriptor()->FindValueByNumber(evaluation.metric())));
+  problems->AddIf(absl::StrContains(word, "auc") && loss != v1::ModelConfig::LOSS_SIGMOID_CROSS_ENTROPY,
+                  "evaluation.metric", "is ", word,
+                  ", which only model.loss \"sigmoid_cross_entropy\" has; use \"loss\"");
+  problems->AddIf(absl::StrContains(word, "accuracy") && loss == v1::ModelConfig::LOSS_MEAN_SQUARED_ERROR,
+                  "evaluation.metric", "is ", word,
+                  ", which model.loss \"mean_squared_error\" does not have; use \"loss\"");
 }
 
 void CheckServer(const v1::JobConfig& config, ConfigProblems* problems) {

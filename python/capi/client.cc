@@ -296,12 +296,13 @@ weir_future* weir_report(weir_client* client, const weir_weights* of, const weir
   result.validation = evaluation->validation != 0;
   result.order = evaluation->order;
   result.final = evaluation->final != 0;
-  result.weights_sha256 = evaluation->weights_sha256;
-  return weir::InBackground(
-      client, [pull = of == nullptr ? weir::PullResult() : of->pull(), result = std::move(result)](weir::Member& member) -> absl::Status {
-        WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<weir::Client> in, member.client());
-        return in->Report(pull, result);
-      });
+  if (evaluation->weights_sha256 != nullptr) result.weights_sha256 = evaluation->weights_sha256;
+  return weir::InBackground(client,
+                            [pull = of == nullptr ? weir::PullResult() : of->pull(),
+                             result = std::move(result)](weir::Member& member) -> absl::Status {
+                              WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<weir::Client> in, member.client());
+                              return in->Report(pull, result);
+                            });
 }
 
 weir_future* weir_wait_draining(weir_client* client, double seconds) {

@@ -186,8 +186,8 @@ weir_error* weir_set_progress(weir_client* client, const weir_progress* progress
 // Whether the program computes a gradient from now on, for the worker's utilization.
 void weir_set_computing(weir_client* client, int computes);
 
-// An order to evaluate what weir_snapshot() reads, for the end of an epoch (counted from 1), and to report the
-// result. id 0: there is none.
+// An order to evaluate what weir_snapshot() reads, for the end of an epoch (counted from 1), and to report
+// the result. id 0: there is none.
 typedef struct {
   uint64_t id;
   uint64_t epoch;
@@ -213,8 +213,8 @@ typedef struct {
   uint64_t order;
   // Not 0: the last evaluation of the job's end.
   int final;
-  // Hex, over the little-endian float32 values in the model's order, if the weights are those of the job's end;
-  // else "".
+  // Hex, over the little-endian float32 values in the model's order, if the weights are those of the job's
+  // end; else "".
   const char* weights_sha256;
 } weir_evaluation;
 // Tells the job the result of an evaluation of these weights, for its status and its summary. `of` NULL: they

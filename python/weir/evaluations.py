@@ -122,7 +122,7 @@ class Evaluations:
 
     def look(self, client: Client) -> None:
         """Evaluates, if the job asks for it."""
-        order = client.take_order() if self.of_epochs else None
+        order = client.take_order()
         if order is None:
             return
         try:

@@ -250,7 +250,10 @@ class _Membership:
         self._collect(wait=True)
 
     def _next_work(self) -> Work | None:
-        self.client.evaluations.look(self.client)
+        evaluations = self.client.evaluations
+        if not evaluations.of_epochs:
+            return self.client.next_work()
+        evaluations.look(self.client)
         future = self.client.begin_next_work()
         try:
             return self._wait(future)

@@ -112,7 +112,8 @@ TEST_CASE("With a validation set epochs are evaluated by it alone") {
   CHECK(client.reports[0].examples == static_cast<uint64_t>(Digits().train.size()));
 }
 
-TEST_CASE("At the job's end the test set comes once, and last; the validation set where no epoch was that end") {
+TEST_CASE(
+    "At the job's end the test set comes once, and last; the validation set where no epoch was that end") {
   EvaluatingClient client;
   v1::JobConfig config = Config();
   HeldOut sets = WithValidation();

@@ -24,7 +24,7 @@ struct Datasets {
 // training set plus one. `scale` acts on features, not on targets. Errors name the field or the file, what
 // was seen and what is allowed: InvalidArgument, NotFound, DataLoss (a damaged file).
 absl::StatusOr<Datasets> LoadData(const v1::DataConfig& config, const std::string& base_dir,
-                                     v1::ModelConfig::Loss loss);
+                                  v1::ModelConfig::Loss loss);
 
 // The checks that LoadData() makes of the loss, and of the shapes of files before their values matter.
 absl::Status CheckLoss(const v1::DataConfig& config, v1::ModelConfig::Loss loss);

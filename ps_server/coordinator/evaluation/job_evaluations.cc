@@ -26,7 +26,8 @@ v1::EpochEvaluation ResultOf(const v1::Evaluation& evaluation, uint64_t step) {
 
 std::string Describe(const v1::EpochEvaluation& entry) {
   const std::string loss = entry.has_test_loss() ? absl::StrCat(entry.test_loss()) : "not finite";
-  return absl::StrCat("epoch ", entry.epoch(), " (weights of step ", entry.step(), "): ", entry.validation() ? "validation" : "test", " loss ", loss,
+  return absl::StrCat("epoch ", entry.epoch(), " (weights of step ", entry.step(),
+                      "): ", entry.validation() ? "validation" : "test", " loss ", loss,
                       entry.has_test_accuracy() ? absl::StrCat(", accuracy ", entry.test_accuracy()) : "",
                       entry.has_test_auc() ? absl::StrCat(", AUC ", entry.test_auc()) : "");
 }
@@ -41,9 +42,11 @@ JobEvaluations::JobEvaluations(const JobContext& job, Checkpoints& checkpoints,
       best_saved_(std::move(best_saved)),
       sync_(TraitsOf(config_).commits_steps),
       waits_(WaitsForEvaluations(config_.evaluation())) {
-  if (config_.evaluation().has_metric() && config_.evaluation().metric() < v1::EvaluationConfig::METRIC_LOSS) {
-    LogWarning("evaluation.metric: \"test_loss\", \"test_accuracy\" and \"test_auc\" are older names of \"loss\", "
-               "\"accuracy\" and \"auc\", which mean the same; use these");
+  if (config_.evaluation().has_metric() &&
+      config_.evaluation().metric() < v1::EvaluationConfig::METRIC_LOSS) {
+    LogWarning(
+        "evaluation.metric: \"test_loss\", \"test_accuracy\" and \"test_auc\" are older names of \"loss\", "
+        "\"accuracy\" and \"auc\", which mean the same; use these");
   }
 }
 

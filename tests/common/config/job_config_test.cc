@@ -464,7 +464,8 @@ TEST_CASE("Impossible columns, layers and metrics of sparse features are refused
        "data.validation: is not used with format \"digits\", only with idx, csv"},
       {With(R"("evaluation": {"metric": "auc", "patience": 1})"),
        "evaluation.metric: is \"auc\", which only model.loss \"sigmoid_cross_entropy\" has; use \"loss\""},
-      {WithData(R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "validation": {"images": "z"}})"),
+      {WithData(
+           R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "validation": {"path": "z", "images": "z"}})"),
        "data.validation.images: is not used with this format, which takes path"},
       {WithData(R"({"format": "digits", "columns": [{"name": "y", "type": "label"}, {"name": "n"}]})"),
        "data.columns: is not used with format \"digits\", only with csv"},

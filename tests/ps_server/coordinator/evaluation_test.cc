@@ -565,7 +565,8 @@ TEST_CASE("A worker that would not wait for an evaluation is refused where it de
              Catch::Contains("speaks version 1.2") && Catch::Contains("upgrade worker:0"));
 }
 
-TEST_CASE("A worker that cannot evaluate is refused where evaluations decide, and says which field wants them") {
+TEST_CASE(
+    "A worker that cannot evaluate is refused where evaluations decide, and says which field wants them") {
   WaitingJob f(v1::ConsistencyConfig::MODE_SYNC);
   const char* field = "evaluation.patience";
   SECTION("patience") { f.config.mutable_evaluation()->set_patience(1); }

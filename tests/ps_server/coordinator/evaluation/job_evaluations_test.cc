@@ -105,7 +105,8 @@ v1::Evaluation OfEnd(double loss, bool validation) {
   return result;
 }
 
-TEST_CASE("The last epoch's result is the validation set's, where there is one, and the end's the test set's") {
+TEST_CASE(
+    "The last epoch's result is the validation set's, where there is one, and the end's the test set's") {
   const v1::JobConfig config = Config();
   Fixture f(config);
   JobEvaluations& of = f.of;
