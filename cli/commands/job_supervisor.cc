@@ -185,6 +185,8 @@ bool Supervisor::MayRestart(const TaskExit& exit) const {
 
 void Supervisor::Restart(TaskExit* exit) {
   const absl::Status status = cluster_.Restart(exit->task);
+  // Without its host a task stays away: the rest follows as without --restart.
+  if (!status.ok() && !exit->lost.empty()) return console_.Warn(status.message());
   if (!status.ok()) return Fail({std::string(status.message())});
   exit->restarted = true;
   restarted_at_[exit->task] = Now();

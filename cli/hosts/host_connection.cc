@@ -125,9 +125,10 @@ absl::StatusOr<std::vector<std::string>> HostConnection::Await(const std::string
   MutexLock lock(mutex_);
   while (!answer_.has_value() && lost_.empty()) {
     if (changed_.WaitUntil(mutex_, deadline)) continue;
-    return failed(absl::StrCat("it does not answer", words_.empty() ? "" : ": ", absl::StrJoin(words_, "; "),
-                               "; does `", options_.access.ssh, " ", options_.host.name,
-                               " true` end at once?"));
+    return absl::DeadlineExceededError(
+        failed(absl::StrCat("it does not answer", words_.empty() ? "" : ": ", absl::StrJoin(words_, "; "),
+                            "; does `", options_.access.ssh, " ", options_.host.name, " true` end at once?"))
+            .message());
   }
   if (!answer_.has_value()) return failed(lost_);
   std::vector<std::string> answer = *std::exchange(answer_, std::nullopt);

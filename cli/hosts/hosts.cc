@@ -1,5 +1,6 @@
 #include "cli/hosts/hosts.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -44,6 +45,16 @@ absl::Status CheckSize() {
   return absl::OkStatus();
 }
 
+// Waits for a host, without leaving the others in silence.
+absl::Status Await(Hosts& hosts, steady_clock::time_point end,
+                   const std::function<absl::Status(steady_clock::time_point until)>& wait) {
+  while (true) {
+    hosts.Beat();
+    const absl::Status status = wait(std::min(end, steady_clock::now() + std::chrono::seconds(1)));
+    if (!absl::IsDeadlineExceeded(status) || steady_clock::now() >= end) return status;
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Hosts>> Hosts::Open(Options options) {
@@ -53,17 +64,17 @@ absl::StatusOr<std::unique_ptr<Hosts>> Hosts::Open(Options options) {
   hosts->addresses_.resize(count);
   // All at once; then the waits overlap.
   WEIR_RETURN_IF_ERROR(hosts->ForEach([&](int host) { return hosts->Connect(host); }));
-  const auto hello_by = steady_clock::now() + kHelloLimit;
-  WEIR_RETURN_IF_ERROR(
-      hosts->ForEach([&](int host) { return hosts->connections_[host]->AwaitHello(hello_by); }));
+  WEIR_RETURN_IF_ERROR(hosts->ForEach([&, by = steady_clock::now() + kHelloLimit](int host) {
+    return Await(*hosts, by, [&](auto until) { return hosts->connections_[host]->AwaitHello(until); });
+  }));
   WEIR_RETURN_IF_ERROR(hosts->ChooseAddresses());
   if (hosts->options_.copy) WEIR_RETURN_IF_ERROR(hosts->Copy());
   for (size_t host = 0; host < count; ++host) {
     hosts->connections_[host]->Prepare(hosts->options_.needs(static_cast<int>(host)));
   }
-  const auto ready_by = steady_clock::now() + kReadyLimit;
-  WEIR_RETURN_IF_ERROR(
-      hosts->ForEach([&](int host) { return hosts->connections_[host]->AwaitReady(ready_by); }));
+  WEIR_RETURN_IF_ERROR(hosts->ForEach([&, by = steady_clock::now() + kReadyLimit](int host) {
+    return Await(*hosts, by, [&](auto until) { return hosts->connections_[host]->AwaitReady(until); });
+  }));
   return hosts;
 }
 
@@ -90,11 +101,15 @@ absl::Status Hosts::Connect(int host) {
 }
 
 absl::Status Hosts::Reconnect(int host) {
-  if (!connections_[host]->is_lost()) return absl::OkStatus();
+  // A connection that never was ready may still be trying.
+  const HostConnection& before = *connections_[host];
+  if (!before.is_lost() && !before.binaries().ps_server.empty()) return absl::OkStatus();
   WEIR_RETURN_IF_ERROR(Connect(host));
-  WEIR_RETURN_IF_ERROR(connections_[host]->AwaitHello(steady_clock::now() + kHelloLimit));
-  connections_[host]->Prepare(options_.needs(host));
-  return connections_[host]->AwaitReady(steady_clock::now() + kReadyLimit);
+  HostConnection& now = *connections_[host];
+  WEIR_RETURN_IF_ERROR(
+      Await(*this, steady_clock::now() + kHelloLimit, [&](auto until) { return now.AwaitHello(until); }));
+  now.Prepare(options_.needs(host));
+  return Await(*this, steady_clock::now() + kReadyLimit, [&](auto until) { return now.AwaitReady(until); });
 }
 
 void Hosts::Beat() {

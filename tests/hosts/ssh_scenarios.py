@@ -106,6 +106,13 @@ def ssh_lost(world):
     os.kill(up.ssh_to("b"), signal.SIGKILL)
     injected("the ssh to b is killed, with --restart")
     expect_undisturbed_weights(world, up.summary())
+    up = ssh.up("--ps=1", "--workers=3", *settings(TRAINING | PACE), "--restart")
+    up.wait_for_checkpoints(2)
+    ssh.hosts["b"].host.cut()
+    injected("b, which has a worker alone, is cut off for good, with --restart")
+    summary = up.summary()
+    expect("warning: host b: " in up.log() and summary["exit_codes"]["worker:2"] == 137, f"b came back:\n{up.log()}")
+    seen("the others did all the work")
 
 
 @scenario
