@@ -232,6 +232,14 @@ class Client {
   virtual void SetProgress(const Progress& progress) = 0;
   virtual absl::Status Report(const PullResult& of, const EvaluationResult& result) = 0;
 
+  // Ends the job well before all of its examples are done, for this reason: 1 to 1,000 bytes, for people. In
+  // sync the open step is the last one; otherwise each worker does the batches that it was given (at most
+  // 64). Then NextWork() returns nullopt on every worker, and the last checkpoint is written. Idempotent; the
+  // first reason stays. If this membership is lost before that, call it again after the next Join(): ps:0 may
+  // have been started again. Errors: FailedPrecondition: ps:0 speaks a protocol version before 1.10; or this
+  // is a reader.
+  virtual absl::Status Stop(const std::string& reason) = 0;
+
   // Ends the membership. `failure` is OK if the work is done, and otherwise says why this member gives up.
   // FAILURE_DRAINED (common/protocol/job_failure.h): the process is asked to end, and may come again; the
   // call takes a second or two at most. Later calls are errors.

@@ -77,6 +77,7 @@ class ClientImpl final : public Client {
       std::chrono::steady_clock::time_point deadline) override;
   void SetProgress(const Progress& progress) override;
   absl::Status Report(const PullResult& of, const EvaluationResult& result) override;
+  absl::Status Stop(const std::string& reason) override;
   absl::Status Leave(const absl::Status& failure) override;
   uint32_t worker() const override { return caller_.worker(); }
   uint64_t start_clock() const override { return start_clock_; }

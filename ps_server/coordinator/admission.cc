@@ -221,6 +221,8 @@ void Admission::Heartbeat(const v1::HeartbeatRequest& request, Done<v1::Heartbea
   if (absl::Status who = job_.members.CheckCaller(caller); absl::IsPermissionDenied(who)) return done(who);
   const bool at_once = job_.members.Renew(request);
   if (job_.members.FindWorker(caller) != nullptr) HandleWorkerReport(caller, request.report());
+  // The job's last step may have waited until this member knows of it.
+  if (job_.progress.end().has_value()) job_.events.may_continue();
   job_.members.Park(request, at_once, std::move(done));
 }
 

@@ -104,6 +104,8 @@ struct JobParts {
   bool AwaitsEvaluation() const {
     return state == v1::DRAINING && evaluations.AwaitsFinal() && !ending.ends_again();
   }
+  // HeartbeatReply.work_end: of the next evaluation, or where the job ends early.
+  std::optional<uint64_t> WorkEnd() const;
   // Training starts or continues.
   void OnTrainingStarts();
   // The state for a checkpoint, or why none can be taken now.

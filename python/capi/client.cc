@@ -271,6 +271,13 @@ weir_future* weir_report(weir_client* client, const weir_weights* of, const weir
       });
 }
 
+weir_future* weir_stop(weir_client* client, const char* reason) {
+  return weir::InBackground(client, [text = std::string(reason)](weir::Member& member) -> absl::Status {
+    WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<weir::Client> in, member.client());
+    return in->Stop(text);
+  });
+}
+
 weir_future* weir_wait_draining(weir_client* client, double seconds) {
   const auto deadline = weir::DeadlineIn(seconds);
   return weir::InBackground(client, [deadline](weir::Member& member) -> absl::Status {

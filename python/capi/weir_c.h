@@ -194,6 +194,8 @@ typedef struct {
 } weir_evaluation;
 // Tells the job the result of an evaluation of these weights, for its status and its summary.
 weir_future* weir_report(weir_client* client, const weir_weights* of, const weir_evaluation* evaluation);
+// Ends the job well before all of its examples are done (Client::Stop()). `reason`: 1 to 1,000 bytes.
+weir_future* weir_stop(weir_client* client, const char* reason);
 
 // ---- work
 

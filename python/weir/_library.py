@@ -89,6 +89,7 @@ _FUNCTIONS = {
     "wait_draining": (c_void_p, [c_void_p, c_double]),
     "set_progress": (c_void_p, [c_void_p, POINTER(Progress)]),
     "report": (c_void_p, [c_void_p, c_void_p, POINTER(Evaluation)]),
+    "stop": (c_void_p, [c_void_p, c_char_p]),
     "next_work": (c_void_p, [c_void_p]),
     "exchange": (c_void_p, [c_void_p, POINTER(Push), POINTER(Pull)]),
     "snapshot": (c_void_p, [c_void_p, POINTER(c_void_p), POINTER(Rows), c_size_t]),

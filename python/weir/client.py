@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence, overload
 from . import _library
 from ._ending import LAST_CALL, close_at_end
 from ._library import library
-from .errors import ConfigError, Drained, Error, JobDone, check, made
+from .errors import ConfigError, Drained, Error, Fenced, JobDone, check, made
 from .exchange import Gate, Gradient, Pushed, View, Weights, Work, WorkCall, WorkCalls, take_exchange
 from .fingerprints import EXAMPLES, in_cluster, of_program, of_training_set
 from .future import Future, end_of
@@ -102,6 +102,8 @@ class Client:
         self._work_calls = WorkCalls()
         # Nobody can join any more.
         self._done: JobDone | None = None
+        # Of stop().
+        self._stopped: str | None = None
         self._progress = progress
         close_at_end(self)
 
@@ -123,6 +125,8 @@ class Client:
             say(f"going on from {self.resumed_from}")
         self._joined = self._was_in = True
         self._rank = self.worker
+        if self._stopped is not None:
+            self._ask_to_stop(self._stopped)  # ps:0 may have been started again
 
     def leave(self, failure: BaseException | None = None, timeout: float | None = None) -> None:
         """Ends the membership. failure: why this worker gives up; None: the work is done. Servers in this process end
@@ -273,6 +277,26 @@ class Client:
         evaluation = _library.Evaluation(loss, -1 if accuracy is None else accuracy, examples, final_sha256 is not None,
                                          (final_sha256 or "").encode())
         return end_of(library.report(self._live(), of._handle, ctypes.byref(evaluation)))
+
+    def stop(self, reason: str) -> None:
+        """Ends the job well before all of its examples are done, on all workers, with a last checkpoint; the loop ends by itself, soon: in
+        sync after the open step, else once each worker has done the batches that it was given, at most 64. The first reason of all
+        workers counts, which `weir status` and the summary show. A job that is at its end anyway stays as it is.
+
+        reason: 1 to 1,000 bytes, for people. ConfigError: ps:0 is of an earlier version, which cannot stop a job.
+        """
+        if not isinstance(reason, str):
+            raise ConfigError(f"stop: the reason must be text, got {type(reason).__name__}")
+        if not self._joined:
+            raise Error("stop() is for a worker that is in the job; call it in the loop")
+        self._ask_to_stop(reason)
+        self._stopped = self._stopped or reason
+
+    def _ask_to_stop(self, reason: str) -> None:
+        try:
+            end_of(library.stop(self._live(), reason.encode())).result()
+        except Fenced:
+            pass  # the loop finds it out, and join() asks again
 
     def load_resumed(self, into: Arrays, rows: Rows | None = None) -> "Future[None]":
         """Reads the weights of the checkpoint `resumed_from` into all of the model's tensors: those of a job that was done

@@ -39,6 +39,7 @@ class ForwardingClient : public Client {
   absl::Status Report(const PullResult& of, const EvaluationResult& result) override {
     return to_->Report(of, result);
   }
+  absl::Status Stop(const std::string& reason) override { return to_->Stop(reason); }
   absl::Status Leave(const absl::Status& failure) override { return to_->Leave(failure); }
   uint32_t worker() const override { return to_->worker(); }
   uint64_t start_clock() const override { return to_->start_clock(); }

@@ -122,10 +122,18 @@ absl::Status CanGoOn(const v1::JobConfig& config, const v1::CheckpointManifest& 
 bool IsEndOf(const v1::JobConfig& config, const v1::CheckpointManifest& checkpoint) {
   const v1::CoordinatorState& job = checkpoint.job();
   if (!job.done()) return false;
-  const uint64_t examples = ExamplesOf(config, job.train_examples());
-  const uint64_t dropped = DroppedOf(config, std::max(1u, job.parts()), examples);
-  return job.total_batches() == BatchesOf(config, examples - dropped) ||
-         !WhyStopped(config.evaluation(), {job.evaluations().begin(), job.evaluations().end()}).empty();
+  const auto batches = [&](const v1::JobConfig& of) {
+    const uint64_t examples = ExamplesOf(of, job.train_examples());
+    return BatchesOf(of, examples - DroppedOf(of, std::max(1u, job.parts()), examples));
+  };
+  const auto stopped = [&](const v1::JobConfig& of) {
+    return !WhyStopped(of.evaluation(), {job.evaluations().begin(), job.evaluations().end()}).empty();
+  };
+  if (job.total_batches() == batches(config) || stopped(config)) return true;
+  // A worker or train.max_seconds has ended it.
+  const v1::JobConfig& saved = job.config();
+  return job.total_batches() < batches(saved) && !stopped(saved) &&
+         config.train().SerializeAsString() == saved.train().SerializeAsString();
 }
 
 bool IsBetter(v1::EvaluationConfig::Metric metric, const v1::EpochEvaluation& one,

@@ -289,6 +289,11 @@ class Optimizer(torch.optim.Optimizer):
         up. Without overlap it changes nothing."""
         return contextlib.nullcontext() if self._gradients is None else self._gradients.accumulate()
 
+    def stop(self, reason: str) -> None:
+        """Ends the job well before all of its examples are done; call step() for the batch at hand, and let the loop end by itself
+        (weir.Client.stop())."""
+        self.client.stop(reason)
+
     # ---- reading the weights
 
     @contextlib.contextmanager
