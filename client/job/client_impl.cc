@@ -127,6 +127,7 @@ v1::WorkerReport ClientImpl::ReportNow() const {
   v1::WorkerReport report = ToProto(progress_);
   if (options_.compute_seconds) report.set_compute_seconds(options_.compute_seconds());
   losses_.Describe(&report);
+  metrics_.Describe(&report);
   return report;
 }
 

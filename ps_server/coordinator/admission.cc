@@ -314,6 +314,7 @@ void Admission::Remove(uint32_t rank, const std::string& why) {
 void Admission::TakeOut(uint32_t rank, Worker& member, const std::string& why) {
   if (member.heard) job_.members.Refuse(member.instance);
   job_.losses.OnGone(member.incarnation);
+  job_.logged.OnGone(member.incarnation);
   job_.members.AnswerFenced(member, why);
   if (member.next_range) {
     v1::NextRangeReply reply;
@@ -346,6 +347,8 @@ void Admission::ReplaceIfGone(uint32_t rank) {
 
 void Admission::HandleWorkerReport(const v1::Caller& caller, const v1::WorkerReport& report) {
   job_.meter.OnReport(caller.incarnation(), report);
+  job_.logged.OnReport(job_.now(), caller.incarnation(), report, job_.progress.examples(),
+                       job_.size().train_examples);
   if (job_.over()) return;
   const std::optional<std::string> diverges = job_.losses.OnReport(caller.incarnation(), report);
   // All workers train the same weights, so no other worker can do better.

@@ -299,6 +299,7 @@ v1::ClusterStatus JobParts::Status() const {
   // In a job that was stopped early no worker knew which epoch was the last.
   const bool whole = mode.commits_steps && progress.all_done() && evaluations.stopped_early().empty();
   meter.Describe(now(), whole, &status);
+  logged.Describe(&status);
   *status.mutable_evaluation() = evaluations.newest();
   for (const v1::EpochEvaluation& entry : evaluations.entries()) *status.add_evaluations() = entry;
 

@@ -26,6 +26,7 @@
 #include "ps_server/coordinator/members/version_pins.h"
 #include "ps_server/coordinator/progress/job_meter.h"
 #include "ps_server/coordinator/progress/job_progress.h"
+#include "ps_server/coordinator/progress/logged_metrics.h"
 #include "ps_server/coordinator/shards/initial_values.h"
 #include "ps_server/coordinator/shards/shard_fleet.h"
 
@@ -138,6 +139,7 @@ struct JobParts {
   InitialUpload upload;
   JobProgress progress;
   JobMeter meter;
+  LoggedMetrics logged;
   DivergenceWatch losses;
   JobEvaluations evaluations;
   VersionPins pins;

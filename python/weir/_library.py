@@ -42,6 +42,10 @@ class Evaluation(Structure):
                 ("weights_sha256", c_char_p)]
 
 
+class Metric(Structure):
+    _fields_ = [("name", c_char_p), ("value", c_double)]
+
+
 class Work(Structure):
     _fields_ = [("clock", c_uint64), ("batch", c_uint64), ("first_example", c_uint64), ("examples", c_uint64),
                 ("examples_left", c_uint64), ("part", c_uint32), ("last_of_clock", c_int)]
@@ -89,6 +93,8 @@ _FUNCTIONS = {
     "wait_draining": (c_void_p, [c_void_p, c_double]),
     "set_progress": (c_void_p, [c_void_p, POINTER(Progress)]),
     "report": (c_void_p, [c_void_p, c_void_p, POINTER(Evaluation)]),
+    "log": (c_void_p, [c_void_p, POINTER(Metric), c_size_t, c_int, c_double]),
+    "log_scores": (c_void_p, [c_void_p, c_char_p, c_void_p, c_void_p, c_size_t]),
     "stop": (c_void_p, [c_void_p, c_char_p]),
     "next_work": (c_void_p, [c_void_p]),
     "exchange": (c_void_p, [c_void_p, POINTER(Push), POINTER(Pull)]),

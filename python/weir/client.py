@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence, overload
 
-from . import _library
+from . import _library, metrics
 from ._ending import LAST_CALL, close_at_end
 from ._library import library
 from .errors import ConfigError, Drained, Error, Fenced, JobDone, check, made
@@ -277,6 +277,22 @@ class Client:
         evaluation = _library.Evaluation(loss, -1 if accuracy is None else accuracy, examples, final_sha256 is not None,
                                          (final_sha256 or "").encode())
         return end_of(library.report(self._live(), of._handle, ctypes.byref(evaluation)))
+
+    def log(self, values: Mapping[str, Any] | None = None, /, *, reduce: str = "mean", weight: float | None = None,
+            **named: Any) -> None:
+        """Logs numbers (or arrays of one) by name: log(accuracy=0.9), or log({"val/accuracy": 0.9}). `weir status`, the dashboard,
+        /metrics and the summary show of each name, over all workers and about the last epoch, the mean or, with reduce="last", the
+        value of the latest step. A name keeps its kind; all workers together have at most 64 names.
+
+        weight: of these values in the mean; by default the examples of the newest work. ConfigError: a name has other letters than
+        [A-Za-z0-9_.-/], or a value is not finite; then nothing is logged.
+        """
+        metrics.log(self._live(), {**(values or {}), **named}, reduce, weight)
+
+    def log_auc(self, name: str, scores: Any, labels: Any) -> None:
+        """Logs the scores of examples, in [0, 1], and their labels, 0 or 1, as log() does, of which the area under the ROC curve is
+        shown, of all workers together. Scores are told apart to 1/1024. At most 4 names have an AUC."""
+        metrics.log_auc(self._live(), name, scores, labels)
 
     def stop(self, reason: str) -> None:
         """Ends the job well before all of its examples are done, on all workers, with a last checkpoint; the loop ends by itself, soon: in
