@@ -232,6 +232,26 @@ class Client {
   virtual void SetProgress(const Progress& progress) = 0;
   virtual absl::Status Report(const PullResult& of, const EvaluationResult& result) = 0;
 
+  // Logs a value under each name; with an error, none. The status of the job has, over all workers and about
+  // the last epoch, the mean of a name's values or, if `last`, the value at the highest clock. `weight`: of
+  // these values in a mean; 0: the examples of the newest work.
+  // Errors: InvalidArgument: a name has other letters than [A-Za-z0-9_.-/], more than 64, or another kind of
+  // value before; there are more than 64 names; or a value or weight is not finite. The message names it.
+  virtual absl::Status Log(absl::Span<const LoggedValue> values, bool last = false, double weight = 0) = 0;
+  // Logs scores, in [0, 1], and labels, 0 or 1, of examples, of which the status has the area under the ROC
+  // curve, of all workers together. For at most 4 names.
+  // Errors: as of Log(). With one, nothing is logged.
+  virtual absl::Status LogScores(absl::string_view name, absl::Span<const float> scores,
+                                 absl::Span<const float> labels) = 0;
+
+  // Ends the job well before all of its examples are done, for this reason: 1 to 1,000 bytes, for people. In
+  // sync the open step is the last one; otherwise each worker does the batches that it was given (at most
+  // 64). Then NextWork() returns nullopt on every worker, and the last checkpoint is written. Idempotent; the
+  // first reason stays. If this membership is lost before that, call it again after the next Join(), since
+  // ps:0 may have been started again.
+  // Errors: FailedPrecondition: ps:0 speaks a protocol version before 1.10, or this is a reader.
+  virtual absl::Status Stop(const std::string& reason) = 0;
+
   // Ends the membership. `failure` is OK if the work is done, and otherwise says why this member gives up.
   // FAILURE_DRAINED (common/protocol/job_failure.h): the process is asked to end, and may come again; the
   // call takes a second or two at most. Later calls are errors.

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/model/model_spec.h"
 #include "common/rpc/job_token.h"
@@ -296,6 +297,12 @@ struct Progress {
   double last_loss_sum = 0;
   // Batches whose loss is not finite, which count nowhere above.
   uint64_t not_finite = 0;
+};
+
+// A value of a metric of the program's own.
+struct LoggedValue {
+  absl::string_view name;
+  double value = 0;
 };
 
 struct EvaluationResult {

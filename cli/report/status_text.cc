@@ -251,6 +251,10 @@ std::string StatusReport(const v1::ClusterStatus& status) {
              evaluation.has_test_auc() ? absl::StrCat("AUC ", FormatLoss(evaluation.test_auc()), ", ") : "",
              "loss ", FormatLoss(evaluation.test_loss()), " at version ", evaluation.version()));
   }
+  for (int i = 0; i < status.metrics_size(); ++i) {
+    const v1::LoggedMetric& metric = status.metrics(i);
+    line(i == 0 ? "logged" : "", absl::StrFormat("%s %.6g", Printable(metric.name()), metric.last()));
+  }
   if (!status.stopped_early().empty()) line("stopped early", Printable(status.stopped_early()));
   if (status.has_best()) {
     line("best epoch",

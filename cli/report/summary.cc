@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <limits>
 #include <type_traits>
@@ -55,6 +56,18 @@ class Reader {
   }
   void ReadIfKnown(const char* path, std::string* out) {
     if (IsKnown(path) || !Has(path)) Read(path, out);
+  }
+  // An object of numbers, which servers of earlier versions did not write.
+  void ReadNumbers(const char* path, std::map<std::string, double>* out) {
+    const Json* const value = Find(path);
+    if (value == nullptr) return;
+    const bool fits = value->is_object() && std::all_of(value->begin(), value->end(),
+                                                        [](const Json& of) { return of.is_number(); });
+    if (fits) {
+      *out = value->get<std::map<std::string, double>>();
+    } else if (status_.ok()) {
+      status_ = absl::InvalidArgumentError(absl::StrCat("field ", path, ": is ", value->dump()));
+    }
   }
   // Servers of earlier versions did not write all fields.
   bool Has(const char* path) const { return Find(path) != nullptr; }
@@ -156,6 +169,7 @@ absl::StatusOr<JobSummary> ParseSummary(const std::string& server_json) {
     s.best = ReadEvaluation("/best", &reader);
     reader.Read("/best/checkpoint", &s.best_checkpoint);
   }
+  reader.ReadNumbers("/metrics", &s.metrics);
   if (reader.Has("/stopped_early")) reader.ReadIfKnown("/stopped_early", &s.stopped_early);
   reader.Read("/version_staleness/p50", &s.version_staleness_p50);
   reader.Read("/version_staleness/p99", &s.version_staleness_p99);
@@ -214,6 +228,10 @@ std::string SummaryText(const std::string& name, const JobSummary& s) {
   const std::vector<std::string> epochs = Epochs(s);
   for (size_t i = 0; i < epochs.size(); ++i) line(i == 0 ? "epochs" : "", epochs[i]);
   kept();
+  bool first = true;
+  for (const auto& [metric, value] : s.metrics) {
+    line(std::exchange(first, false) ? "logged" : "", absl::StrFormat("%s %.6g", Printable(metric), value));
+  }
   line("train loss", s.train_loss.has_value() ? FormatLoss(*s.train_loss) : "not known");
   line("steps",
        absl::StrCat(FormatCount(s.steps), " (", FormatCount(s.pushes), " pushes, ",

@@ -34,7 +34,8 @@ struct JobSummary {
   // The best evaluation, if the job keeps its weights, and the folder of the checkpoint that holds them.
   std::optional<Evaluation> best;
   std::string best_checkpoint;
-  std::string stopped_early;  // why; "": all examples were done
+  std::string stopped_early;              // why; "": all examples were done
+  std::map<std::string, double> metrics;  // that the program has logged
   uint64_t version_staleness_p50 = 0, version_staleness_p99 = 0, version_staleness_max = 0;
   uint64_t lead_p50 = 0, lead_max = 0;  // in clocks
   uint64_t bytes_pushed = 0, bytes_pulled = 0;

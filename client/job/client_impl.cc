@@ -129,6 +129,7 @@ v1::WorkerReport ClientImpl::ReportNow() const {
   const double computed = options_.compute_seconds ? options_.compute_seconds() : -1;
   if (computed >= 0) report.set_compute_seconds(computed);
   losses_.Describe(&report);
+  metrics_.Describe(&report);
   return report;
 }
 

@@ -20,6 +20,7 @@
 #include "client/job/history.h"
 #include "client/job/job_news.h"
 #include "client/job/loss_windows.h"
+#include "client/job/metric_log.h"
 #include "client/job/pending_work.h"
 #include "client/job/transport.h"
 #include "client/tensors/outgoing_gradient.h"
@@ -77,6 +78,10 @@ class ClientImpl final : public Client {
       std::chrono::steady_clock::time_point deadline) override;
   void SetProgress(const Progress& progress) override;
   absl::Status Report(const PullResult& of, const EvaluationResult& result) override;
+  absl::Status Log(absl::Span<const LoggedValue> values, bool last, double weight) override;
+  absl::Status LogScores(absl::string_view name, absl::Span<const float> scores,
+                         absl::Span<const float> labels) override;
+  absl::Status Stop(const std::string& reason) override;
   absl::Status Leave(const absl::Status& failure) override;
   uint32_t worker() const override { return caller_.worker(); }
   uint64_t start_clock() const override { return start_clock_; }
@@ -174,6 +179,7 @@ class ClientImpl final : public Client {
   bool reports_final_ ABSL_GUARDED_BY(mutex_) = false;
   Progress progress_ ABSL_GUARDED_BY(mutex_);
   LossWindows losses_ ABSL_GUARDED_BY(mutex_);
+  MetricLog metrics_ ABSL_GUARDED_BY(mutex_);
   // LossWindows::newest() when the heartbeat in flight was made.
   uint64_t losses_sent_ ABSL_GUARDED_BY(mutex_) = 0;
   // The upload of the initial values is under way; why it failed.

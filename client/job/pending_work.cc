@@ -164,7 +164,7 @@ PendingWork::NextPart PendingWork::NextOfParts(std::optional<uint64_t> work_end,
   const bool done = examples_done || Done(work_end);
   if (done && pushes_out_ == 0) return {Result(std::nullopt), {}};
   if (std::optional<Work> work; !done && !held && (work = parts_.Next()).has_value()) {
-    newest_clock_ = work->clock;
+    newest_ = *work;
     return {Result(work), {}};
   }
   if (!probe_error_.ok()) return {std::exchange(probe_error_, absl::OkStatus()), {}};
@@ -179,7 +179,7 @@ PendingWork::NextPart PendingWork::NextOfParts(std::optional<uint64_t> work_end,
 std::optional<PendingWork::Result> PendingWork::NextOfRanges(bool examples_done) {
   if (!failed_pushes_.empty()) return failed_pushes_.begin()->second;
   if (std::optional<Work> work = ranges_.Next(); work.has_value()) {
-    newest_clock_ = work->clock;
+    newest_ = *work;
     return Result(work);
   }
   if (ranges_.outstanding().empty() && (ranges_done_ || examples_done)) return Result(std::nullopt);

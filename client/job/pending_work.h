@@ -138,8 +138,9 @@ class PendingWork {
   void FailPush(const Work& work, const absl::Status& why);
   size_t pushes_out() const { return pushes_out_; }
 
-  // The clock of the newest work that was given out.
-  uint64_t newest_clock() const { return newest_clock_; }
+  // The clock and the examples of the newest work that was given out; 0: there was none.
+  uint64_t newest_clock() const { return newest_.clock; }
+  uint64_t newest_examples() const { return newest_.examples; }
   // Whether all of the job's work was given out, by this member or by others. `work_end`: as in
   // NextOfParts().
   bool Done(std::optional<uint64_t> work_end) const;
@@ -170,7 +171,7 @@ class PendingWork {
   // Exactly one of the two is used.
   SyncWorkSource parts_;
   RangeWorkSource ranges_;
-  uint64_t newest_clock_ = 0;
+  Work newest_;
   size_t pushes_out_ = 0;
   // sync: the clocks of the pulls in flight, probes included.
   std::multiset<uint64_t> pulls_out_;

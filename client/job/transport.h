@@ -26,6 +26,7 @@ v1::NextRangeReply ReplyTo(const v1::NextRangeRequest&);
 v1::PinReply ReplyTo(const v1::PinRequest&);
 v1::UnpinReply ReplyTo(const v1::UnpinRequest&);
 v1::ReportReply ReplyTo(const v1::ReportRequest&);
+v1::StopReply ReplyTo(const v1::StopRequest&);
 v1::LeaveReply ReplyTo(const v1::LeaveRequest&);
 
 // A client's channel to the coordinator: single tries of unary calls. Retries are in

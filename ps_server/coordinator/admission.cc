@@ -221,6 +221,8 @@ void Admission::Heartbeat(const v1::HeartbeatRequest& request, Done<v1::Heartbea
   if (absl::Status who = job_.members.CheckCaller(caller); absl::IsPermissionDenied(who)) return done(who);
   const bool at_once = job_.members.Renew(request);
   if (job_.members.FindWorker(caller) != nullptr) HandleWorkerReport(caller, request.report());
+  // The job's last step may have waited until this member knows of it.
+  if (job_.progress.end().has_value()) job_.events.may_continue();
   job_.members.Park(request, at_once, std::move(done));
 }
 
@@ -312,6 +314,7 @@ void Admission::Remove(uint32_t rank, const std::string& why) {
 void Admission::TakeOut(uint32_t rank, Worker& member, const std::string& why) {
   if (member.heard) job_.members.Refuse(member.instance);
   job_.losses.OnGone(member.incarnation);
+  job_.logged.OnGone(member.incarnation);
   job_.members.AnswerFenced(member, why);
   if (member.next_range) {
     v1::NextRangeReply reply;
@@ -344,6 +347,8 @@ void Admission::ReplaceIfGone(uint32_t rank) {
 
 void Admission::HandleWorkerReport(const v1::Caller& caller, const v1::WorkerReport& report) {
   job_.meter.OnReport(caller.incarnation(), report);
+  job_.logged.OnReport(job_.now(), caller.incarnation(), report, job_.progress.examples(),
+                       job_.size().train_examples);
   if (job_.over()) return;
   const std::optional<std::string> diverges = job_.losses.OnReport(caller.incarnation(), report);
   // All workers train the same weights, so no other worker can do better.

@@ -230,6 +230,7 @@ void Coordinator::Tick() {
       MaybeCommit();
     }
     MaybeEvaluate();
+    TickStop();
     job_.pins.Tick();
     recovery_.Tick();
     if (job_.over()) return;
@@ -340,6 +341,8 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
 void Coordinator::MaybeCommit() {
   if (job_.state != v1::RUNNING || job_.ending.drained()) return;
   if (job_.evaluations.Holds()) return;  // an evaluator needs this step's weights
+  // After the job's last step a worker must not begin another one, which would never be committed.
+  if (job_.progress.end().has_value() && !job_.members.AllKnow(stop_revision_)) return;
   const uint32_t parts = PartsOf(job_.progress.steps().committed(), job_.size().parts, job_.size().batches);
   const std::optional<StepCommitter::Commit> commit = job_.progress.steps().Ready(parts, job_.shards.size());
   if (!commit.has_value()) return;
@@ -378,19 +381,11 @@ void Coordinator::MaybeEvaluate() {
   admission_.MaybeAdmit();  // idle workers may have work again
 }
 
-void Coordinator::StopEarly(const std::string& why) {
-  job_.evaluations.StopEarly(why);
-  LogInfo("training stops ", why);
-  const uint64_t batches = job_.mode.commits_steps ? job_.progress.batches() : job_.progress.done();
-  job_.declared.Shorten(std::min(job_.size().examples, batches * job_.config().data().batch_size()), batches);
-  if (job_.progress.ranges().has_value()) job_.progress.ranges()->EndHere();
-  StartDraining();
-}
-
 // ---- the end
 
 void Coordinator::StartDraining() {
   if (job_.state != v1::RUNNING) return;
+  if (!job_.evaluations.stopped_early().empty()) Shorten();
   job_.state = v1::DRAINING;
   job_.meter.OnEnd(job_.now());
   LogInfo("all ", job_.size().examples, " examples are done");

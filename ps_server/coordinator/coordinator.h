@@ -68,6 +68,7 @@ class Coordinator {
   void Pin(v1::PinRequest request, Done<v1::PinReply> done);
   void Unpin(v1::UnpinRequest request, Done<v1::UnpinReply> done);
   void Report(v1::ReportRequest request, Done<v1::ReportReply> done);
+  void Stop(v1::StopRequest request, Done<v1::StopReply> done);
   void Checkpoint(v1::CheckpointRequest request, Done<v1::CheckpointReply> done);
   void Announce(v1::AnnounceRequest request, Done<v1::AnnounceReply> done);
   void Status(Done<v1::ClusterStatus> done, bool with_loss_curve = false);
@@ -100,7 +101,15 @@ class Coordinator {
   // job waits for evaluations, it continues or ends once the last result is known and, if the epoch is the
   // best so far, its weights are saved.
   void MaybeEvaluate();
+  // Training has ended early, for this reason.
   void StopEarly(const std::string& why);
+  // Training ends early, with the work that has begun: in sync the open step, otherwise the ranges that
+  // workers hold. The first reason stays.
+  void StopSoon(const std::string& why);
+  // Stops a job that has trained for train.max_seconds, and ends a job that lacks no more work.
+  void TickStop();
+  // The job is as long as what it has done.
+  void Shorten();
   void ServeRanges();
   // Answers the worker's call for a range if it can be answered. Returns whether the worker has become idle.
   bool ServeRange(uint32_t rank, MemberTable::Worker& member);
@@ -120,6 +129,8 @@ class Coordinator {
   Recovery recovery_;
   const absl::Time created_;
   absl::Time last_tick_;
+  // StopSoon(): the revision with which members know that the job ends.
+  uint64_t stop_revision_ = 0;
 
   // Last, so that its destructor runs first.
   SerialQueue queue_;

@@ -147,6 +147,12 @@ JobParts::JobParts(Options given, Events calls, std::unique_ptr<JobStore> store)
   losses.Restore(saved.losses());
 }
 
+std::optional<uint64_t> JobParts::WorkEnd() const {
+  const std::optional<uint64_t> end = progress.end(), evaluated = evaluations.work_end();
+  if (!end.has_value() || !evaluated.has_value()) return end.has_value() ? end : evaluated;
+  return std::min(*end, *evaluated);
+}
+
 void JobParts::OnTrainingStarts() {
   ending.OnStart();
   meter.OnStart(now(), progress.examples());
@@ -162,7 +168,7 @@ void JobParts::FillIn(const MemberTable::ParkedHeartbeat& heartbeat, bool news,
   reply->set_evaluated(evaluations.final());
   if (auto order = evaluations.OrderFor(heartbeat.incarnation)) *reply->mutable_evaluate() = *order;
   reply->set_awaits_evaluation(evaluations.awaited());
-  if (evaluations.work_end().has_value()) reply->set_work_end(*evaluations.work_end());
+  if (const auto end = WorkEnd(); end.has_value()) reply->set_work_end(*end);
   if (!ending.failure().ok()) SetFailure(ending.failure(), reply);
   // Who is fenced now, and finds no ps:0 when it joins again, can tell why.
   if (reply->fenced() && ending.drained()) reply->set_failure_kind(v1::FAILURE_DRAINED);
@@ -230,7 +236,9 @@ absl::StatusOr<Checkpoints::Snapshot> JobParts::Snapshot() const {
   job.set_committed_steps(progress.steps().committed());
   // If it said `done`, a coordinator that starts from it would not have the last epoch evaluated.
   const bool evaluated = !evaluations.waits() || !evaluations.open();
-  job.set_done(state == v1::DRAINING || (progress.all_done() && evaluated));
+  // The same holds where the job ends early and is not shortened yet.
+  const bool whole = evaluations.stopped_early().empty();
+  job.set_done(state == v1::DRAINING || (progress.all_done() && evaluated && whole));
   job.set_examples(progress.examples());
   job.set_epoch(numbers.epoch());
   job.set_last_incarnation(numbers.incarnation());
@@ -267,7 +275,7 @@ v1::JoinReply JobParts::JoinReply(uint32_t worker, uint64_t incarnation, uint64_
   reply.set_lease_seconds(config().cluster().lease_seconds());
   *reply.mutable_protocol() = OwnProtocol();
   *reply.mutable_job() = identity;
-  if (evaluations.work_end().has_value()) reply.set_work_end(*evaluations.work_end());
+  if (const auto end = WorkEnd(); end.has_value()) reply.set_work_end(*end);
   return reply;
 }
 
@@ -290,7 +298,10 @@ v1::ClusterStatus JobParts::Status() const {
   status.set_total_steps(size.steps);
   status.set_total_examples(size.examples);
   status.set_examples(progress.examples());
-  meter.Describe(now(), /*whole=*/mode.commits_steps && progress.all_done(), &status);
+  // In a job that was stopped early no worker knew which epoch was the last.
+  const bool whole = mode.commits_steps && progress.all_done() && evaluations.stopped_early().empty();
+  meter.Describe(now(), whole, &status);
+  logged.Describe(&status);
   *status.mutable_evaluation() = evaluations.newest();
   for (const v1::EpochEvaluation& entry : evaluations.entries()) *status.add_evaluations() = entry;
 

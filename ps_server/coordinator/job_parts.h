@@ -26,6 +26,7 @@
 #include "ps_server/coordinator/members/version_pins.h"
 #include "ps_server/coordinator/progress/job_meter.h"
 #include "ps_server/coordinator/progress/job_progress.h"
+#include "ps_server/coordinator/progress/logged_metrics.h"
 #include "ps_server/coordinator/shards/initial_values.h"
 #include "ps_server/coordinator/shards/shard_fleet.h"
 
@@ -104,6 +105,8 @@ struct JobParts {
   bool AwaitsEvaluation() const {
     return state == v1::DRAINING && evaluations.AwaitsFinal() && !ending.ends_again();
   }
+  // HeartbeatReply.work_end: of the next evaluation, or where the job ends early.
+  std::optional<uint64_t> WorkEnd() const;
   // Training starts or continues.
   void OnTrainingStarts();
   // The state for a checkpoint, or why none can be taken now.
@@ -136,6 +139,7 @@ struct JobParts {
   InitialUpload upload;
   JobProgress progress;
   JobMeter meter;
+  LoggedMetrics logged;
   DivergenceWatch losses;
   JobEvaluations evaluations;
   VersionPins pins;

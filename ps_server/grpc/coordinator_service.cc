@@ -75,6 +75,7 @@ void CoordinatorService::Start(Coordinator* coordinator) {
   serve("Leave", &Coordinator::Leave);
   serve("Unpin", &Coordinator::Unpin);
   serve("Report", &Coordinator::Report);
+  serve("Stop", &Coordinator::Stop);
   serve("Checkpoint", &Coordinator::Checkpoint);
   serve("Announce", &Coordinator::Announce);
 }
@@ -95,6 +96,7 @@ void CoordinatorService::Refuse(std::function<absl::Status()> why) {
   refuse("Pin", v1::PinRequest(), v1::PinReply());
   refuse("Unpin", v1::UnpinRequest(), v1::UnpinReply());
   refuse("Report", v1::ReportRequest(), v1::ReportReply());
+  refuse("Stop", v1::StopRequest(), v1::StopReply());
   refuse("Checkpoint", v1::CheckpointRequest(), v1::CheckpointReply());
   refuse("Announce", v1::AnnounceRequest(), v1::AnnounceReply());
   refuse("Status", v1::StatusRequest(), v1::ClusterStatus());

@@ -20,6 +20,7 @@ constexpr RpcRule kRules[] = {
     {"weir.v1.Coordinator/Pin", kSelf, kNo, kSelf, kNo},
     {"weir.v1.Coordinator/Unpin", kSelf, kNo, kSelf, kNo},
     {"weir.v1.Coordinator/Report", kSelf, kNo, kSelf, kNo},
+    {"weir.v1.Coordinator/Stop", kSelf, kNo, kNo, kNo},
     {"weir.v1.Coordinator/Checkpoint", kNo, kNo, kNo, kYes, true},
     {"weir.v1.Coordinator/Announce", kNo, kSelf, kNo, kNo, true},
     {"weir.v1.Coordinator/Status", kYes, kYes, kYes, kYes},

@@ -82,6 +82,8 @@ async function refresh() {
       row(["workers", `${live} of ${s.configured_workers}`]),
       row(["test accuracy", e.examples > 0 && e.test_accuracy >= 0 ? e.test_accuracy.toFixed(4) : "-"]),
       ...(e.test_auc === undefined ? [] : [row(["test AUC", e.test_auc.toFixed(4)])]),
+      ...(s.metrics || []).map(m => row([m.name, number(m.last)])),
+      ...(s.stopped_early ? [row(["stopped early", s.stopped_early])] : []),
       row(["version staleness p50 / p99 / max", `${v.p50 || 0} / ${v.p99 || 0} / ${v.max || 0}`]),
       row(["lead p50 / max", `${l.p50 || 0} / ${l.max || 0}`]),
       row(["checkpoint", s.checkpoint ? s.checkpoint + age : "none"]),

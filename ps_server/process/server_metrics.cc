@@ -167,6 +167,8 @@ JobMetrics::JobMetrics(Coordinator* coordinator, MetricRegistry* metrics)
   metrics->AddCallbackGauges("weir_worker_utilization",
                              "Share of the last ten seconds or so in which the worker computed, from 0 to 1.",
                              [this] { return utilizations_; });
+  metrics->AddCallbackGauges("weir_job_logged", "What the job's program logs, by name.",
+                             [this] { return logged_; });
 }
 
 void JobMetrics::Refresh() {
@@ -193,6 +195,10 @@ void JobMetrics::Refresh() {
   utilizations_.clear();
   for (const v1::TaskStatus& task : s.tasks()) {
     if (task.has_utilization()) utilizations_.push_back({{{"task", task.task()}}, task.utilization()});
+  }
+  logged_.clear();
+  for (const v1::LoggedMetric& metric : s.metrics()) {
+    logged_.push_back({{{"name", metric.name()}}, metric.last()});
   }
   set(checkpoint_age_, s.has_checkpoint_age_seconds(), s.checkpoint_age_seconds());
 }

@@ -38,8 +38,9 @@ class JobMetrics {
   Gauge &train_loss_, &test_loss_, &test_accuracy_, &test_auc_, &step_, &target_steps_, &examples_,
       &target_examples_, &examples_per_second_, &workers_live_, &workers_expected_, &utilization_,
       &checkpoint_age_;
-  // Of each worker that has one. Used by the thread of Refresh(), which also makes the page.
-  std::vector<std::pair<Labels, double>> utilizations_;
+  // Of each worker that has one, and of each name. Used by the thread of Refresh(), which also makes the
+  // page.
+  std::vector<std::pair<Labels, double>> utilizations_, logged_;
 };
 
 // The job's status. nullopt: the coordinator is stopping, or did not answer within half a second.

@@ -74,6 +74,8 @@ std::string SummaryJson(const v1::ClusterStatus& status, const v1::JobConfig& co
     out["best"] = JsonOf(status.best().evaluation());
     out["best"]["checkpoint"] = status.best_checkpoint();
   }
+  out["metrics"] = nlohmann::ordered_json::object();
+  for (const v1::LoggedMetric& metric : status.metrics()) out["metrics"][metric.name()] = metric.last();
   out["stopped_early"] = IfKnown(!status.stopped_early().empty(), status.stopped_early());
   const v1::Distribution& staleness = status.version_staleness();
   out["version_staleness"] = {{"p50", staleness.p50()}, {"p99", staleness.p99()}, {"max", staleness.max()}};

@@ -305,6 +305,32 @@ weir_future* weir_report(weir_client* client, const weir_weights* of, const weir
                             });
 }
 
+weir_error* weir_log(weir_client* client, const weir_metric* metrics, size_t n, int last, double weight) {
+  std::vector<weir::LoggedValue> values;
+  for (const weir_metric& metric : absl::MakeConstSpan(metrics, n))
+    values.push_back({metric.name, metric.value});
+  absl::Status status;
+  weir_error* const error =
+      weir::WithClient(client, [&](weir::Client& in) { status = in.Log(values, last != 0, weight); });
+  return error != nullptr ? error : weir::ErrorOf(status);
+}
+
+weir_error* weir_log_scores(weir_client* client, const char* name, const float* scores, const float* labels,
+                            size_t n) {
+  absl::Status status;
+  weir_error* const error = weir::WithClient(client, [&](weir::Client& in) {
+    status = in.LogScores(name, {scores, n}, {labels, n});
+  });
+  return error != nullptr ? error : weir::ErrorOf(status);
+}
+
+weir_future* weir_stop(weir_client* client, const char* reason) {
+  return weir::InBackground(client, [text = std::string(reason)](weir::Member& member) -> absl::Status {
+    WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<weir::Client> in, member.client());
+    return in->Stop(text);
+  });
+}
+
 weir_future* weir_wait_draining(weir_client* client, double seconds) {
   const auto deadline = weir::DeadlineIn(seconds);
   return weir::InBackground(client, [deadline](weir::Member& member) -> absl::Status {

@@ -220,6 +220,18 @@ typedef struct {
 // Tells the job the result of an evaluation of these weights, for its status and its summary. `of` NULL: they
 // could not be read.
 weir_future* weir_report(weir_client* client, const weir_weights* of, const weir_evaluation* evaluation);
+typedef struct {
+  const char* name;
+  double value;
+} weir_metric;
+// Logs a value under each name; with an error, none (Client::Log()). `last`: not 0: the last value is shown,
+// instead of the mean. `weight`: in the mean; 0: the examples of the newest work.
+weir_error* weir_log(weir_client* client, const weir_metric* metrics, size_t n, int last, double weight);
+// Logs n scores, in [0, 1], and labels, 0 or 1, of which the AUC is shown.
+weir_error* weir_log_scores(weir_client* client, const char* name, const float* scores, const float* labels,
+                            size_t n);
+// Ends the job well before all of its examples are done (Client::Stop()). `reason`: 1 to 1,000 bytes.
+weir_future* weir_stop(weir_client* client, const char* reason);
 
 // ---- work
 

@@ -46,6 +46,10 @@ class Evaluation(Structure):
                 ("order", c_uint64), ("final", c_int), ("weights_sha256", c_char_p)]
 
 
+class Metric(Structure):
+    _fields_ = [("name", c_char_p), ("value", c_double)]
+
+
 class Work(Structure):
     _fields_ = [("clock", c_uint64), ("batch", c_uint64), ("first_example", c_uint64), ("examples", c_uint64),
                 ("examples_left", c_uint64), ("part", c_uint32), ("last_of_clock", c_int)]
@@ -97,6 +101,9 @@ _FUNCTIONS = {
     "awaits_evaluation": (c_void_p, [c_void_p]),
     "take_answer": (c_void_p, [c_void_p, POINTER(c_int)]),
     "report": (c_void_p, [c_void_p, c_void_p, POINTER(Evaluation)]),
+    "log": (c_void_p, [c_void_p, POINTER(Metric), c_size_t, c_int, c_double]),
+    "log_scores": (c_void_p, [c_void_p, c_char_p, c_void_p, c_void_p, c_size_t]),
+    "stop": (c_void_p, [c_void_p, c_char_p]),
     "next_work": (c_void_p, [c_void_p]),
     "exchange": (c_void_p, [c_void_p, POINTER(Push), POINTER(Pull)]),
     "snapshot": (c_void_p, [c_void_p, POINTER(c_void_p), POINTER(Rows), c_size_t]),

@@ -6,10 +6,10 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence, overload
 
-from . import _library
+from . import _library, metrics
 from ._ending import LAST_CALL, Terminated, close_at_end, end_on_sigterm, terminated
 from ._library import library
-from .errors import ConfigError, Drained, Error, JobDone, check, made
+from .errors import ConfigError, Drained, Error, Fenced, JobDone, check, made
 from .evaluations import Evaluate, Evaluations, Order, Result
 from .exchange import Gate, Gradient, Pushed, View, Weights, Work, WorkCall, WorkCalls, take_exchange
 from .fingerprints import EXAMPLES, in_cluster, of_program, of_training_set
@@ -109,6 +109,8 @@ class Client:
         self._work_calls = WorkCalls()
         # Nobody can join any more.
         self._done: JobDone | None = None
+        # Of stop().
+        self._stopped: str | None = None
         self._progress = progress
         close_at_end(self)
 
@@ -132,6 +134,8 @@ class Client:
         membership = self._membership()
         self._rank, self._in_process = int(membership.worker), bool(membership.in_process)
         end_on_sigterm()
+        if self._stopped is not None:
+            self._ask_to_stop(self._stopped)  # ps:0 may have been started again
 
     def leave(self, failure: BaseException | None = None, timeout: float | None = None) -> None:
         """Ends the membership. failure: why this worker gives up; None: the work is done. Servers in this process end
@@ -324,6 +328,42 @@ class Client:
                 sha256: str = "") -> "Future[None]":
         evaluation = result.to_library(order, validation, final, sha256)
         return end_of(library.report(self._live(), None if of is None else of._handle, ctypes.byref(evaluation)))
+
+    def log(self, values: Mapping[str, Any] | None = None, /, *, reduce: str = "mean", weight: float | None = None,
+            **named: Any) -> None:
+        """Logs numbers (or arrays of one) by name: log(accuracy=0.9), or log({"val/accuracy": 0.9}). `weir status`, the dashboard,
+        /metrics and the summary show of each name, over all workers and about the last epoch, the mean or, with reduce="last", the
+        value of the latest step. A name keeps its kind; all workers together have at most 64 names.
+
+        weight: of these values in the mean; by default the examples of the newest work. ConfigError: a name has other letters than
+        [A-Za-z0-9_.-/], or a value is not finite; then nothing is logged.
+        """
+        metrics.log(self._live(), {**(values or {}), **named}, reduce, weight)
+
+    def log_auc(self, name: str, scores: Any, labels: Any) -> None:
+        """Logs the scores of examples, in [0, 1], and their labels, 0 or 1, as log() does, of which the area under the ROC curve is
+        shown, of all workers together. Scores are told apart to 1/1024. At most 4 names have an AUC."""
+        metrics.log_auc(self._live(), name, scores, labels)
+
+    def stop(self, reason: str) -> None:
+        """Ends the job well before all of its examples are done, on all workers, with a last checkpoint; the loop ends by itself, soon: in
+        sync after the open step, else once each worker has done the batches that it was given, at most 64. The first reason of all
+        workers counts, which `weir status` and the summary show. A job that is at its end anyway stays as it is.
+
+        reason: 1 to 1,000 bytes, for people. ConfigError: ps:0 is of an earlier version, which cannot stop a job.
+        """
+        if not isinstance(reason, str):
+            raise ConfigError(f"stop: the reason must be text, got {type(reason).__name__}")
+        if not self._joined:
+            raise Error("stop() is for a worker that is in the job; call it in the loop")
+        self._ask_to_stop(reason)
+        self._stopped = self._stopped or reason
+
+    def _ask_to_stop(self, reason: str) -> None:
+        try:
+            end_of(library.stop(self._live(), reason.encode())).result()
+        except Fenced:
+            pass  # the loop finds it out, and join() asks again
 
     def load_resumed(self, into: Arrays, rows: Rows | None = None) -> "Future[None]":
         """Reads the weights of the checkpoint `resumed_from` into all of the model's tensors: those of a job that was done

@@ -17,6 +17,7 @@ from .errors import ConfigError, Drained, Error, Fenced, JobDone, PeerLost
 from .exchange import Gate, Gradient, Pushed, Weights, Work
 from .future import Future
 from .job import Arrays, FlatTensors, Floats, batch_seed, seed_globals
+from .metrics import number_of
 from .progress import ProgressLine, say
 from .tables import Keys, Rows, RowSet
 
@@ -30,16 +31,7 @@ _FRUITLESS = 10
 
 def loss_of(loss: Any) -> float | None:
     """The loss as a number. ConfigError: it is not one."""
-    if loss is None:
-        return None
-    shape = getattr(loss, "shape", ())
-    try:
-        if not isinstance(loss, (str, bytes)) and math.prod(shape) == 1:
-            return float(loss)
-    except (TypeError, ValueError):
-        pass
-    kind = type(loss).__name__ + (f" of shape {tuple(shape)}" if shape else "")
-    raise ConfigError(f"loss must be one number, the mean loss over the batch's examples; got {kind}")
+    return None if loss is None else number_of(loss, "loss must be one number, the mean loss over the batch's examples")
 
 
 class Step:

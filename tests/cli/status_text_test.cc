@@ -192,6 +192,18 @@ TEST_CASE("the report") {
         "worker:3  waiting       -        -           -\n");
 }
 
+TEST_CASE("The report has what the program logs") {
+  v1::ClusterStatus status;
+  CHECK_THAT(StatusReport(status), !Catch::Contains("logged"));
+  for (const auto& [name, value] : {std::pair("auc", 0.71234567), std::pair("lr", 1e-5)}) {
+    v1::LoggedMetric& metric = *status.add_metrics();
+    metric.set_name(name);
+    metric.set_last(value);
+  }
+  CHECK_THAT(StatusReport(status),
+             Catch::Contains("\nlogged            auc 0.712346\n                  lr 1e-05\n"));
+}
+
 TEST_CASE("The report of a job whose rows do not wait says so, and what that costs in sync") {
   v1::ClusterStatus status;
   status.set_mode("sync");

@@ -146,6 +146,20 @@ TEST_CASE("the best epoch, and why a job was stopped") {
   CHECK_THAT(std::string(with(R"("best": {"epoch": 2})").status().message()), Contains("/best/checkpoint"));
 }
 
+TEST_CASE("what the program has logged") {
+  const auto with = [](const std::string& metrics) {
+    return ParseSummary(absl::StrReplaceAll(
+        kJson, {{"\"bytes_pushed\"", absl::StrCat("\"metrics\": ", metrics, ", \"bytes_pushed\"")}}));
+  };
+  const auto summary = with(R"({"lr": 0.001, "val/auc": 0.71234567})");
+  REQUIRE(summary.ok());
+  CHECK_THAT(SummaryText("x", *summary), Contains("  logged            lr 0.001\n"
+                                                  "                    val/auc 0.712346\n"
+                                                  "  train loss"));
+  CHECK_THAT(SummaryText("x", *with("{}")), !Contains("logged"));
+  CHECK(with(R"({"lr": "high"})").status().message() == R"(field /metrics: is {"lr":"high"})");
+}
+
 TEST_CASE("a loss without an accuracy") {
   const auto summary = ParseSummary(absl::StrReplaceAll(kJson, {{"0.9832", "null"}}));
   REQUIRE(summary.ok());

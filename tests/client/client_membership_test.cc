@@ -77,6 +77,16 @@ TEST_CASE("A client says its instance to the coordinator") {
   CHECK(f.cluster.heartbeats()[0].caller().instance() == f.cluster.joins()[0].instance());
 }
 
+TEST_CASE("A coordinator of a version without Stop: the error says which one is needed") {
+  ClientFixture f(ClientFixture::Small());
+  const auto client = f.Join();
+  const absl::Status refused = client->Stop("enough");
+  CHECK(refused.code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(Message(refused) == "ps:0 (coordinator) at " + f.cluster.addresses()[0] +
+                                " cannot stop a job: that needs version 1.10 of the protocol, and it speaks "
+                                "an earlier one. Upgrade ps:0");
+}
+
 TEST_CASE("Join is repeated under one instance, and says who joins") {
   ClientFixture f(ClientFixture::Small());
   f.cluster.on_join = [](size_t nth) -> std::optional<grpc::Status> {

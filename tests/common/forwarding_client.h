@@ -39,6 +39,14 @@ class ForwardingClient : public Client {
   absl::Status Report(const PullResult& of, const EvaluationResult& result) override {
     return to_->Report(of, result);
   }
+  absl::Status Log(absl::Span<const LoggedValue> values, bool last, double weight) override {
+    return to_->Log(values, last, weight);
+  }
+  absl::Status LogScores(absl::string_view name, absl::Span<const float> scores,
+                         absl::Span<const float> labels) override {
+    return to_->LogScores(name, scores, labels);
+  }
+  absl::Status Stop(const std::string& reason) override { return to_->Stop(reason); }
   absl::Status Leave(const absl::Status& failure) override { return to_->Leave(failure); }
   uint32_t worker() const override { return to_->worker(); }
   uint64_t start_clock() const override { return to_->start_clock(); }

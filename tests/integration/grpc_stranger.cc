@@ -22,7 +22,7 @@ constexpr const char* kMethods[] = {
     "weir.v1.Coordinator/Leave",        "weir.v1.Coordinator/NextRange", "weir.v1.Coordinator/Pin",
     "weir.v1.Coordinator/Unpin",        "weir.v1.Coordinator/Report",    "weir.v1.Coordinator/Checkpoint",
     "weir.v1.Coordinator/Status",       "weir.v1.Coordinator/Announce",  "weir.v1.ParameterServer/Exchange",
-    "weir.v1.ParameterServer/ReadRows", "weir.v1.ShardControl/Attach",
+    "weir.v1.ParameterServer/ReadRows", "weir.v1.ShardControl/Attach",   "weir.v1.Coordinator/Stop",
 };
 
 grpc::Status Call(grpc::GenericStub& stub, const std::string& method, const std::string& bytes,

@@ -55,7 +55,7 @@ Called CallAll(const std::string& address, uid_t user, const std::string& bytes,
     int code = 0;
     if (words >> method >> code) called.codes[method] = code;
   }
-  REQUIRE(called.codes.size() == 14);
+  REQUIRE(called.codes.size() == 15);
   return called;
 }
 

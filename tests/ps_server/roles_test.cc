@@ -149,6 +149,7 @@ std::unique_ptr<google::protobuf::Message> MessageOf(const std::string& method, 
   if (name == "Pin") return WithCaller<v1::PinRequest>(speaker);
   if (name == "Unpin") return WithCaller<v1::UnpinRequest>(speaker);
   if (name == "Report") return WithCaller<v1::ReportRequest>(speaker);
+  if (name == "Stop") return WithCaller<v1::StopRequest>(speaker);
   if (name == "Announce") {
     auto request = std::make_unique<v1::AnnounceRequest>();
     request->set_shard(speaker.index);

@@ -49,6 +49,11 @@ TEST_CASE("Metrics of the job on ps:0: loss, accuracy, step, examples, workers, 
   *heartbeat.mutable_caller() = f.caller;
   heartbeat.mutable_report()->set_examples(8);
   heartbeat.mutable_report()->set_loss_sum(20);
+  v1::LoggedMetric& logged = *heartbeat.mutable_report()->add_metrics();
+  logged.set_name("val/f1");
+  logged.set_kind(v1::LoggedMetric::MEAN);
+  logged.set_sum(6);
+  logged.set_weight(8);
   v1::HeartbeatReply heard;
   REQUIRE(f.coordinator->Heartbeat(f.Context().get(), heartbeat, &heard).ok());
   v1::ReportRequest report;
@@ -64,6 +69,7 @@ TEST_CASE("Metrics of the job on ps:0: loss, accuracy, step, examples, workers, 
 
   page = HttpGetPage(port, "/metrics").body;
   CHECK(MetricOf(page, "weir_job_train_loss") == 2.5);
+  CHECK_THAT(page, Contains("# TYPE weir_job_logged gauge\nweir_job_logged{name=\"val/f1\"} 0.75\n"));
   CHECK(MetricOf(page, "weir_job_test_loss") == 0.5);
   CHECK(MetricOf(page, "weir_job_test_accuracy_ratio") == 0.75);
   CHECK(MetricOf(page, "weir_job_test_auc_ratio") == 0.625);

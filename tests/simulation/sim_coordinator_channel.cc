@@ -166,6 +166,7 @@ CoordinatorChannel::TryPtr SimCoordinatorChannel::StartMethod(const std::string&
   if (started == nullptr) started = start(v1::PinRequest(), &Coordinator::Pin);
   if (started == nullptr) started = start(v1::UnpinRequest(), &Coordinator::Unpin);
   if (started == nullptr) started = start(v1::ReportRequest(), &Coordinator::Report);
+  if (started == nullptr) started = start(v1::StopRequest(), &Coordinator::Stop);
   if (started == nullptr) started = start(v1::LeaveRequest(), &Coordinator::Leave);
   return started;
 }

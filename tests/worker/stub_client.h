@@ -36,6 +36,11 @@ class StubClient : public Client {
   }
   void SetProgress(const Progress&) override {}
   absl::Status Report(const PullResult&, const EvaluationResult&) override { return absl::OkStatus(); }
+  absl::Status Log(absl::Span<const LoggedValue>, bool, double) override { return absl::OkStatus(); }
+  absl::Status LogScores(absl::string_view, absl::Span<const float>, absl::Span<const float>) override {
+    return absl::OkStatus();
+  }
+  absl::Status Stop(const std::string&) override { return absl::OkStatus(); }
   absl::Status Leave(const absl::Status&) override { return absl::OkStatus(); }
   uint32_t worker() const override { return 0; }
   uint64_t start_clock() const override { return 0; }

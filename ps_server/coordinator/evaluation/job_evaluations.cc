@@ -80,7 +80,7 @@ bool JobEvaluations::GoBack(bool at_end) {
     no_final_ = false;
     final() ? newest_.Clear() : newest_.clear_weights_sha256();
   }
-  return !std::exchange(stopped_early_, "").empty();
+  return asked_to_stop_ || !std::exchange(stopped_early_, "").empty();
 }
 
 // ---- epochs
@@ -187,8 +187,8 @@ void JobEvaluations::Final(const v1::Evaluation& evaluation, uint64_t step) {
   ended_ = true;
   const v1::EpochEvaluation result = ResultOf(evaluation, step);
   if (due_.has_value()) Add(*std::exchange(due_, std::nullopt), result);
-  // If the job waits, its end was evaluated already, and it may have been stopped before this epoch.
-  for (; !waits_ && InJob(next_); next_ += every_) {
+  // If the job waits, its end was evaluated already. It may have been stopped before this epoch.
+  for (; !waits_ && stopped_early_.empty() && InJob(next_); next_ += every_) {
     Add({next_, next_, total()}, result);
   }
 }
@@ -264,11 +264,17 @@ bool JobEvaluations::SetWorkEnd(uint64_t progress) {
 }
 
 std::string JobEvaluations::WhyItStopsHere() const {
-  if (!waits_ || open() || entries_.empty() || EndOf(entries_.back().epoch()) != progress_) return "";
+  if (!waits_ || asked_to_stop_ || open()) return "";
+  if (entries_.empty() || EndOf(entries_.back().epoch()) != progress_) return "";
   return WhyStopped(config_.evaluation(), entries_);
 }
 
-void JobEvaluations::StoppedBefore() { stopped_early_ = WhyStopped(config_.evaluation(), entries_); }
+void JobEvaluations::StoppedBefore() {
+  stopped_early_ = WhyStopped(config_.evaluation(), entries_);
+  // No checkpoint has the words of whoever asked.
+  if (stopped_early_.empty())
+    stopped_early_ = "since a worker or train.max_seconds ended it, in an earlier run";
+}
 
 // ---- the best epoch
 

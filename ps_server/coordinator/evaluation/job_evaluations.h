@@ -55,7 +55,8 @@ class JobEvaluations {
   // Fills in a checkpoint of this step. If this checkpoint is taken for the best epoch, it says so itself.
   void Save(uint64_t step, v1::CoordinatorState* job) const;
   // The job goes back to a checkpoint. If the checkpoint is of the job's end (`at_end`), an evaluation of the
-  // end stays valid, because its weights are restored. Returns whether it undoes an early stop.
+  // end stays valid, because its weights are restored. Returns whether the job may have been shortened, which
+  // is undone until it stops again.
   bool GoBack(bool at_end);
 
   // ---- epochs
@@ -112,10 +113,16 @@ class JobEvaluations {
   std::optional<uint64_t> work_end() const { return work_end_; }
   // Why the job stops early at this point. Empty: it does not.
   std::string WhyItStopsHere() const;
-  // StopEarly(): the job is stopped early now. StoppedBefore(): it was stopped before this coordinator began.
+  // StopEarly(): the job is stopped early now. StopSoon(): it was asked to stop, and does so after the work
+  // that has begun, also if it goes back to a checkpoint meanwhile. StoppedBefore(): it was stopped before
+  // this coordinator began.
   void StopEarly(std::string why) { stopped_early_ = std::move(why); }
+  void StopSoon(std::string why) {
+    stopped_early_ = std::move(why);
+    asked_to_stop_ = true;
+  }
   void StoppedBefore();
-  // Why the job was stopped early. Empty: it was not.
+  // Why the job is, or soon will be, stopped early. Empty: it is not.
   const std::string& stopped_early() const { return stopped_early_; }
   // The epoch whose weights a checkpoint holds.
   const std::optional<v1::BestEpoch>& best() const { return best_; }
@@ -191,6 +198,7 @@ class JobEvaluations {
 
   std::optional<uint64_t> work_end_;
   std::string stopped_early_;
+  bool asked_to_stop_ = false;
   // The epoch whose weights a checkpoint holds, and the epoch for which a checkpoint is being taken.
   std::optional<v1::BestEpoch> best_;
   std::optional<v1::EpochEvaluation> saving_best_;

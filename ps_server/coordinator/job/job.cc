@@ -130,10 +130,18 @@ bool IsEndOf(const v1::JobConfig& config, const v1::CheckpointManifest& checkpoi
   const v1::CoordinatorState& job = checkpoint.job();
   if (!job.done()) return false;
   const uint32_t parts = std::max(1u, job.parts());
-  const uint64_t examples = ExamplesOf(config, job.train_examples(), parts, job.workers());
-  const uint64_t dropped = DroppedOf(config, parts, examples);
-  return job.total_batches() == BatchesOf(config, examples - dropped) ||
-         !WhyStopped(config.evaluation(), {job.evaluations().begin(), job.evaluations().end()}).empty();
+  const auto batches = [&](const v1::JobConfig& of) {
+    const uint64_t examples = ExamplesOf(of, job.train_examples(), parts, job.workers());
+    return BatchesOf(of, examples - DroppedOf(of, parts, examples));
+  };
+  const auto stopped = [&](const v1::JobConfig& of) {
+    return !WhyStopped(of.evaluation(), {job.evaluations().begin(), job.evaluations().end()}).empty();
+  };
+  if (job.total_batches() == batches(config) || stopped(config)) return true;
+  // A worker or train.max_seconds has ended it.
+  const v1::JobConfig& saved = job.config();
+  return job.total_batches() < batches(saved) && !stopped(saved) &&
+         config.train().SerializeAsString() == saved.train().SerializeAsString();
 }
 
 bool IsBetter(v1::EvaluationConfig::Metric metric, const v1::EpochEvaluation& one,

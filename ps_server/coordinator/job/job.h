@@ -63,7 +63,8 @@ JobSize Shortened(const v1::JobConfig& config, uint32_t workers, const JobSize& 
 absl::Status CanGoOn(const v1::JobConfig& config, const v1::CheckpointManifest& from);
 
 // Whether the checkpoint is of the end of a job with this config, so that nothing is left to do. The end is
-// durable before any worker may leave, so a process that missed the end finds it in the checkpoint.
+// durable before any worker may leave, so a process that missed the end finds it in the checkpoint. A job
+// that a worker or train.max_seconds has ended is at its end as long as the config's `train` stays the same.
 bool IsEndOf(const v1::JobConfig& config, const v1::CheckpointManifest& checkpoint);
 
 // ---- which evaluated epoch is the best, and when training has stopped improving

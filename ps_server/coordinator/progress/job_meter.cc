@@ -123,9 +123,7 @@ std::optional<double> JobMeter::LastEpochLoss() const {
 }
 
 void JobMeter::Describe(absl::Time now, bool whole, v1::ClusterStatus* status) const {
-  if (started_.has_value()) {
-    status->set_seconds(absl::ToDoubleSeconds(ended_.value_or(now) - *started_));
-  }
+  if (started_.has_value()) status->set_seconds(absl::ToDoubleSeconds(trained(now)));
   const bool finished = status->state() == v1::DRAINING || status->state() == v1::DONE;
   const double recent = ExamplesPerSecond();
   if (!finished && recent > 0) {

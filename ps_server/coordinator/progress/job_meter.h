@@ -63,6 +63,10 @@ class JobMeter {
   // Shard 0 has just reported how many of the job's examples are done. `running`: training is under way.
   void Sample(absl::Time now, uint64_t examples, bool running);
 
+  // How long the job has trained since its coordinator was started, pauses included.
+  absl::Duration trained(absl::Time now) const {
+    return started_.has_value() ? ended_.value_or(now) - *started_ : absl::ZeroDuration();
+  }
   std::vector<v1::LossPoint> LossCurve() const { return loss_curve_.Points(); }
   // Sets `seconds`, `examples_per_second` and `train_loss`; `state` and `examples` must be set. `whole`: the
   // loss is of the last epoch alone, whenever the workers have reported.

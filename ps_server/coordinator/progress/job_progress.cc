@@ -110,10 +110,14 @@ std::optional<v1::Range> RangeTable::Take(uint32_t worker) {
   return range;
 }
 
-void RangeTable::EndHere() {
+bool RangeTable::EndHere() {
+  if (fresh_.empty() && returned_.empty()) return false;
+  ended_ = true;
   fresh_.clear();
   returned_.clear();
   total_batches_ = completed_batches_;
+  for (const auto& [worker, range] : held_) total_batches_ += range.batches();
+  return true;
 }
 
 void RangeTable::Complete(uint64_t id, uint32_t worker) {
@@ -126,7 +130,11 @@ void RangeTable::Complete(uint64_t id, uint32_t worker) {
 void RangeTable::Release(uint32_t worker) {
   const auto held = held_.find(worker);
   if (held == held_.end()) return;
-  returned_[held->second.id()] = held->second;
+  if (ended_) {
+    total_batches_ -= held->second.batches();
+  } else {
+    returned_[held->second.id()] = held->second;
+  }
   held_.erase(held);
 }
 
@@ -150,13 +158,20 @@ void JobProgress::SetWorkEnd(std::optional<uint64_t> end) {
   if (ranges_.has_value()) ranges_->SetWorkEnd(end.value_or(std::numeric_limits<uint64_t>::max()));
 }
 
+bool JobProgress::EndSoon() {
+  if (!mode_.commits_steps) return ranges_.has_value() && ranges_->EndHere();
+  if (steps_.committed() + 1 >= declared_.size().steps) return false;
+  end_ = steps_.committed() + 1;
+  return true;
+}
+
 uint64_t JobProgress::done() const {
   return mode_.commits_steps ? steps_.committed() : ranges_.has_value() ? ranges_->completed_batches() : 0;
 }
 
 bool JobProgress::all_done() const {
   const uint64_t steps = declared_.size().steps;
-  return mode_.commits_steps ? steps > 0 && steps_.committed() >= steps
+  return mode_.commits_steps ? steps > 0 && steps_.committed() >= std::min(steps, end_.value_or(steps))
                              : ranges_.has_value() && ranges_->done();
 }
 

@@ -80,15 +80,16 @@ class RangeTable {
 
   // Batches from `batch` on are not handed out. At first there is no such limit.
   void SetWorkEnd(uint64_t batch) { work_end_ = batch; }
-  // The job ends with the batches that are complete.
-  void EndHere();
+  // The job ends with the batches that are complete, and with the ranges that workers hold, as far as these
+  // are completed. False, and no change: these are all.
+  bool EndHere();
 
   // The range that this worker holds or, if it holds none, the next one. nullopt: all batches before the
   // work's end are handed out or done.
   std::optional<v1::Range> Take(uint32_t worker);
   // The worker has completed this range. Ignored if the worker does not hold it.
   void Complete(uint64_t id, uint32_t worker);
-  // The worker is gone: its range may be taken again.
+  // The worker is gone: its range may be taken again, or after EndHere() is left undone.
   void Release(uint32_t worker);
 
   bool Available() const {
@@ -107,6 +108,7 @@ class RangeTable {
   // By the first batch, which is a range's id.
   std::map<uint64_t, v1::Range> returned_;
   std::map<uint32_t, v1::Range> held_;  // by worker
+  bool ended_ = false;
 };
 
 // How far a job is: in committed steps (sync), or in batches, of which workers complete ranges (bounded,
@@ -130,6 +132,12 @@ class JobProgress {
   void Touch() { untouched_ = false; }
   // No work beyond this many steps or batches is done now. nullopt: there is no such limit.
   void SetWorkEnd(std::optional<uint64_t> end);
+
+  // The job ends after the work that has begun: in sync the open step, otherwise the ranges that workers
+  // hold. False, and no change: there is no other work.
+  bool EndSoon();
+  // sync, after EndSoon(): how many steps the job has. It stays, whatever the job goes back to.
+  std::optional<uint64_t> end() const { return end_; }
 
   // sync: the committed steps; bounded, async: the complete batches.
   uint64_t done() const;
@@ -157,6 +165,7 @@ class JobProgress {
   const Checkpoints& checkpoints_;
   const ShardFleet& shards_;
   StepCommitter steps_;
+  std::optional<uint64_t> end_;
   std::optional<RangeTable> ranges_;
   bool untouched_ = false;
 };

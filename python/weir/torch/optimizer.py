@@ -315,6 +315,20 @@ class Optimizer(torch.optim.Optimizer):
         up. Without overlap it changes nothing."""
         return contextlib.nullcontext() if self._gradients is None else self._gradients.accumulate()
 
+    def log(self, values: Mapping[str, Any] | None = None, /, *, reduce: str = "mean", weight: float | None = None,
+            **named: Any) -> None:
+        """Logs numbers by name, within the loop: opt.log(accuracy=0.9, lr=0.1) (weir.Client.log()). Tensors on a GPU are waited for."""
+        self.client.log(values, reduce=reduce, weight=weight, **named)
+
+    def log_auc(self, name: str, scores: torch.Tensor, labels: torch.Tensor) -> None:
+        """Logs scores, in [0, 1], and labels, 0 or 1, whose AUC is shown (weir.Client.log_auc())."""
+        self.client.log_auc(name, scores.detach().float().cpu(), labels.detach().float().cpu())
+
+    def stop(self, reason: str) -> None:
+        """Ends the job well before all of its examples are done; call step() for the batch at hand, and let the loop end by itself
+        (weir.Client.stop())."""
+        self.client.stop(reason)
+
     # ---- reading the weights
 
     @contextlib.contextmanager

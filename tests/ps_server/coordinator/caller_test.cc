@@ -65,7 +65,12 @@ TEST_CASE("Who knows a worker's rank and incarnation, but not its instance, chan
   CHECK(job.f.shards[0]->Sent(v1::ControlMessage::kUnpin).empty());
   CHECK(job.f.Status().evaluation().examples() == 0);
 
-  // The caller can neither end the worker's membership,
+  // The caller can end neither the job,
+  v1::StopRequest stop;
+  stop.set_reason("a stranger");
+  CHECK(job.Call(&Coordinator::Stop, stop)->status().code() == absl::StatusCode::kPermissionDenied);
+  CHECK(job.f.Status().stopped_early().empty());
+  // nor the worker's membership,
   for (const bool done : {true, false}) {
     v1::LeaveRequest leave;
     leave.set_done(done);

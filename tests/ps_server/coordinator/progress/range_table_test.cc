@@ -113,6 +113,31 @@ TEST_CASE("Nothing beyond the work's end is handed out, and the job may end ther
   CHECK_FALSE(table.Available());
 }
 
+TEST_CASE("A job that ends here ends with what workers hold, as far as they complete it") {
+  RangeTable table(64, 2);
+  const auto first = table.Take(0), second = table.Take(1);
+  REQUIRE(first->batches() == 2);
+  table.Complete(first->id(), 0);
+  const auto third = table.Take(0);
+  CHECK(table.EndHere());
+  CHECK_FALSE(table.Available());
+  CHECK_FALSE(table.done());
+  // The worker may ask again for what it has.
+  CHECK(table.Take(1)->id() == second->id());
+  table.Release(1);
+  CHECK_FALSE(table.Take(1).has_value());
+  CHECK_FALSE(table.done());
+  table.Complete(third->id(), 0);
+  CHECK(table.done());
+  CHECK(table.completed_batches() == 4);
+
+  RangeTable all_out(1, 1);
+  const auto only = all_out.Take(0);
+  CHECK_FALSE(all_out.EndHere());
+  all_out.Release(0);
+  CHECK(all_out.Take(0)->id() == only->id());
+}
+
 TEST_CASE("Held by all is what every one holds") {
   const auto held = [](const std::vector<Intervals>& holders) {
     std::vector<std::pair<uint64_t, uint64_t>> out;
