@@ -101,6 +101,13 @@ absl::Status RefuseDevices(absl::string_view text, absl::string_view why) {
                    "as cuda:0,cuda:1"));
 }
 
+// Whether `word` has the first letters of the candidate's words: "lr" of "learning_rate".
+bool AreInitials(absl::string_view word, absl::string_view candidate) {
+  std::string initials;
+  for (const absl::string_view part : absl::StrSplit(candidate, '_', absl::SkipEmpty())) initials += part[0];
+  return word == initials;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> CheckedPath(absl::string_view path) {
@@ -208,7 +215,7 @@ std::string DidYouMean(absl::string_view word, const std::vector<std::string>& c
     // "num_workers" may mean "workers", and the other way round.
     const bool contained = word.size() > 3 && (absl::StrContains(candidate, word) ||
                                                (candidate.size() > 3 && absl::StrContains(word, candidate)));
-    const size_t distance = contained ? 1 : EditDistance(word, candidate);
+    const size_t distance = AreInitials(word, candidate) ? 0 : contained ? 1 : EditDistance(word, candidate);
     if (distance < best_distance) {
       best = &candidate;
       best_distance = distance;

@@ -79,6 +79,9 @@ std::string OfTraining(const v1::ClusterStatus& status, absl::Time now) {
   values.Add("lead", status.lead());
   values.Add("workers/live", true, status.membership().members_size());
   values.Add("workers/utilization", status.has_worker_utilization(), status.worker_utilization());
+  for (const v1::LoggedMetric& metric : status.metrics()) {
+    values.Add(absl::StrCat("log/", metric.name()), true, metric.last());
+  }
   values.Add("pushes/refused", true, static_cast<double>(status.pushes_refused()));
   values.Add("pushes/lost", true, static_cast<double>(status.lost_pushes()));
   return values.ToRecord();

@@ -87,6 +87,8 @@ TEST_CASE("what is known of a job is in its file, once for each change") {
   status.clear_train_loss();
   status.mutable_version_staleness()->set_count(5);
   status.mutable_version_staleness()->set_p99(4);
+  status.add_metrics()->set_name("val/f1");
+  status.mutable_metrics(0)->set_last(0.5);
   file->Add(status, kNow + absl::Seconds(3));
 
   const auto events = Events(disk);
@@ -99,6 +101,7 @@ TEST_CASE("what is known of a job is in its file, once for each change") {
   CHECK(events[2].step() == 7);
   CHECK(ValuesOf(events[2]).count("train/loss") == 0);
   CHECK(ValuesOf(events[2]).at("staleness/p99") == 4);
+  CHECK(ValuesOf(events[2]).at("log/val/f1") == 0.5f);
 }
 
 TEST_CASE("an epoch's evaluation stands at its step, once; without epochs the last one does") {
