@@ -11,6 +11,8 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "hosts"))
 import network  # pylint: disable=wrong-import-position
 
+# Where Debian has daemons; Bazel leaves it out.
+os.environ["PATH"] += ":/usr/sbin"
 PROGRAMS = "munged", "slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol", "squeue", "sinfo"
 PARTITION = "debug"
 LIMIT_SECONDS = 180
