@@ -303,7 +303,7 @@ class Ray(unittest.TestCase):
 
     def test_too_few_resources(self):
         began = time.monotonic()
-        with self.assertRaisesRegex(weir.ConfigError, r"^worker:\d, .*worker:\d did not start within 20 s on the cluster's \d nodes. 2 servers of "
+        with self.assertRaisesRegex(weir.ConfigError, r"worker:8 did not start within 20 s on the cluster's \d nodes. 2 servers of "
                                                       r"{'CPU': 1} and 9 workers of {'CPU': 2} want CPU 20, of which the cluster has 1\d, \d free"):
             weir.ray.run(trains(pathlib.Path("none")), torch_jobs.job(), ps=2, workers=9, resources={"CPU": 2}, start_seconds=20)
         self.assertLess(time.monotonic() - began, 30)
@@ -316,17 +316,25 @@ class Ray(unittest.TestCase):
         shutil.copytree(support.ROOT / "python/weir", f"{temporary.name}/weir")
         with open(f"{temporary.name}/weir/__init__.py", "a", encoding="utf-8") as file:
             file.write('\n__version__ = "0.0.9"\n')
-        nodes = [self.node("127.0.0.6", cpus=1, old=1, environment={**os.environ, "PYTHONPATH": temporary.name}),
-                 self.node("127.0.0.7", cpus=1, without=1, environment={**os.environ, "PYTHONPATH": ""})]
-        for node in nodes:
-            node.wait()
+        # One after the other: they choose names in one folder.
+        nodes = [self.node("127.0.0.6", cpus=1, old=1, environment={**os.environ, "PYTHONPATH": temporary.name}).wait(),
+                 self.node("127.0.0.7", cpus=1, without=1, environment={**os.environ, "PYTHONPATH": ""}).wait()]
         with self.assertRaisesRegex(weir.ConfigError, f"^127.0.0.6, the node of worker:0, has weir 0.0.9, and this process has {weir.__version__}"):
-            weir.ray.run(trains(pathlib.Path("none")), torch_jobs.job(), resources={"old": 1})
+            weir.ray.run(trains(pathlib.Path("none")), torch_jobs.job(), resources={"old": 1}, ps_resources={"slot": 0.1}, start_seconds=100)
         with self.assertRaisesRegex(weir.ConfigError, f"(?s)^worker:0 could not be started; is weir {weir.__version__} installed on every "
                                                       "node.*No module named 'weir'"):
-            weir.ray.run(trains(pathlib.Path("none")), torch_jobs.job(), resources={"without": 1})
+            weir.ray.run(trains(pathlib.Path("none")), torch_jobs.job(), resources={"without": 1}, ps_resources={"slot": 0.1}, start_seconds=100)
         for node in nodes:
             node.lose()
+
+    def test_wrong_counts(self):
+        for counts, said in (({"ps": 0}, "ps must be at least 1, got 0"), ({"workers": 0}, "cluster.workers")):
+            with self.assertRaisesRegex(weir.ConfigError, said):
+                weir.ray.run(trains(pathlib.Path("none")), torch_jobs.job(), **counts)
+
+    def test_only_its_own_import_imports_ray(self):
+        done = support.run([sys.executable, "-c", "import sys, weir.torch; sys.exit('ray' in sys.modules)"])
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_a_script_that_is_not_there(self):
         with self.assertRaisesRegex(weir.ConfigError, "127.0.0.[23] has no .*/none.py: give ray.init"):

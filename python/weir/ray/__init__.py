@@ -35,16 +35,18 @@ def run(program: Callable[[dict[str, Any]], Any] | str | os.PathLike[str] | Sequ
     start_seconds: how long the tasks may wait for room in the cluster.
 
     Raises what ended the job: the exception of a worker's program, or a weir.Error with the words of the task that failed first.
-    ConfigError: the config is wrong, the cluster lacks resources, or a node has another version of Weir. When this function ends,
-    by Ctrl-C or ray.cancel() too, the job's processes have ended; a job with checkpoints saves one first.
+    ConfigError: the config is wrong, the cluster lacks resources, or a node has another version of Weir. The job's processes end
+    with this function, also by Ctrl-C or ray.cancel(); then a job with checkpoints saves one first.
     """
+    if ps < 1:
+        raise ConfigError(f"ps must be at least 1, got {ps}")
     config = Job(job, [*overrides, f"cluster.workers={workers}"]).config
     wait = max(_SERVER_WAIT, config["cluster"]["server_wait_seconds"])
     sets = [*overrides, f"cluster.workers={workers}", f"cluster.server_wait_seconds={wait}"]
     command = None if callable(program) else [program] if isinstance(program, (str, os.PathLike)) else list(program)
     plan = Plan(Job(config, sets[-1:]).config, sets, program if command is None else [os.fspath(word) for word in command],
-                 {"ps": dict(ps_resources or {"CPU": 1}), "worker": dict(resources or {"CPU": 1})}, restarts, start_seconds,
-                 _certificates(ps, workers) if tls else {})
+                {"ps": dict(ps_resources or {"CPU": 1}), "worker": dict(resources or {"CPU": 1})}, restarts, start_seconds,
+                _certificates(ps, workers) if tls else {})
     supervisor = Supervisor(plan, [("ps", i) for i in range(ps)] + [("worker", i) for i in range(workers)])
     try:
         return supervisor.run()

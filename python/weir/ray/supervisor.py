@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import ray
-from ray.exceptions import RayError, RayTaskError, TaskCancelledError
+from ray.exceptions import RayActorError, RayError, RayTaskError, TaskCancelledError
 
 from .. import __version__
 from ..errors import ConfigError, Error, JobDone, PeerLost, StorageError
@@ -39,6 +39,8 @@ class Result(NamedTuple):
 
 @dataclass
 class Plan:
+    """What a job needs, whatever its tasks do."""
+
     config: dict[str, Any]
     sets: list[str]
     program: Any  # a function, or a command
@@ -78,11 +80,14 @@ class _Task:
 
 @dataclass
 class _End:
-    """How an incarnation of a task has ended. Without an error it has ended well."""
+    """How an incarnation of a task has failed."""
 
     task: _Task
     code: int
     error: BaseException
+
+
+_Actor: Any = ray.remote(WeirTask)
 
 
 class Supervisor:
@@ -138,7 +143,7 @@ class Supervisor:
         wanted = dict(self._plan.resources[task.kind])
         options = {"num_cpus": wanted.pop("CPU", 0), "num_gpus": wanted.pop("GPU", 0), "memory": wanted.pop("memory", None)}
         in_process = task.kind == "worker" and callable(self._plan.program)
-        task.actor = ray.remote(WeirTask).options(
+        task.actor = _Actor.options(
             **options, resources=wanted, max_restarts=0, max_task_retries=0,
             # A function has the main thread. A process is waited for by one thread, and ended by another.
             max_concurrency=1 if in_process else 2, scheduling_strategy="SPREAD" if task.kind == "ps" else "DEFAULT").remote()
@@ -166,7 +171,10 @@ class Supervisor:
     def _learn_address(self, task: _Task) -> None:
         try:
             version, task.address = ray.get(task.call)
-        except RayTaskError as error:
+        except RayError as error:
+            # Its process or its node may also be lost just now.
+            if not isinstance(error, RayTaskError) and not (isinstance(error, RayActorError) and error.actor_init_failed):
+                raise
             raise ConfigError(f"{task.name} could not be started; is weir {__version__} installed on every node? {error}") from error
         if version != __version__:
             raise ConfigError(f"{task.address.rpartition(':')[0]}, the node of {task.name}, has weir {version}, and this process has "
@@ -246,7 +254,8 @@ class Supervisor:
         task = end.task
         self._ends.append(end)
         task.restarts += 1
-        say(f"{end.error}\nweir: {task.name} is started again ({task.restarts} of {self._plan.restarts})" +
+        say(str(end.error))
+        say(f"{task.name} is started again ({task.restarts} of {self._plan.restarts})" +
             (", and with it all tasks, from the newest checkpoint" if task is self._servers[0] else ""))
         if task is self._servers[0]:
             # All others know ps:0 by its address, which was its node's.
@@ -259,7 +268,8 @@ class Supervisor:
         on_nonfinite = self._plan.config["consistency"]["on_nonfinite"]
         goes_on = end.task.kind == "worker" and (end.code > 127 or (end.code == 70 and on_nonfinite == "skip_worker"))
         if self._summary is not None or goes_on:
-            say(f"{end.error}\nweir: the job {'is done anyway' if self._summary is not None else 'continues without it'}")
+            say(str(end.error))
+            say(f"the job {'is done anyway' if self._summary is not None else f'continues without {end.task.name}'}")
         else:
             self._failed_at = self._failed_at or time.monotonic()
 
