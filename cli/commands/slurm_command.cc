@@ -21,7 +21,7 @@
 #include "cli/commands/job_plan.h"
 #include "cli/commands/slurm_job.h"
 #include "cli/commands/up.h"
-#include "cli/local_cluster/installation.h"
+#include "cli/installation/installation.h"
 #include "cli/report/summary.h"
 #include "cli/slurm/slurm_task.h"
 #include "common/base/status_macros.h"

@@ -22,7 +22,7 @@
 #include "cli/commands/grpc_status_client.h"
 #include "cli/commands/job_supervisor.h"
 #include "cli/local_cluster/first_cause.h"
-#include "cli/local_cluster/installation.h"
+#include "cli/installation/installation.h"
 #include "cli/report/status_text.h"
 #include "cli/report/summary.h"
 #include "cli/slurm/slurm_cluster.h"
