@@ -35,6 +35,8 @@ class Reader {
     bool fits;
     if constexpr (std::is_same_v<T, std::string>) {
       fits = value != nullptr && value->is_string();
+    } else if constexpr (std::is_same_v<T, bool>) {
+      fits = value != nullptr && value->is_boolean();
     } else if constexpr (std::is_integral_v<T>) {
       fits = value != nullptr && value->is_number_unsigned() &&
              value->get<uint64_t>() <= std::numeric_limits<T>::max();

@@ -30,10 +30,12 @@ TEST_CASE("a bad command line exits with 64 and says what is allowed") {
   const std::vector<Case> cases = {
       {{},
        {"subcommand",
-        "up, run, slurm, task, status, demo, config, checkpoint, table, certs, export, import, replay, manifest, data"}},
+        "up, run, slurm, task, status, demo, config, checkpoint, table, certs, export, import, replay, "
+        "manifest, data"}},
       {{"upp"},
        {"'upp' is not known here (did you mean \"up\"?)",
-        "up, run, slurm, task, status, demo, config, checkpoint, table, certs, export, import, replay, manifest",
+        "up, run, slurm, task, status, demo, config, checkpoint, table, certs, export, import, replay, "
+        "manifest",
         "see `weir --help`"}},
       {{"up"}, {"config is required", "allowed after `weir up`", "--workers"}},
       {{"up", "job.json", "--worker=2"},

@@ -71,7 +71,7 @@ TEST_CASE("A gradient is clipped by value, and then by its norm") {
   ClipValues(0.01f, {absl::MakeSpan(expected)});
   CHECK(expected != plain[0].gradient);
   CHECK(by_value[0].gradient == expected);
-  ClipToNorm(0.001, {absl::MakeSpan(expected)});
+  ClipToNorm(0.001f, {absl::MakeSpan(expected)});
   CHECK(by_both[0].gradient == expected);
 }
 

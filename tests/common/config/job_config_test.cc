@@ -135,7 +135,8 @@ TEST_CASE("Each field problem is named with its place, its path, what was seen a
        "f:5:1: sed: unknown field (did you mean \"seed\"?); allowed here: name, seed, model"},
       {With(R"("zzz": 7)"), "f:5:1: zzz: unknown field; allowed here: name, seed"},
       {With(R"("optimizer": {"lr": 0.1})"),
-       "f:5:15: optimizer.lr: unknown field (did you mean \"learning_rate\"?); allowed here: type, learning_rate"},
+       "f:5:15: optimizer.lr: unknown field (did you mean \"learning_rate\"?); allowed here: type, "
+       "learning_rate"},
       {With(R"("name": "again")"), "f:5:1: key \"name\" is already there, at f:2:3"},
       {With(R"("seed": "7")"), "f:5:9: seed: must be a whole number at least 0, got \"7\""},
       {With(R"("seed": -1)"), "f:5:9: seed: must be a whole number at least 0, got -1"},
