@@ -11,11 +11,10 @@
 // functions, but for the files and folders that they name.
 namespace weir {
 
-// A "$schema", which is for editors, may stand in the text. Reads, overrides, validates, and fills in what
-// follows from the config alone (a layer's name, stride, padding and init). Every other default is the
-// schema's: use the proto's accessors. An override
+// Reads, overrides, validates, and fills in what follows from the config alone (a layer's name, stride,
+// padding and init). Every other default is the schema's: use the proto's accessors. An override
 // ("a.b[0].c=value", see ApplyOverride() in job_config.cc) wins over the text and is applied before anything
-// is checked.
+// is checked. A "$schema", which is for editors, may stand in the text.
 //
 // Paths are checked (common/config/written_text.h), but relative ones and "~" stay.
 //
