@@ -146,6 +146,9 @@ class Rows(unittest.TestCase):
             def early_rows(self, *_):
                 return None
 
+            def set_computing(self, computes):
+                pass
+
         step = weir.Step(Past(), weir.Work(5, 0, 0, BATCH, BATCH, 0, True), {}, None)
         for _ in range(2):
             np.testing.assert_array_equal(step.rows("users", KEYS), np.zeros((4, 2)))
