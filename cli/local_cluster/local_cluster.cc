@@ -269,7 +269,7 @@ absl::Status LocalCluster::Launch(TaskProcess& task) {
 }
 
 absl::Status LocalCluster::StartHere(TaskProcess& task, HostConnection::Task start) {
-  if (start.sharers > 0) SetProgramEnvironment(start.sharers, &start.environment);
+  if (start.sharers > 0) SetProgramEnvironment(ThreadsOfShare(start.sharers), &start.environment);
   Subprocess::Options process;
   process.args = std::move(start.args);
   process.environment = std::move(start.environment);

@@ -75,7 +75,7 @@ TEST_CASE("A server says which version it speaks, and refuses a coordinator of a
   call->WaitForInitialMetadata();
   const auto attached = context.GetServerInitialMetadata().find("weir-attached");
   REQUIRE(attached != context.GetServerInitialMetadata().end());
-  CHECK(attached->second == "1.9");
+  CHECK(attached->second == "1.10");
   v1::ControlMessage hello;
   hello.mutable_hello()->set_coordinator_incarnation(1);
   hello.mutable_hello()->mutable_protocol()->set_major(2);

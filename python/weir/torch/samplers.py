@@ -46,7 +46,7 @@ class Arrangement:
     def __call__(self, indices: Indices, batch: int) -> Indices:
         """The hook's arrangement of these examples, which fill whole batches. ConfigError: it has other examples, or batches of another
         size."""
-        returned = self.hook(indices.tolist())
+        returned: Any = self.hook(indices.tolist())
         try:
             result = list(returned)
             if self.name == "batch_sampler":

@@ -374,7 +374,7 @@ TEST_CASE("Impossible combinations are refused with their paths") {
        "f:5:27: optimizer.schedule.step_size: is missing and must be given with type \"step\""},
       {With(R"("optimizer": {"schedule": {"type": "cosine", "gamma": 0.5}})"),
        "f:5:55: optimizer.schedule.gamma: is not used with type \"cosine\", only with step, "
-       "multi_step, exponential"},
+       "exponential, multi_step"},
       {With(R"("optimizer": {"amsgrad": true})"),
        "f:5:26: optimizer.amsgrad: is not used with type \"sgd\", only with adam, adamw"},
       {With(R"("optimizer": {"schedule": {"type": "exponential"}})"),
