@@ -37,7 +37,8 @@ class Arrangement:
             raise ConfigError("window is for sampler or batch_sampler; give one of them, too")
         if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 1):
             raise ConfigError(f"window must be a number of batches, at least 1, got {window!r}")
-        self.hook, self.window = hook, window or _WINDOW
+        self.hook: Any = hook
+        self.window = window or _WINDOW
 
     def of(self, order: ExampleOrder, examples: int, batch: int, job_seed: int) -> "ExampleOrder | ArrangedOrder":
         """The order as the hook arranges it. ConfigError: there is nothing to arrange."""
@@ -46,7 +47,7 @@ class Arrangement:
     def __call__(self, indices: Indices, batch: int) -> Indices:
         """The hook's arrangement of these examples, which fill whole batches. ConfigError: it has other examples, or batches of another
         size."""
-        returned: Any = self.hook(indices.tolist())
+        returned = self.hook(indices.tolist())
         try:
             result = list(returned)
             if self.name == "batch_sampler":
