@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "cli/commands/commands.h"
 #include "cli/installation/installation.h"
+#include "cli/installation/task_environment.h"
 #include "common/config/cluster_spec.h"
 #include "common/config/json_document.h"
 #include "common/program/command_line.h"
@@ -58,11 +59,7 @@ int RunProgram(const RunOptions& options, const std::optional<TaskEnvironment>& 
   const bool by_flags = !options.cluster.empty() || !options.task.empty();
   if (environment.has_value() && by_flags) child.environment["TF_CONFIG"] = TfConfig(*environment);
   if (!options.overrides.empty()) {
-    child.environment["WEIR_SET"] = absl::StrCat(
-        "[",
-        absl::StrJoin(options.overrides, ",",
-                      [](std::string* out, const std::string& set) { absl::StrAppend(out, JsonQuote(set)); }),
-        "]");
+    child.environment["WEIR_SET"] = JsonList(options.overrides);
   }
   const absl::StatusOr<std::unique_ptr<Subprocess>> process = Subprocess::Start(std::move(child));
   if (!process.ok()) return Refuse(kExitConfig, process.status().message());

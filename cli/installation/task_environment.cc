@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
+#include <system_error>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -67,8 +69,18 @@ std::string JsonList(const std::vector<std::string>& texts) {
   return absl::StrCat("[", absl::StrJoin(texts, ",", quoted), "]");
 }
 
-std::string TaskConfig(const std::string& cluster, const std::string& type, int index) {
-  return absl::StrCat(R"({"cluster":)", cluster, R"(,"task":{"type":")", type, R"(","index":)", index, "}}");
+void SetTaskEnvironment(const std::string& cluster, const std::string& type, int index, const TlsFiles& files,
+                        std::map<std::string, std::string>* environment) {
+  (*environment)["TF_CONFIG"] =
+      absl::StrCat(R"({"cluster":)", cluster, R"(,"task":{"type":")", type, R"(","index":)", index, "}}");
+  (*environment)[kTlsCaVariable] = files.ca;
+  (*environment)[kTlsCertificateVariable] = files.certificate;
+  (*environment)[kTlsKeyVariable] = files.key;
+}
+
+void RemoveIfThere(const std::string& path) {
+  std::error_code ignored;
+  std::filesystem::remove_all(path, ignored);
 }
 
 }  // namespace weir

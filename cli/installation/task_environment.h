@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "common/rpc/identity.h"
+#include "common/rpc/tls.h"
 
 // Certificates and environment that a launcher gives the tasks of a job, wherever the tasks run.
 namespace weir {
@@ -29,7 +30,12 @@ int ThreadsOfShare(int sharers);
 // A JSON list of these texts.
 std::string JsonList(const std::vector<std::string>& texts);
 
-// The value of TF_CONFIG for a task: `cluster` is the JSON of the cluster.
-std::string TaskConfig(const std::string& cluster, const std::string& type, int index);
+// Adds what every task has: TF_CONFIG, where `cluster` is the JSON of the cluster, and the TLS files. Without
+// TLS these are empty, so that tasks do not inherit this process's.
+void SetTaskEnvironment(const std::string& cluster, const std::string& type, int index, const TlsFiles& files,
+                        std::map<std::string, std::string>* environment);
+
+// Removes a file, or a folder with what is in it.
+void RemoveIfThere(const std::string& path);
 
 }  // namespace weir

@@ -34,12 +34,6 @@
 namespace weir {
 namespace {
 
-// A file, or a folder with all that is in it.
-void RemoveIfThere(const std::string& path) {
-  std::error_code ignored;
-  std::filesystem::remove_all(path, ignored);
-}
-
 // Files of a job, in the folder of the logs or of a host's agent.
 constexpr char kTokenName[] = "token";
 constexpr char kCertificatesName[] = "certs";
@@ -237,14 +231,10 @@ absl::Status LocalCluster::Launch(TaskProcess& task) {
   } else {
     start.args = ArgsOf(task, folder);
   }
-  // Without TLS, empty: tasks do not inherit this process's TLS files.
   const TlsFiles files = options_.tls ? TlsFilesIn(absl::StrCat(folder, "/", kCertificatesName),
                                                    TaskIdentity(task.type, task.index))
                                       : TlsFiles();
-  start.environment[kTlsCaVariable] = files.ca;
-  start.environment[kTlsCertificateVariable] = files.certificate;
-  start.environment[kTlsKeyVariable] = files.key;
-  start.environment["TF_CONFIG"] = TaskConfig(task.cluster, task.type, task.index);
+  SetTaskEnvironment(task.cluster, task.type, task.index, files, &start.environment);
   start.on_line = [log = task.log.get()](absl::string_view line) { log->Add(line); };
   task.ending = std::make_shared<std::atomic<bool>>(false);
   start.on_exit = [this, log = task.log.get(), name = task.name, restarts = task.restarts,

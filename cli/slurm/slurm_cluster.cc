@@ -30,12 +30,6 @@ namespace {
 constexpr size_t kKeptLines = 10;
 constexpr std::chrono::seconds kCancelLimit{10};
 
-// A file, or a folder with all that is in it.
-void RemoveIfThere(const std::string& path) {
-  std::error_code ignored;
-  std::filesystem::remove_all(path, ignored);
-}
-
 }  // namespace
 
 std::string SlurmCluster::File(absl::string_view name) const {

@@ -85,15 +85,12 @@ absl::StatusOr<std::unique_ptr<Subprocess>> Keeper::Start() const {
       absl::StrAppend(&jobs, R"(,"worker":{")", index_, R"(":)", JsonQuote(absl::StrCat(node_, ":1")), "}");
     }
   }
-  process.environment["TF_CONFIG"] = TaskConfig(absl::StrCat("{", jobs, "}"), type_, index_);
   const std::string certificates = absl::StrCat(task_.folder, "/certs");
   std::error_code ignored;
   const TlsFiles files = std::filesystem::exists(certificates, ignored)
                              ? TlsFilesIn(certificates, TaskIdentity(type_, index_))
                              : TlsFiles();
-  process.environment[kTlsCaVariable] = files.ca;
-  process.environment[kTlsCertificateVariable] = files.certificate;
-  process.environment[kTlsKeyVariable] = files.key;
+  SetTaskEnvironment(absl::StrCat("{", jobs, "}"), type_, index_, files, &process.environment);
   return Subprocess::Start(std::move(process));
 }
 
