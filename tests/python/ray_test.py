@@ -132,7 +132,7 @@ class Ray(unittest.TestCase):
         wait_until(connects, "Ray's head is there")
         ray.init(address=cls.address, _node_ip_address=HEAD)
         cls.addClassCleanup(ray.shutdown)
-        cls.second = cls.node("127.0.0.3", cpus=6).wait()
+        cls.second = cls.node("127.0.0.3", cpus=6, stays=2).wait()
 
     @classmethod
     def node(cls, address, **how):
@@ -233,7 +233,8 @@ class Ray(unittest.TestCase):
         join()
 
     def test_a_lost_node(self):
-        """A worker is on each node with a slot. When a node is lost, its worker continues on the next node that has one."""
+        """A worker is on each node with a slot. When a node is lost, its worker continues on the next node that has one.
+        The servers are on a node that stays: a lost ps:0 would start all workers again."""
         run = torch_jobs.Run(self)
         lost = self.node("127.0.0.4", cpus=2, slot=1).wait()
 
@@ -244,7 +245,8 @@ class Ray(unittest.TestCase):
             wait_until((run.folder / "on-127.0.0.5").exists, "the worker is on the new node")
         join = self.once_held(run.folder, lose)
         result = weir.ray.run(trains(run.folder, f"--hold_at={HOLD_AT}", on=HEAD), run.job, ps=2, workers=2,
-                              resources={"CPU": 1, "slot": 1}, overrides=[f'checkpoint={{"directory": "{run.folder}/saved", "every_steps": 2}}'])
+                              resources={"CPU": 1, "slot": 1}, ps_resources={"stays": 1},
+                              overrides=[f'checkpoint={{"directory": "{run.folder}/saved", "every_steps": 2}}'])
         join()
         run.check(types.SimpleNamespace(returncode=0, stderr=""), (1, 2))
         self.assertLessEqual({"on-127.0.0.2", "on-127.0.0.4", "on-127.0.0.5"}, {path.name for path in run.folder.glob("on-*")})
