@@ -24,6 +24,8 @@ inline std::vector<const char*> OptimizerSlots(const v1::OptimizerConfig& config
     case v1::OptimizerConfig::KIND_ADAMW:
       if (config.amsgrad()) return {"m", "v", "v_max"};
       return {"m", "v"};
+    case v1::OptimizerConfig::KIND_LAMB:
+      return {"m", "v"};
     case v1::OptimizerConfig::KIND_LION:
       return {"m"};
     case v1::OptimizerConfig::KIND_SGD:

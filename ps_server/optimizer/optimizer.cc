@@ -97,6 +97,7 @@ absl::StatusOr<Optimizer> Optimizer::Create(const v1::OptimizerConfig& config, c
       return o;
     case Config::KIND_ADAM:
     case Config::KIND_ADAMW:
+    case Config::KIND_LAMB:
       o.step_ = config.amsgrad() ? kernels.amsgrad : kernels.adam;
       o.keep_[0] = config.beta1();
       o.keep_[1] = config.beta2();
