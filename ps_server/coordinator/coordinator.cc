@@ -312,6 +312,7 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
       // shard's log, it has the job, too.
       return index == 0 ? completion_.StepAside(why) : completion_.End(LostPeer(why));
     }
+    case v1::ShardReport::kMeasured:
     case v1::ShardReport::REPORT_NOT_SET:
       return;
   }

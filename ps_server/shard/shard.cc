@@ -116,6 +116,7 @@ void Shard::Handle(const v1::ControlMessage& message) {
       return HandlePing(message.ping());
     case v1::ControlMessage::kShutdown:
       return HandleShutdown(message.shutdown());
+    case v1::ControlMessage::kMeasure:
     case v1::ControlMessage::MESSAGE_NOT_SET:
       return;
   }
