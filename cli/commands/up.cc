@@ -255,7 +255,7 @@ void AddJobFlags(CLI::App* command, UpOptions* options) {
       ->type_name("N")
       ->check(CLI::Range(0, 1000));
   CLI::Option* resume = AddNamed(command, "--resume", &options->resume, "DIR",
-                                 "Continues the job whose checkpoints are there, and saves there");
+                                 "Goes on with the job whose checkpoints are there, and saves there");
   AddNamed(command, "--init_from", &options->init_from, "DIR",
            "Starts a new job with the weights of a checkpoint, or of the newest of a folder "
            "(DIR/best: the best)")
