@@ -119,7 +119,7 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   wire->add_option("--contestants", table.contestants,
                    absl::StrCat(absl::StrJoin(kWireContestants, ", "),
-                                "; Weir's may bring settings of the job: 'weir tcp wire.chunk_kib=512'"))
+                                "; Weir's take settings: 'weir tcp wire.chunk_kib=512'"))
       ->delimiter(',')
       ->capture_default_str();
   wire->add_option("--certificates", table.certificates,
