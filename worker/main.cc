@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "client/client.h"
+#include "client/task.h"
 #include "common/base/status_macros.h"
 #include "common/config/cluster_spec.h"
 #include "common/config/job_config.h"
@@ -105,23 +106,9 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
   ClientOptions options;
   options.job_config = config.SerializeAsString();
   options.history_path = flags.history;
-  WEIR_ASSIGN_OR_RETURN(options.token, JobToken::ReadIfGiven(flags.token_file));
-  WEIR_ASSIGN_OR_RETURN(options.tls, Tls::ReadIfGiven(flags.tls));
-  if (environment.has_value()) {
-    options.task = environment->task.ToString();
-    options.reader = environment->task.type == "evaluator";
-    options.rank = environment->cluster.WorkerRank(environment->task).value_or(0);
-    options.servers = environment->cluster.ps_addresses();
-  }
-  if (options.tls != nullptr) {
-    if (!environment.has_value()) {
-      return absl::InvalidArgumentError(
-          "TLS is for the tasks of a cluster; without a cluster spec the job runs in this process");
-    }
-    WEIR_RETURN_IF_ERROR(options.reader ? options.tls->CheckIs(Role::kReader, 0)
-                                        : options.tls->CheckIs(Role::kWorker, options.rank));
-    WarnIfExpiring(*options.tls, absl::Now());
-  }
+  options.reader = environment.has_value() && environment->task.type == "evaluator";
+  WEIR_RETURN_IF_ERROR(
+      SetTask(environment.has_value() ? &*environment : nullptr, flags.token_file, flags.tls, &options));
   WEIR_ASSIGN_OR_RETURN(const Datasets data, LoadData(config.data(), ".", config.model().loss()));
   WEIR_ASSIGN_OR_RETURN(const ChosenDevices devices,
                         DevicesFor(config, flags.device, LocalRank(environment)));
