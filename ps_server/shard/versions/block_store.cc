@@ -201,6 +201,7 @@ bool BlockStore::UpdateRun(const Run& run, const ShardVersion& from, const Shard
   }
   args.learning_rate = rate * settings.learning_rate_factor;
   args.weight_decay = settings.weight_decay;
+  args.l2 = settings.l2;
   args.clip_weights = settings.clip_weights;
   if (pool_.elements() > kBeyondCaches) {
     const bool slots_apart = to.slots.empty() || from.slots[0] != to.slots[0];
