@@ -108,7 +108,7 @@ void Completion::OnWorkDone() {
 void Completion::EndAgain() {
   const v1::CoordinatorState& job = job_.checkpoints.newest()->job();
   if (job.total_batches() < job_.size().batches) {
-    job_.evaluations.StoppedBefore();
+    job_.evaluations.StoppedBefore(job);
     job_.declared.Shorten(job.total_examples(), job.total_batches());
   }
   LogInfo("all ", job_.size().examples, " examples were done before; the result is ",
