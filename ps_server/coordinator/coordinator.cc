@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/bounded.h"
 #include "common/protocol/job_failure.h"
-#include "common/protocol/part_assignment.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {
@@ -334,31 +333,11 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
       return index == 0 ? StepAside(why) : EndJob(LostPeer(why));
     }
     case v1::ShardReport::kMeasured:
+      if (shard.installed) OnMeasured(index, report.measured());
+      return;
     case v1::ShardReport::REPORT_NOT_SET:
       return;
   }
-}
-
-void Coordinator::MaybeCommit() {
-  if (job_.state != v1::RUNNING || job_.ending.drained()) return;
-  if (job_.evaluations.Holds()) return;  // an evaluator needs this step's weights
-  // After the job's last step a worker must not begin another one, which would never be committed.
-  if (job_.progress.end().has_value() && !job_.members.AllKnow(stop_revision_)) return;
-  const uint32_t parts = PartsOf(job_.progress.steps().committed(), job_.size().parts, job_.size().batches);
-  const std::optional<StepCommitter::Commit> commit = job_.progress.steps().Ready(parts, job_.shards.size());
-  if (!commit.has_value()) return;
-  if (!commit->refused.empty()) {
-    if (job_.config().consistency().on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_STOP)
-      return EndJob(Divergence(commit->reason));
-    LogWarning("step ", job_.progress.steps().committed(), " is committed without part(s) ",
-               ShortList(commit->refused), ": ", commit->reason);
-  }
-  job_.progress.steps().Committed(*commit);
-  v1::ControlMessage message;
-  *message.mutable_commit() = commit->step;
-  job_.shards.Broadcast(message);
-  if (job_.progress.all_done() && !job_.evaluations.waits()) return StartDraining();
-  MaybeEvaluate();
 }
 
 // ---- evaluations
