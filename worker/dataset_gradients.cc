@@ -4,6 +4,7 @@
 
 #include "client/types.h"
 #include "common/base/status_macros.h"
+#include "worker/clipping.h"
 
 namespace weir {
 
@@ -65,13 +66,13 @@ absl::StatusOr<double> DatasetGradients::ComputeTimed(const Work& work, float* w
                                                    rows == nullptr ? nullptr : &rows->tables,
                                                    rows == nullptr ? nullptr : &rows->gradients));
   const v1::TrainConfig& train = config_.train();
-  if (train.clip_value() > 0 || train.clip_norm() > 0) {
+  if (ClipsPushes(train)) {
     std::vector<absl::Span<float>> pieces = {replicas_->model().gradients()};
     if (rows != nullptr) {
       for (std::vector<float>& gradients : rows->gradients) pieces.push_back(absl::MakeSpan(gradients));
     }
     ClipValues(train.clip_value(), pieces);
-    if (train.clip_norm() > 0) ClipToNorm(train.clip_norm(), pieces);
+    if (PushClipNorm(train) > 0) ClipToNorm(PushClipNorm(train), pieces);
   }
   return loss;
 }

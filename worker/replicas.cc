@@ -9,6 +9,7 @@
 #include "common/base/status_macros.h"
 #include "common/config/address.h"
 #include "common/config/written_text.h"
+#include "worker/clipping.h"
 
 namespace weir {
 namespace {
@@ -70,7 +71,7 @@ Precision Replicas::PrecisionOf(const v1::ComputeConfig& config) {
 DeviceOptions Replicas::DeviceOptionsOf(const v1::JobConfig& config, size_t replicas) {
   DeviceOptions options;
   options.rounds_gradients = WireOptions::From(config.wire()).push_dtype == v1::BF16 && replicas == 1 &&
-                             config.train().clip_value() == 0 && config.train().clip_norm() == 0;
+                             !ClipsPushes(config.train());
   options.weights_ahead = config.consistency().prefetch();
   return options;
 }

@@ -11,6 +11,7 @@
 #include "common/base/status_macros.h"
 #include "common/protocol/mode_traits.h"
 #include "common/telemetry/logging.h"
+#include "worker/clipping.h"
 
 namespace weir {
 namespace {
@@ -68,8 +69,7 @@ Trainer::Trainer(const v1::JobConfig& config, GradientComputer* computer, Client
       prefetch_(config.consistency().prefetch()) {}
 
 bool Trainer::LeavesEarly(const v1::JobConfig& config) {
-  const bool clips = config.train().clip_value() > 0 || config.train().clip_norm() > 0;
-  return !clips && config.tables_size() == 0 && !OvertakesSlowPushes(config);
+  return !ClipsPushes(config.train()) && config.tables_size() == 0 && !OvertakesSlowPushes(config);
 }
 
 absl::StatusOr<PullResult> Trainer::Incoming::Get() const {

@@ -218,6 +218,23 @@ void CheckTrain(const v1::JobConfig& config, ConfigProblems* problems) {
                   ": it is how many times its lowest the loss may be");
 }
 
+// Rules for which the servers need norms over the whole model, before a step is committed.
+void CheckNorms(const v1::JobConfig& config, ConfigProblems* problems) {
+  const bool sync = TraitsOf(config).commits_steps;
+  problems->AddIf(config.optimizer().type() == v1::OptimizerConfig::KIND_LAMB && !sync, "optimizer.type",
+                  "is \"lamb\", which is for consistency.mode \"sync\": the norms by which it scales a step "
+                  "are over all servers, and only there do all apply the same step; use \"adamw\"");
+  if (config.train().clip() != v1::TrainConfig::CLIP_MEAN) return;
+  problems->AddIf(!sync, "train.clip",
+                  "is \"mean\", which is for consistency.mode \"sync\": in other modes each push is an "
+                  "update of its own, and there is no mean; take it out");
+  problems->AddIf(config.train().clip_norm() == 0, "train.clip",
+                  "needs train.clip_norm, which says how large the norm may be");
+  problems->AddIf(config.tables_size() > 0, "train.clip",
+                  "is \"mean\", which clips no rows, and the job has `tables`; use \"push\", which clips "
+                  "rows and tensors together");
+}
+
 void CheckWorkers(const v1::JobConfig& config, ConfigProblems* problems) {
   const v1::ClusterConfig& cluster = config.cluster();
   problems->AddIf(cluster.has_workers() && cluster.min_workers() > cluster.workers(), "cluster.min_workers",
@@ -380,6 +397,7 @@ void CheckJobConfigRules(const v1::JobConfig& config, ConfigProblems* problems) 
   CheckData(config, problems);
   CheckLength(config, problems);
   CheckTrain(config, problems);
+  CheckNorms(config, problems);
   CheckConsistency(config, problems);
   CheckUses(config.optimizer(), "optimizer", problems);
   CheckUses(config.optimizer().schedule(), "optimizer.schedule", problems);
@@ -425,6 +443,10 @@ void FillContextDefaults(v1::JobConfig* config) {
   // As published; the other optimizers' default is too slow for a sign.
   if (config->optimizer().type() == v1::OptimizerConfig::KIND_LION && !config->optimizer().has_beta2()) {
     config->mutable_optimizer()->set_beta2(0.99f);
+  }
+  // As most implementations have it; the paper gives none.
+  if (config->optimizer().type() == v1::OptimizerConfig::KIND_LAMB && !config->optimizer().has_epsilon()) {
+    config->mutable_optimizer()->set_epsilon(1e-6f);
   }
   for (int i = 0; i < config->data().columns_size(); ++i) {
     v1::ColumnConfig& column = *config->mutable_data()->mutable_columns(i);

@@ -13,7 +13,7 @@ void CheckJobConfigRules(const v1::JobConfig& config, ConfigProblems* problems);
 bool FieldApplies(const google::protobuf::Message& message, const google::protobuf::FieldDescriptor& field);
 
 // Sets what follows from the config alone: each layer's name, stride, padding and init, columns'
-// vocabularies, Lion's beta2, and a warm-up in epochs as its share of the job.
+// vocabularies, Lion's beta2, LAMB's epsilon, and a warm-up in epochs as its share of the job.
 void FillContextDefaults(v1::JobConfig* config);
 
 }  // namespace weir

@@ -102,7 +102,13 @@ class Coordinator {
  private:
   // All functions below run in the queue.
   void HandleShardReport(uint32_t shard, const v1::ShardReport& report);
+  // Continues with the open step of sync: decides on its parts, has the norms measured that it needs, commits
+  // it.
   void MaybeCommit();
+  // A shard has measured its part of the open step.
+  void OnMeasured(uint32_t shard, const v1::StepMeasured& measured);
+  // The step cannot be applied with all of its parts, for this reason. False: so the job has ended.
+  bool MayLeaveOut(const std::string& parts, const std::string& why);
   // Tells the evaluations how far the job is, and asks a member to evaluate an epoch that has ended. If the
   // job waits for evaluations, it continues or ends once the last result is known and, if the epoch is the
   // best so far, its weights are saved.

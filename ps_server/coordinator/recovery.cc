@@ -13,6 +13,12 @@ namespace weir {
 // ---- installing
 
 void Recovery::OnAttached(uint32_t index, const v1::Attached& attached) {
+  if (job_.progress.steps().norms().needed() && !attached.measures_steps()) {
+    return job_.context.fail(Misfit(absl::StrCat(job_.shards.name(index),
+                                                 " speaks a version of the protocol before 1.10, which "
+                                                 "measures no norms; train.clip \"mean\" and optimizer.type "
+                                                 "\"lamb\" need them: upgrade this server")));
+  }
   const ShardFleet::Place place = job_.shards.Attach(index, attached, job_.members.revision() + 1);
   if (place == ShardFleet::Place::kOther) return;
   if (place == ShardFleet::Place::kMoved) job_.members.Changed();

@@ -15,6 +15,9 @@ enum class PastCaches { kNothing, kSlots, kSlotsAndWeights };
 // The slots of an optimizer, at most.
 constexpr size_t kMostSlots = 3;
 
+// Squares are summed in runs of this many elements.
+constexpr size_t kSquaresRun = 16;
+
 // One optimizer step over a run of n elements. The kernels (kernels_impl.cc) say what `rate`, `decay` and
 // the other factors mean in each optimizer. An output may be the same array as its input (in place); no other
 // overlap is allowed.
@@ -58,6 +61,8 @@ struct Kernels {
   bool (*amsgrad)(const StepArgs&);
   bool (*lion)(const StepArgs&);
   bool (*ftrl)(const StepArgs&);
+  // As adam, but weights_out gets what adam would subtract from the weights. Clips nothing.
+  bool (*adam_update)(const StepArgs&);
 
   // The n elements are one row of a table, whose only slot has one element. Reads the gradient twice: nobody
   // else may write to it.
@@ -70,6 +75,10 @@ struct Kernels {
   // out = in: for buffers of a model, which are assigned, and for gradients that are kept. `in` and the
   // result as above.
   bool (*assign)(float* out, const void* in, size_t n);
+
+  // For each of `runs` runs of kSquaresRun values from `in` on, the sum of their squares in float64: square s
+  // + square (s + 8) for s < 8, and so on down to one.
+  void (*sum_squares)(double* sums, const float* in, size_t runs);
 };
 
 extern const Kernels kPlainKernels;   // baseline x86-64 (SSE2)

@@ -214,6 +214,17 @@ bool Adam(const StepArgs& a) {
       });
 }
 
+// rate m / (root_scale sqrt(v) + epsilon) + decay w, with m and v of Adam.
+bool AdamUpdate(const StepArgs& a) {
+  return Run<2>(
+      a, [rate = a.rate, decay = a.decay, epsilon = a.epsilon, root_scale = a.root_scale, m_keep = a.keep[0],
+          m_take = a.take[0], v_keep = a.keep[1], v_take = a.take[1]](auto g, auto w, auto* slots) {
+        slots[0] = m_keep * slots[0] + m_take * g;
+        slots[1] = v_keep * slots[1] + v_take * (g * g);
+        return rate * slots[0] / (root_scale * Sqrt(slots[1]) + epsilon) + decay * w;
+      });
+}
+
 // As Adam, with the largest v so far in place of v.
 bool AmsGrad(const StepArgs& a) {
   return Run<3>(
@@ -318,11 +329,47 @@ bool Assign(float* out, const void* in, size_t n) {
   return Over(out, in, n, [](auto g, auto) { return g; });
 }
 
+void SumSquares(double* sums, const float* in, size_t runs) {
+  constexpr size_t kDoubles = kLanes / 2, kVectors = kSquaresRun / kDoubles;
+  typedef float Half __attribute__((vector_size(sizeof(Vector) / 2)));
+  typedef double Doubles __attribute__((vector_size(sizeof(Vector))));
+  for (size_t run = 0; run < runs; ++run, in += kSquaresRun) {
+    Doubles squares[kVectors];
+    for (size_t v = 0; v < kVectors; ++v) {
+      const Doubles x = __builtin_convertvector(Load<Half>(in + v * kDoubles), Doubles);
+      squares[v] = x * x;
+    }
+    for (size_t half = kVectors / 2; half > 0; half /= 2) {
+      for (size_t v = 0; v < half; ++v) squares[v] = squares[v] + squares[v + half];
+    }
+    double lanes[kDoubles];
+    __builtin_memcpy(lanes, &squares[0], sizeof lanes);
+    for (size_t half = kDoubles / 2; half > 0; half /= 2) {
+      for (size_t s = 0; s < half; ++s) lanes[s] = lanes[s] + lanes[s + half];
+    }
+    sums[run] = lanes[0];
+  }
+}
+
 }  // namespace
 
 constexpr Kernels WEIR_KERNELS = {
-    WEIR_KERNELS_NAME, Sgd,  Momentum, Nesterov,       Adagrad, RmsProp,    Adam,
-    AmsGrad,           Lion, Ftrl,     RowWiseAdagrad, Scale,   Accumulate, Assign,
+    WEIR_KERNELS_NAME,
+    Sgd,
+    Momentum,
+    Nesterov,
+    Adagrad,
+    RmsProp,
+    Adam,
+    AmsGrad,
+    Lion,
+    Ftrl,
+    AdamUpdate,
+    RowWiseAdagrad,
+    Scale,
+    Accumulate,
+    Assign,
+    SumSquares,
 };
 
 }  // namespace weir

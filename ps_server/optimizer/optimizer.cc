@@ -101,6 +101,7 @@ absl::StatusOr<Optimizer> Optimizer::Create(const v1::OptimizerConfig& config, c
     case Config::KIND_ADAMW:
     case Config::KIND_LAMB:
       o.step_ = config.amsgrad() ? kernels.amsgrad : kernels.adam;
+      if (config.type() == Config::KIND_LAMB) o.update_ = kernels.adam_update;
       o.keep_[0] = config.beta1();
       o.keep_[1] = config.beta2();
       o.corrects_bias_ = true;
@@ -114,10 +115,17 @@ absl::StatusOr<Optimizer> Optimizer::Create(const v1::OptimizerConfig& config, c
       break;
   }
   return absl::InvalidArgumentError(
-      "optimizer.type: not set; it is one of sgd, momentum, nesterov, adagrad, rmsprop, adam, adamw, lion");
+      "optimizer.type: not set; it is one of sgd, momentum, nesterov, adagrad, rmsprop, adam, adamw, lion, "
+      "lamb");
 }
 
-bool Optimizer::Apply(const ApplyArgs& args) const {
+bool Optimizer::Update(ApplyArgs args) const {
+  args.learning_rate = 1;
+  args.clip_weights = 0;
+  return update_(StepOf(args));
+}
+
+StepArgs Optimizer::StepOf(const ApplyArgs& args) const {
   StepArgs step{};
   step.n = args.n;
   step.weights_in = args.weights_in;
@@ -146,7 +154,7 @@ bool Optimizer::Apply(const ApplyArgs& args) const {
   step.clip = args.clip_weights;
   step.epsilon = epsilon_;
   step.past = args.past;
-  return step_(step);
+  return step;
 }
 
 }  // namespace weir

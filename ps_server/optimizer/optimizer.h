@@ -80,11 +80,14 @@ struct ApplyArgs {
 //             by the schedule's factor only; here, as in most libraries, by the whole lr).
 //   lion      w -= lr sgn(beta1 m + (1 - beta1) g);  m = beta2 m + (1 - beta2) g
 //             Chen et al. 2023; sgn(0) is 0.
+//   lamb      w -= lr f u,  u = m^ / (sqrt(v^) + epsilon) + wd w,  with m^ and v^ of adam
+//             You et al. 2020, algorithm 2, whose phi is the identity. f is |w| / |u| over a whole tensor,
+//             which Update() is for; the caller makes it a factor of the learning rate.
 //
-// Each optimizer also subtracts lr wd w from the weight: the decay is decoupled from the gradient (Loshchilov
-// and Hutter 2019). So adamw differs from adam in name only. With l2, g is gradient + l2 w: the decay is
-// coupled, as the gradient of a penalty l2/2 w^2 would be. Last, with clip_weights, the weight becomes the
-// nearest value in [-clip_weights, clip_weights] (Arjovsky et al. 2017, algorithm 1).
+// Each other optimizer also subtracts lr wd w from the weight: the decay is decoupled from the gradient
+// (Loshchilov and Hutter 2019). So adamw differs from adam in name only. With l2, g is gradient + l2 w: the
+// decay is coupled, as the gradient of a penalty l2/2 w^2 would be. Last, with clip_weights, the weight
+// becomes the nearest value in [-clip_weights, clip_weights] (Arjovsky et al. 2017, algorithm 1).
 class Optimizer {
  public:
   // `kernels` must outlive the optimizer; the tables of kernels.h do. InvalidArgument: no type. All values
@@ -97,12 +100,20 @@ class Optimizer {
 
   // Returns whether all of the gradient was finite. If not, the outputs are invalid. The check needs no
   // separate pass.
-  bool Apply(const ApplyArgs& args) const;
+  bool Apply(const ApplyArgs& args) const { return step_(StepOf(args)); }
+
+  // Whether f of lamb is to be measured.
+  bool scales_by_norms() const { return update_ != nullptr; }
+  // Only if scales_by_norms(): weights_out gets u, and slots_out what Apply() would write there. Neither the learning rate
+  // nor clip_weights matter. Returns as Apply().
+  bool Update(ApplyArgs args) const;
 
  private:
   explicit Optimizer(const v1::OptimizerConfig& config);
+  StepArgs StepOf(const ApplyArgs& args) const;
 
   bool (*step_)(const StepArgs&) = nullptr;
+  bool (*update_)(const StepArgs&) = nullptr;
   std::vector<const char*> slots_;
   // Factors that do not change from call to call. They are double until the call's own factors are applied.
   double keep_[2] = {0, 0};

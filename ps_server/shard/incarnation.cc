@@ -296,10 +296,36 @@ absl::StatusOr<std::optional<v1::ShardReport>> Incarnation::Stage(const v1::Push
   return report;
 }
 
+v1::StepMeasured Incarnation::Measure(const v1::MeasureStep& measure,
+                                      const StagedParts::Gradients& gradients) const {
+  const StepSquares squares = store_->Measure(gradients.dense, measure.gradient_factor());
+  v1::StepMeasured measured;
+  measured.set_step(measure.step());
+  *measured.mutable_parts() = measure.parts();
+  measured.set_gradient_factor(measure.gradient_factor());
+  measured.set_gradient(squares.gradient.Serialize());
+  for (const auto& [tensor, of] : squares.tensors) {
+    v1::TensorSums& sums = *measured.add_tensors();
+    sums.set_tensor(static_cast<uint32_t>(tensor));
+    sums.set_weights(of.weights.Serialize());
+    sums.set_update(of.update.Serialize());
+  }
+  return measured;
+}
+
 absl::Status Incarnation::Commit(
     const v1::CommitStep& commit, const StagedParts::Gradients& gradients,
     const std::function<void(const Verdict& verdict, std::vector<StagedParts::Waiter>& waiters)>& answer) {
-  store_->Update(gradients.dense);
+  StepFactors factors;
+  if (commit.gradient_factor() != 0) factors.gradient = commit.gradient_factor();
+  factors.tensors.assign(commit.tensor_factors().begin(), commit.tensor_factors().end());
+  if (!factors.tensors.empty() && factors.tensors.size() != store_->model().tensors.size()) {
+    return JobFailure(
+        v1::FAILURE_INTERNAL,
+        absl::StrCat("the commit of step ", commit.step(), " has factors of ", factors.tensors.size(),
+                     " tensors, but the model has ", store_->model().tensors.size()));
+  }
+  store_->Update(gradients.dense, factors);
   absl::Status rows;
   if (rows_early()) {
     // On every shard the versions of tables count all parts of a step, also parts that came too late.

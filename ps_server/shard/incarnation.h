@@ -107,7 +107,9 @@ class Incarnation {
   absl::StatusOr<std::optional<v1::ShardReport>> Stage(const v1::PushRequest& header, Slab gradient,
                                                        PushedRows rows, std::string refusal,
                                                        StagedParts::Waiter& waiter);
-  // Errors: as Apply().
+  // Measures this shard's part of the norms that the step's commit needs. Changes nothing.
+  v1::StepMeasured Measure(const v1::MeasureStep& measure, const StagedParts::Gradients& gradients) const;
+  // Errors: as Apply(), and a failure of the job if the commit's factors are not of this model.
   absl::Status Commit(
       const v1::CommitStep& commit, const StagedParts::Gradients& gradients,
       const std::function<void(const Verdict& verdict, std::vector<StagedParts::Waiter>& waiters)>& answer);

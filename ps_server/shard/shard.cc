@@ -100,6 +100,8 @@ void Shard::Handle(const v1::ControlMessage& message) {
       return HandleInstall(message.install());
     case v1::ControlMessage::kMembership:
       return HandleMembership(message.membership());
+    case v1::ControlMessage::kMeasure:
+      return HandleMeasure(message.measure());
     case v1::ControlMessage::kCommit:
       return HandleCommit(message.commit());
     case v1::ControlMessage::kPin:
@@ -116,7 +118,6 @@ void Shard::Handle(const v1::ControlMessage& message) {
       return HandlePing(message.ping());
     case v1::ControlMessage::kShutdown:
       return HandleShutdown(message.shutdown());
-    case v1::ControlMessage::kMeasure:
     case v1::ControlMessage::MESSAGE_NOT_SET:
       return;
   }
@@ -221,13 +222,9 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
   std::optional<StagedParts::LateCommit>& late = now_.staged().late_commit;
   const bool waits = late.has_value() && late->commit.step() == commit.step();
   if (waits || commit.step() < now_.policy()->JoinClock()) return;  // a repeat
-  const absl::StatusOr<StagedParts::Gradients> gradients = now_.staged().GradientsOf(commit, *now_.policy());
-  if (!gradients.ok()) {
-    // The other shards commit the step, and this shard would stay behind for ever.
-    return Fail(JobFailure(v1::FAILURE_INTERNAL,
-                           absl::StrCat("shard ", install_.shard(), " cannot commit step ", commit.step(),
-                                        " as ps:0 decided: ", gradients.status().message())));
-  }
+  const absl::StatusOr<StagedParts::Gradients> gradients =
+      now_.staged().GradientsOf(commit.step(), commit.parts(), *now_.policy());
+  if (!gradients.ok()) return FailStep("commit", commit.step(), gradients.status());
   if (!room_.Make()) {
     late = StagedParts::LateCommit{commit, options_.clock->Now(), {}, {}, {}};
     room_.SetShort(true);
@@ -239,6 +236,22 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
   if (const absl::Status status = now_.Commit(commit, *gradients, answer); !status.ok()) return Fail(status);
   calls_.waits().Mark();
   calls_.Wake();
+}
+
+void Shard::HandleMeasure(const v1::MeasureStep& measure) {
+  if (over_ || now_.store() == nullptr || measure.step() < now_.policy()->JoinClock()) return;
+  const absl::StatusOr<StagedParts::Gradients> gradients =
+      now_.staged().GradientsOf(measure.step(), measure.parts(), *now_.policy());
+  if (!gradients.ok()) return FailStep("measure", measure.step(), gradients.status());
+  v1::ShardReport report;
+  *report.mutable_measured() = now_.Measure(measure, *gradients);
+  Report(std::move(report));
+}
+
+void Shard::FailStep(const char* task, uint64_t step, const absl::Status& why) {
+  // The other shards commit the step, and this shard would stay behind for ever.
+  Fail(JobFailure(v1::FAILURE_INTERNAL, absl::StrCat("shard ", install_.shard(), " cannot ", task, " step ",
+                                                     step, " as ps:0 decided: ", why.message())));
 }
 
 void Shard::ContinueCommit() {
@@ -382,6 +395,7 @@ void Shard::HandleHello(const v1::Hello& hello) {
   if (failed_) ReportFailed();
   v1::ShardReport report;
   v1::Attached& attached = *report.mutable_attached();
+  attached.set_measures_steps(true);
   // While its initial values are awaited, the shard is of no use to a new coordinator.
   if (now_.store() != nullptr && !initial_.awaited()) {
     attached.set_incarnation(now_.number());

@@ -176,7 +176,10 @@ class Shard {
   void FinishInstall(const v1::Install& install, ShardLoader::Loaded loaded);
   void ReportInstalled(const absl::Status& status);
   void HandleMembership(const v1::SetMembership& message);
+  void HandleMeasure(const v1::MeasureStep& measure);
   void HandleCommit(const v1::CommitStep& commit);
+  // The open step cannot be what ps:0 decided, so that this shard cannot continue. `task`: "commit".
+  void FailStep(const char* task, uint64_t step, const absl::Status& why);
   // Handles a commit that waited for memory, and the messages that came after it.
   void ContinueCommit();
   void HandlePin(const v1::PinVersion& pin);

@@ -65,15 +65,16 @@ v1::StepStaged StagedParts::Report(uint64_t step) const {
   return report;
 }
 
-absl::StatusOr<StagedParts::Gradients> StagedParts::GradientsOf(const v1::CommitStep& commit,
+absl::StatusOr<StagedParts::Gradients> StagedParts::GradientsOf(uint64_t step,
+                                                                absl::Span<const uint32_t> parts,
                                                                 const ConsistencyPolicy& policy) const {
-  if (policy.CompleteStep() != commit.step()) {
+  if (policy.CompleteStep() != step) {
     const uint64_t open = policy.JoinClock();
-    return absl::FailedPreconditionError(open == commit.step() ? "not all of its parts have come"
-                                                               : absl::StrCat("the open step is ", open));
+    return absl::FailedPreconditionError(open == step ? "not all of its parts have come"
+                                                      : absl::StrCat("the open step is ", open));
   }
   Gradients gradients;
-  for (uint32_t number : commit.parts()) {
+  for (uint32_t number : parts) {
     const auto part = parts_.find(number);
     if (part == parts_.end() || !part->second.refusal.empty()) {
       return absl::FailedPreconditionError(

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/parameter_server.pb.h"
 #include "proto/shard_control.pb.h"
@@ -57,8 +58,9 @@ class StagedParts {
     std::vector<WeightedGradient> dense;
     std::vector<WeightedRows> rows;
   };
-  // FailedPrecondition: the commit is not of the open step, or names a part that is not staged or is refused.
-  absl::StatusOr<Gradients> GradientsOf(const v1::CommitStep& commit, const ConsistencyPolicy& policy) const;
+  // FailedPrecondition: the step is not the open one, or has a part that is not staged or is refused.
+  absl::StatusOr<Gradients> GradientsOf(uint64_t step, absl::Span<const uint32_t> parts,
+                                        const ConsistencyPolicy& policy) const;
   // Commits the step, and opens the next one. `answer` gets the verdict for each part's waiters.
   void Commit(const v1::CommitStep& commit,
               const std::function<void(const Verdict& verdict, std::vector<Waiter>& waiters)>& answer);

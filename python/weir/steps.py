@@ -126,7 +126,8 @@ class Step:
     def ready(self, name: str) -> None:
         """The tensor's values in step.gradient are final, so that they may travel while others are computed; push()
         sends the rest. They leave with push() where nothing is gained by that (Client.gains_from_gate), and with
-        train.clip_norm or clip_value, since the norm is that of the whole gradient; and where the job has embedding tables."""
+        train.clip_norm or clip_value, since the norm is that of the whole gradient (not with train.clip "mean"); and where the
+        job has embedding tables."""
         self._check_open()
         if self._late:
             return
@@ -139,7 +140,8 @@ class Step:
     def push(self, gradient: Arrays | None = None, *, loss: Any = None, rows: Rows | None = None, weight: Any = None) -> None:
         """Sends the gradient: the mean over the examples. Returns at once; the memory must not be written again.
 
-        gradient: by default step.gradient. train.clip_value and clip_norm apply, to rows with it. loss: the mean loss over the examples (a number,
+        gradient: by default step.gradient. train.clip_value and clip_norm apply, to rows with it; with train.clip "mean"
+        the servers apply clip_norm to the mean of the step. loss: the mean loss over the examples (a number,
         or an array of one), which `weir status` and the summary show. rows: the gradient of rows, {"table": (keys, values)}; that of
         a key which comes several times is summed. weight: in sync, the gradient's weight in the mean of its step, in place of the number
         of examples, for a loss that is the mean over something else, such as labels: a number above 0, and the same whichever worker
@@ -207,7 +209,8 @@ class _Membership:
         self.progressed = False
         # In bounded: the pull of the next clock is under way during a whole step.
         self._prefetch = bool(client.job.get("consistency.prefetch", False))
-        self.clip_norm = float(client.job.get("train.clip_norm", 0))
+        # The mean of a step is clipped by the servers.
+        self.clip_norm = 0 if client.job.get("train.clip", "push") == "mean" else float(client.job.get("train.clip_norm", 0))
         self.clip_value = np.float32(client.job.get("train.clip_value", 0))
         #: Whether pushes begin before their gradients are complete. Those of rows are when a push begins.
         self.overlaps = self.clip_norm == 0 and self.clip_value == 0 and not client.tables and client.gains_from_gate

@@ -8,6 +8,7 @@
 #include "common/base/checksums.h"
 #include "common/base/status_macros.h"
 #include "ps_server/optimizer/kernels.h"
+#include "ps_server/optimizer/squares.h"
 #include "worker/compute/compute_backend.h"
 #include "worker/data/dataset.h"
 #include "worker/model/model.h"
@@ -23,6 +24,7 @@ absl::StatusOr<SerialWeights> SerialWeights::Create(const v1::JobConfig& config,
                                                      config.optimizer().schedule(), total_steps));
   WEIR_ASSIGN_OR_RETURN(std::vector<TensorSettings> settings, ResolveGroups(config.optimizer(), model));
   SerialWeights weights(model, std::move(optimizer), schedule, std::move(settings));
+  if (config.train().clip() == v1::TrainConfig::CLIP_MEAN) weights.max_norm_ = config.train().clip_norm();
   for (size_t i = 0; i < model.tensors.size(); ++i) {
     const absl::Span<float> tensor =
         absl::MakeSpan(weights.values_).subspan(model.offset(i), model.tensors[i].elements());
@@ -52,6 +54,12 @@ void SerialWeights::Step(const std::vector<Part>& parts) {
       mean[i] = p == 0 ? term : mean[i] + term;
     }
   }
+  if (max_norm_ > 0) {
+    const double norm = NormOf(0, mean);
+    if (norm > max_norm_) {
+      for (float& value : mean) value *= static_cast<float>(max_norm_ / norm);
+    }
+  }
   const double rate = schedule_.Rate(static_cast<double>(steps_++));
   for (size_t tensor = 0; tensor < model_.tensors.size(); ++tensor) {
     if (settings_[tensor].frozen) continue;
@@ -63,13 +71,30 @@ void SerialWeights::Step(const std::vector<Part>& parts) {
     for (size_t slot = 0; slot < slots_.size(); ++slot) {
       args.slots_in[slot] = args.slots_out[slot] = &slots_[slot][first];
     }
-    args.learning_rate = rate * settings_[tensor].learning_rate_factor;
     args.weight_decay = settings_[tensor].weight_decay;
     args.l2 = settings_[tensor].l2;
     args.clip_weights = settings_[tensor].clip_weights;
     args.t = steps_;
+    const double by_norms = optimizer_.scales_by_norms() ? FactorOf(args, first) : 1;
+    args.learning_rate = rate * by_norms * settings_[tensor].learning_rate_factor;
     optimizer_.Apply(args);
   }
+}
+
+double SerialWeights::NormOf(int64_t first, absl::Span<const float> values) {
+  ExactSum sum;
+  AddSquares(**KernelsFor(KernelLevel::kPlain), values.data(), first, values.size(), &sum);
+  return std::sqrt(sum.value());
+}
+
+double SerialWeights::FactorOf(ApplyArgs args, int64_t first) const {
+  std::vector<float> update(args.n);
+  std::vector<std::vector<float>> slots(slots_.size(), update);
+  args.weights_out = update.data();
+  for (size_t slot = 0; slot < slots.size(); ++slot) args.slots_out[slot] = slots[slot].data();
+  optimizer_.Update(args);
+  const double of_weights = NormOf(first, {args.weights_in, args.n}), of_update = NormOf(first, update);
+  return of_weights > 0 && of_update > 0 ? of_weights / of_update : 1;
 }
 
 absl::StatusOr<SerialRun> TrainSerially(const v1::JobConfig& config, const Dataset& train) {
@@ -105,7 +130,9 @@ absl::StatusOr<SerialRun> TrainSerially(const v1::JobConfig& config, const Datas
         if (!loss.ok()) return loss.status();
       }
       ClipValues(config.train().clip_value(), {model->gradients()});
-      ClipToNorm(config.train().clip_norm(), {model->gradients()});
+      if (config.train().clip() != v1::TrainConfig::CLIP_MEAN) {
+        ClipToNorm(config.train().clip_norm(), {model->gradients()});
+      }
       parts.push_back({{model->gradients().begin(), model->gradients().end()}, n});
     }
     weights.Step(parts);

@@ -15,8 +15,8 @@
 namespace weir {
 
 // A second, independent implementation of a sync job, equal bit for bit: one loop over steps and parts, on
-// whole tensors, in one thread. From the server it uses the optimizer alone; from the worker the data, the
-// model and the clipping.
+// whole tensors, in one thread. From the server it uses the optimizer and its sums of squares; from the
+// worker the data, the model and the clipping.
 
 // The weights of a sync job and how a step changes them. Not thread-safe.
 class SerialWeights {
@@ -39,6 +39,10 @@ class SerialWeights {
  private:
   SerialWeights(ModelSpec model, Optimizer optimizer, LearningRateSchedule schedule,
                 std::vector<TensorSettings> settings);
+  // Of values from this position of the address space on.
+  static double NormOf(int64_t first, absl::Span<const float> values);
+  // LAMB's factor of the learning rate. `args` are of a whole tensor.
+  double FactorOf(ApplyArgs args, int64_t first) const;
 
   const ModelSpec model_;
   const Optimizer optimizer_;
@@ -47,6 +51,8 @@ class SerialWeights {
   std::vector<float> values_;
   std::vector<std::vector<float>> slots_;
   uint64_t steps_ = 0;
+  // The mean is clipped to this norm; 0: to none.
+  double max_norm_ = 0;
 };
 
 struct SerialRun {

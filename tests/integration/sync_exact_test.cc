@@ -95,6 +95,27 @@ TEST_CASE("coupled decay by tensor, AMSGrad, gradients clipped by value, a cycle
   CheckBits(expected, config, 2, 3);
 }
 
+TEST_CASE("the mean is clipped, and LAMB scales by tensor: any number of servers and workers") {
+  const Overrides mean = {"train.clip=mean", "train.clip_norm=0.2", "train.examples=413"};
+  const Overrides lamb = Plus(kMomentum, {"optimizer.type=lamb", "optimizer.learning_rate=0.01"});
+  std::vector<std::string> hashes;
+  for (const Overrides& overrides :
+       {mean, Plus(lamb, {"train.examples=413"}), Plus(lamb, Plus(mean, {"optimizer.l2=0.01"}))}) {
+    const v1::JobConfig config = DigitsJob(overrides);
+    const SerialRun expected = Reference(config);
+    hashes.push_back(expected.weights_sha256);
+    for (uint32_t servers : {1, 2, 3, 4}) {
+      INFO(servers << " servers, " << overrides.size() << " overrides");
+      CheckBits(expected, config, servers, servers % 3 + 1);
+    }
+  }
+  hashes.push_back(
+      Reference(DigitsJob({"train.clip_norm=0.2", "train.examples=413"})).weights_sha256);  // of pushes
+  hashes.push_back(Reference(DigitsJob({"train.clip_norm=0", "train.examples=413"})).weights_sha256);
+  std::sort(hashes.begin(), hashes.end());
+  CHECK(std::adjacent_find(hashes.begin(), hashes.end()) == hashes.end());
+}
+
 TEST_CASE("clipped weights, with a range by tensor") {
   const v1::JobConfig config = DigitsJob(
       {"optimizer.type=momentum", "optimizer.learning_rate=0.05", "optimizer.clip_weights=0.1",

@@ -129,6 +129,18 @@ class Training(unittest.TestCase):
             for step in client.steps():
                 step.push({name: np.full_like(array, np.nan) for name, array in step.weights.items()})
 
+    def test_the_clipped_mean(self):
+        """With train.clip "mean" a part is pushed as it is, and the mean over the parts is clipped."""
+        for clip, expected in (("mean", [-0.6, -0.8, 0]), ("push", [-0.5, -0.5, 0])):
+            result = {"s": np.empty(2, np.float32), "w": np.empty(3, np.float32)}
+            config = job(train={"steps": 1, "clip_norm": 1, "clip": clip}, optimizer={"type": "sgd", "learning_rate": 1},
+                         consistency={"mode": "sync", "parts": 2})
+            with weir.Client(config, {"s": weir.Tensor((2,), buffer=True), "w": (3,)}, EXAMPLES) as client:
+                for i, step in enumerate(client.steps(result)):
+                    step.push({"s": np.full(2, 3, np.float32), "w": np.array([[3, 0, 0], [0, 4, 0]][i], np.float32)})
+            np.testing.assert_array_equal(result["s"], [3, 3])
+            np.testing.assert_allclose(result["w"], expected, rtol=1e-6)
+
     def test_a_length_in_steps(self):
         for mode in ("sync", "async"):
             config = job(train={"steps": 5}, consistency={"mode": mode, **({"parts": 2} if mode == "sync" else {})})

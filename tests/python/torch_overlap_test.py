@@ -84,6 +84,9 @@ class Overlap(unittest.TestCase):
     def test_clip_norm(self):
         self.check_same(lambda opt, model, x, y: F.cross_entropy(model(x), y).backward(),
                         train={"examples": 4 * BATCH, "clip_norm": 0.05})
+        # The mean is clipped by the servers, and gradients leave as they are made.
+        self.check_same(lambda opt, model, x, y: F.cross_entropy(model(x), y).backward(),
+                        train={"examples": 4 * BATCH, "clip_norm": 0.05, "clip": "mean"}, consistency={"mode": "sync"})
 
     def test_a_weight(self):
         """It comes when the gradients have left."""

@@ -120,6 +120,26 @@ class Use(unittest.TestCase):
         for a, b in zip(ours.parameters(), theirs.parameters()):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
+    def test_a_clipped_mean_is_that_of_ddp(self):
+        """DistributedDataParallel makes the mean over its processes, which clip_grad_norm_ then clips."""
+        data, ours, theirs = train.Examples(), train.make_model(0), train.make_model(0)
+        opt = self.optimizer(ours, data, train={"steps": 4, "clip_norm": 0.05, "clip": "mean"},
+                             optimizer={"type": "sgd", "learning_rate": 1}, consistency={"mode": "sync", "parts": 2})
+        for x, y, *_ in opt.loader():
+            opt.zero_grad()
+            F.cross_entropy(ours(x), y).backward()
+            opt.step()
+        order = weir.ExampleOrder(len(data), SEED)
+        sgd = torch.optim.SGD(theirs.parameters(), lr=1)
+        for step in range(4):
+            parts = [gradient(theirs, data, torch.from_numpy(order((2 * step + part) * BATCH, BATCH)).long()) for part in range(2)]
+            for parameter, *grads in zip(theirs.parameters(), *parts):
+                parameter.grad = sum(grads) / 2
+            self.assertGreater(torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.05), 0.05)
+            sgd.step()
+        for a, b in zip(ours.parameters(), theirs.parameters()):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
     def test_counts_are_rounded(self):
         """The mean of equal counts over the parts of a step may be a little less."""
         model = train.make_model(norm=True)

@@ -73,6 +73,9 @@ TEST_CASE("A gradient is clipped by value, and then by its norm") {
   CHECK(by_value[0].gradient == expected);
   ClipToNorm(0.001f, {absl::MakeSpan(expected)});
   CHECK(by_both[0].gradient == expected);
+  CHECK(pushes({"train.clip_norm=0.001", "train.clip=mean"})[0].gradient == plain[0].gradient);
+  CHECK(pushes({"train.clip_value=0.01", "train.clip_norm=0.001", "train.clip=mean"})[0].gradient ==
+        by_value[0].gradient);
 }
 
 TEST_CASE("Where others would overtake it, a push begins when its gradient is whole") {
@@ -82,6 +85,8 @@ TEST_CASE("Where others would overtake it, a push begins when its gradient is wh
   CHECK(early({}));
   CHECK_FALSE(early({"train.clip_norm=1"}));
   CHECK_FALSE(early({"train.clip_value=1"}));
+  CHECK(early({"train.clip_norm=1", "train.clip=mean"}));
+  CHECK_FALSE(early({"train.clip_norm=1", "train.clip=mean", "train.clip_value=1"}));
   CHECK_FALSE(early({"consistency.mode=async"}));
   CHECK(early({"consistency.mode=async", "cluster.workers=1"}));
   CHECK(early({"consistency.mode=async", "server.apply=staged"}));

@@ -33,9 +33,10 @@ std::optional<StepCommitter::Commit> StepCommitter::Ready(uint32_t parts, size_t
   return commit;
 }
 
-void StepCommitter::Committed(const Commit& commit) {
+void StepCommitter::Committed(const v1::CommitStep& step) {
   staged_.clear();
-  pushes_[committed_] = static_cast<uint32_t>(commit.step.parts_size());
+  norms_.Forget();
+  pushes_[committed_] = static_cast<uint32_t>(step.parts_size());
   ++committed_;
 }
 
@@ -48,6 +49,7 @@ uint64_t StepCommitter::PushesSince(uint64_t step) const {
 void StepCommitter::GoTo(uint64_t committed) {
   committed_ = committed;
   staged_.clear();
+  norms_.Forget();
   pushes_.clear();
 }
 
@@ -145,7 +147,7 @@ JobProgress::JobProgress(const JobContext& job, const JobDeclaration& declared,
       declared_(declared),
       checkpoints_(checkpoints),
       shards_(shards),
-      steps_(job.config.consistency().backup_workers()) {}
+      steps_(job.config.consistency().backup_workers(), StepNorms(job.config)) {}
 
 void JobProgress::BeginRanges(bool untouched) {
   untouched_ = untouched;

@@ -18,6 +18,7 @@
 #include "ps_server/coordinator/checkpoints/checkpoints.h"
 #include "ps_server/coordinator/job/job.h"
 #include "ps_server/coordinator/members/job_declaration.h"
+#include "ps_server/coordinator/progress/step_norms.h"
 #include "ps_server/coordinator/shards/shard_fleet.h"
 
 namespace weir {
@@ -28,8 +29,10 @@ namespace weir {
 // Belongs to the coordinator's queue.
 class StepCommitter {
  public:
-  // A step may commit without its slowest parts, as many as there are backup workers.
-  explicit StepCommitter(uint32_t backup_workers) : backup_workers_(backup_workers) {}
+  // A step may commit without its slowest parts, as many as there are backup workers. `norms`: what a commit
+  // needs.
+  explicit StepCommitter(uint32_t backup_workers, StepNorms norms = StepNorms())
+      : backup_workers_(backup_workers), norms_(std::move(norms)) {}
 
   // How many steps are committed, which is also the number of the open step.
   uint64_t committed() const { return committed_; }
@@ -37,7 +40,10 @@ class StepCommitter {
   // Takes a shard's newest report, which replaces the previous one.
   void OnStaged(uint32_t shard, const v1::StepStaged& staged) { staged_[shard] = staged; }
   // The shard was lost, together with the parts that it had staged.
-  void OnLost(uint32_t shard) { staged_.erase(shard); }
+  void OnLost(uint32_t shard) {
+    staged_.erase(shard);
+    norms_.Forget();
+  }
 
   // The commit of the open step.
   struct Commit {
@@ -48,8 +54,10 @@ class StepCommitter {
   };
   // nullopt: too few of the step's `parts` are on all `shards`.
   std::optional<Commit> Ready(uint32_t parts, size_t shards) const;
+  // The norms of the open step, from which on its parts stay decided.
+  StepNorms& norms() { return norms_; }
   // Opens the next step.
-  void Committed(const Commit& commit);
+  void Committed(const v1::CommitStep& step);
 
   // Shard 0 has applied this many steps.
   void OnApplied(uint64_t steps) { pushes_.erase(pushes_.begin(), pushes_.lower_bound(steps)); }
@@ -61,6 +69,7 @@ class StepCommitter {
 
  private:
   const uint32_t backup_workers_;
+  StepNorms norms_;
   uint64_t committed_ = 0;
   std::map<uint32_t, v1::StepStaged> staged_;  // by shard
   // How many parts each step has, by step, for the steps that shard 0 may not have applied yet.

@@ -9,6 +9,7 @@
 #include "common/base/status_macros.h"
 #include "common/codec/floats.h"
 #include "common/codec/wire_codec.h"
+#include "ps_server/optimizer/squares.h"
 
 namespace weir {
 namespace {
@@ -122,7 +123,34 @@ void BlockStore::MakeCurrent(std::shared_ptr<const ShardVersion> version) {
   current_ = std::move(version);
 }
 
-void BlockStore::Update(absl::Span<const WeightedGradient> gradients) {
+void BlockStore::ForBlocks(absl::FunctionRef<void(int64_t block)> work) const {
+  const int64_t blocks = static_cast<int64_t>(runs_.size());
+  const int64_t blocks_per_task = std::max<int64_t>(1, kElementsPerTask / partition_.block_size());
+  options_.threads->ParallelFor((blocks + blocks_per_task - 1) / blocks_per_task, [&](int64_t task) {
+    for (int64_t b = task * blocks_per_task; b < std::min(blocks, (task + 1) * blocks_per_task); ++b) work(b);
+  });
+}
+
+const float* BlockStore::MeanOf(absl::Span<const WeightedGradient> gradients, int64_t block,
+                                float* mean) const {
+  const int64_t start = block * partition_.block_size();
+  if (gradients.size() == 1) return gradients[0].values + start;
+  const size_t n = partition_.block_length(options_.shard, block);
+  double total = 0;
+  for (const WeightedGradient& g : gradients) total += g.weight;
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const auto weight = static_cast<float>(gradients[i].weight / total);
+    const float* part = gradients[i].values + start;
+    if (i == 0) {
+      options_.kernels->scale(mean, weight, part, n);
+    } else {
+      options_.kernels->accumulate(mean, weight, part, n);
+    }
+  }
+  return mean;
+}
+
+void BlockStore::Update(absl::Span<const WeightedGradient> gradients, const StepFactors& factors) {
   // Overtaking comes first, so that the builder's buffers are free unless it is applying a chunk right now.
   if (const auto builder = builder_.lock(); builder != nullptr) builder->Overtake();
   const std::shared_ptr<const ShardVersion> from = current_;
@@ -140,44 +168,100 @@ void BlockStore::Update(absl::Span<const WeightedGradient> gradients) {
       if (building || readers_->IsFrozen(slot.get())) slot = pool_.Take();
     }
     const double rate = RateOf(*from);
-    double total = 0;
-    for (const WeightedGradient& g : gradients) total += g.weight;
-
-    const int64_t blocks = static_cast<int64_t>(runs_.size());
-    const int64_t blocks_per_task = std::max<int64_t>(1, kElementsPerTask / partition_.block_size());
-    options_.threads->ParallelFor((blocks + blocks_per_task - 1) / blocks_per_task, [&](int64_t task) {
+    const auto factor = static_cast<float>(factors.gradient);
+    ForBlocks([&](int64_t block) {
       // The mean of one block stays in this core's cache until the optimizer has read it.
-      thread_local std::vector<float> mean;
-      mean.resize(partition_.block_size());
-      for (int64_t b = task * blocks_per_task; b < std::min(blocks, (task + 1) * blocks_per_task); ++b) {
-        const int64_t start = b * partition_.block_size();
-        const float* gradient = gradients[0].values + start;
-        if (gradients.size() > 1) {
-          const size_t n = partition_.block_length(options_.shard, b);
-          for (size_t i = 0; i < gradients.size(); ++i) {
-            const auto weight = static_cast<float>(gradients[i].weight / total);
-            const float* part = gradients[i].values + start;
-            if (i == 0) {
-              options_.kernels->scale(mean.data(), weight, part, n);
-            } else {
-              options_.kernels->accumulate(mean.data(), weight, part, n);
-            }
-          }
-          gradient = mean.data();
+      thread_local std::vector<float> memory;
+      memory.resize(partition_.block_size());
+      const float* const mean = MeanOf(gradients, block, memory.data());
+      for (const Run& run : runs_[block]) {
+        const int64_t at = run.local - block * partition_.block_size();
+        const float* gradient = mean + at;
+        if (factor != 1 && !IsBuffer(run)) {
+          options_.kernels->scale(memory.data() + at, factor, gradient, static_cast<size_t>(run.length));
+          gradient = memory.data() + at;
         }
-        for (const Run& run : runs_[b]) {
-          UpdateRun(run, *from, *to, gradient + (run.local - start), rate, /*read_soon=*/false);
-        }
+        const double of_tensor = factors.tensors.empty() ? 1 : factors.tensors[run.tensor];
+        UpdateRun(run, *from, *to, gradient, rate * of_tensor, /*read_soon=*/false);
       }
     });
   }
   MakeCurrent(std::move(to));
 }
 
+StepSquares BlockStore::Measure(absl::Span<const WeightedGradient> gradients, double factor) const {
+  Mutex mutex;
+  StepSquares total;
+  if (gradients.empty()) return total;
+  ForBlocks([&](int64_t block) {
+    thread_local std::vector<float> memory;
+    memory.resize(partition_.block_size());
+    const float* const mean = MeanOf(gradients, block, memory.data());
+    StepSquares squares;
+    for (const Run& run : runs_[block]) {
+      if (IsBuffer(run)) continue;
+      const float* const values = mean + (run.local - block * partition_.block_size());
+      if (factor == 0) {
+        AddSquares(*options_.kernels, values, PositionOf(run), static_cast<size_t>(run.length),
+                   &squares.gradient);
+      } else if (optimizer_.scales_by_norms() && !settings_[run.tensor].frozen) {
+        MeasureUpdate(run, values, static_cast<float>(factor), &squares.tensors[run.tensor]);
+      }
+    }
+    MutexLock lock(mutex);
+    total.gradient.Add(squares.gradient);
+    for (const auto& [tensor, of] : squares.tensors) {
+      total.tensors[tensor].weights.Add(of.weights);
+      total.tensors[tensor].update.Add(of.update);
+    }
+  });
+  return total;
+}
+
+void BlockStore::MeasureUpdate(const Run& run, const float* mean, float factor,
+                               StepSquares::OfTensor* squares) const {
+  // Parts of the run, which stay in the first-level cache. They end where runs of squares do.
+  constexpr int64_t kPart = 1024;
+  static_assert(kPart % kSquaresRun == 0);
+  std::array<float, kPart> update, scaled;
+  std::array<std::array<float, kPart>, kMostSlots> slots;
+  Run part = run;
+  for (int64_t left = run.length; left > 0; left -= part.length) {
+    const int64_t position = PositionOf(part);
+    part.length = std::min(left, kPart - position % static_cast<int64_t>(kSquaresRun));
+    ApplyArgs args = ArgsOf(part, *current_);
+    args.gradient = mean;
+    if (factor != 1) {
+      options_.kernels->scale(scaled.data(), factor, mean, args.n);
+      args.gradient = scaled.data();
+    }
+    args.weights_out = update.data();
+    for (size_t slot = 0; slot < kMostSlots; ++slot) args.slots_out[slot] = slots[slot].data();
+    optimizer_.Update(args);
+    AddSquares(*options_.kernels, args.weights_in, position, args.n, &squares->weights);
+    AddSquares(*options_.kernels, update.data(), position, args.n, &squares->update);
+    mean += part.length;
+    part.local += part.length;
+  }
+}
+
+ApplyArgs BlockStore::ArgsOf(const Run& run, const ShardVersion& from) const {
+  const TensorSettings& settings = settings_[run.tensor];
+  ApplyArgs args;
+  args.n = static_cast<size_t>(run.length);
+  args.weights_in = from.weights.get() + run.local;
+  for (size_t i = 0; i < from.slots.size(); ++i) args.slots_in[i] = from.slots[i].get() + run.local;
+  args.weight_decay = settings.weight_decay;
+  args.l2 = settings.l2;
+  args.clip_weights = settings.clip_weights;
+  args.t = from.count + 1;
+  return args;
+}
+
 bool BlockStore::UpdateRun(const Run& run, const ShardVersion& from, const ShardVersion& to,
                            const void* gradient, double rate, bool read_soon) const {
   const TensorSettings& settings = settings_[run.tensor];
-  const bool buffer = options_.model.tensors[run.tensor].kind == TensorKind::kBuffer;
+  const bool buffer = IsBuffer(run);
   const size_t n = static_cast<size_t>(run.length);
   if (buffer || settings.frozen) {
     const auto keep = [&](const Slab& in, const Slab& out) {
@@ -190,19 +274,11 @@ bool BlockStore::UpdateRun(const Run& run, const ShardVersion& from, const Shard
     }
     return options_.kernels->assign(to.weights.get() + run.local, gradient, n);
   }
-  ApplyArgs args;
-  args.n = n;
-  args.weights_in = from.weights.get() + run.local;
+  ApplyArgs args = ArgsOf(run, from);
   args.weights_out = to.weights.get() + run.local;
   args.gradient = gradient;
-  for (size_t i = 0; i < to.slots.size(); ++i) {
-    args.slots_in[i] = from.slots[i].get() + run.local;
-    args.slots_out[i] = to.slots[i].get() + run.local;
-  }
+  for (size_t i = 0; i < to.slots.size(); ++i) args.slots_out[i] = to.slots[i].get() + run.local;
   args.learning_rate = rate * settings.learning_rate_factor;
-  args.weight_decay = settings.weight_decay;
-  args.l2 = settings.l2;
-  args.clip_weights = settings.clip_weights;
   if (pool_.elements() > kBeyondCaches) {
     const bool slots_apart = to.slots.empty() || from.slots[0] != to.slots[0];
     const bool weights_apart = from.weights != to.weights;
@@ -212,7 +288,6 @@ bool BlockStore::UpdateRun(const Run& run, const ShardVersion& from, const Shard
       args.past = PastCaches::kSlots;
     }
   }
-  args.t = to.count;
   return optimizer_.Apply(args);
 }
 
@@ -263,9 +338,7 @@ bool BlockStore::Publish(VersionBuilder& builder) {
 }
 
 std::string BlockStore::Describe(int64_t local) const {
-  const int64_t block = local / partition_.block_size();
-  return options_.model.Describe(partition_.block_start(options_.shard, block) +
-                                 local % partition_.block_size());
+  return options_.model.Describe(PositionOf({local, 1, 0}));
 }
 
 VersionBuilder::~VersionBuilder() {

@@ -3,14 +3,17 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/base/exact_sum.h"
 #include "common/codec/value_codec.h"
 #include "common/model/model_spec.h"
 #include "common/model/partition.h"
@@ -38,6 +41,23 @@ struct ShardVersion {
 struct WeightedGradient {
   const float* values = nullptr;
   double weight = 1;
+};
+
+// The factors of an update that follow from norms over all shards (v1::CommitStep).
+struct StepFactors {
+  // Of the mean gradient, but for buffers.
+  double gradient = 1;
+  // Of the learning rate, by tensor. Empty: 1 for each.
+  std::vector<double> tensors;
+};
+
+// The sums of squares from which norms over all shards are made (v1::StepMeasured).
+struct StepSquares {
+  struct OfTensor {
+    ExactSum weights, update;
+  };
+  ExactSum gradient;
+  std::map<size_t, OfTensor> tensors;
 };
 
 class VersionBuilder;
@@ -100,7 +120,12 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
   // examples. The mean is summed in the given order, in float32, element by element: the sum over i of
   // (examples_i / total) * g_i. Buffers are assigned that mean. Without gradients the next version equals the
   // current one. All values must be finite.
-  void Update(absl::Span<const WeightedGradient> gradients);
+  void Update(absl::Span<const WeightedGradient> gradients, const StepFactors& factors = {});
+
+  // Measures this shard's part of an update by the mean, but for buffers: the mean itself (`factor` 0), or by
+  // tensor the weights, and what the optimizer "lamb" makes of the mean times `factor`. Gradients as in
+  // Update(). Frozen tensors have no update.
+  StepSquares Measure(absl::Span<const WeightedGradient> gradients, double factor) const;
 
   // Starts the next version, for a gradient of `holder` that has not arrived yet. nullptr: a build is in
   // progress already, or readers hold too many versions of builds that were abandoned.
@@ -139,6 +164,23 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
              std::vector<TensorSettings> settings);
   absl::Status Initialize(const Restore& restore);
   double RateOf(const ShardVersion& from) const;
+  bool IsBuffer(const Run& run) const {
+    return options_.model.tensors[run.tensor].kind == TensorKind::kBuffer;
+  }
+  // The position of a run in the model's address space.
+  int64_t PositionOf(const Run& run) const {
+    return partition_.block_start(options_.shard, run.local / partition_.block_size()) +
+           run.local % partition_.block_size();
+  }
+  // Calls `work` for each block on the store's threads, which share the blocks.
+  void ForBlocks(absl::FunctionRef<void(int64_t block)> work) const;
+  // The mean of a block's gradients: in `mean`, which has room for a block, or, if there is one gradient,
+  // where this lies.
+  const float* MeanOf(absl::Span<const WeightedGradient> gradients, int64_t block, float* mean) const;
+  // The inputs of the optimizer for a run, but for its gradient and its learning rate.
+  ApplyArgs ArgsOf(const Run& run, const ShardVersion& from) const;
+  // Measure() for a run, whose mean this is.
+  void MeasureUpdate(const Run& run, const float* mean, float factor, StepSquares::OfTensor* squares) const;
   // VersionBuilder calls this on any thread when it no longer uses its buffers. If its version is not
   // `published`, the version is dead.
   void EndBuild(bool published);

@@ -74,6 +74,17 @@ TEST_CASE("A config is read, with the schema's defaults and those that follow fr
   CHECK_FALSE(config.has_consistency());
 }
 
+TEST_CASE("LAMB has its own epsilon, and sync clips the mean where it is told to") {
+  CHECK(Parse(R"({"optimizer": {"type": "lamb"}})").optimizer().epsilon() == 1e-6f);
+  CHECK(Parse(R"({"optimizer": {"type": "lamb", "epsilon": 0.5}})").optimizer().epsilon() == 0.5f);
+  const v1::JobConfig config = Parse(R"({"train": {"clip": "mean", "clip_norm": 1}})");
+  CHECK(config.train().clip() == v1::TrainConfig::CLIP_MEAN);
+  const auto again = ParseJobConfig(ToJson(config, true), "again");
+  REQUIRE(again.ok());
+  CHECK(FirstDifference(config, *again).empty());
+  CHECK(Parse(R"({"train": {"clip": "push"}})").train().clip() == v1::TrainConfig::CLIP_PUSH);
+}
+
 TEST_CASE("Lion has its own beta2, and a warm-up in epochs becomes a share") {
   const v1::JobConfig config = Parse(R"({"train": {"epochs": 20}, "optimizer": {"type": "lion",
       "schedule": {"warmup_epochs": 5}}, "tables": [
@@ -156,7 +167,7 @@ TEST_CASE("Each field problem is named with its place, its path, what was seen a
        "loss may be"},
       {With(R"("train": [])"),
        "f:5:10: train: must be an object with epochs, examples, clip_norm, micro_batches, "
-       "divergence, steps, max_seconds, clip_value; got a list"},
+       "divergence, steps, max_seconds, clip_value, clip; got a list"},
       {With(R"("optimizer": {"type": "momentum", "momentum": 1})"),
        "f:5:47: optimizer.momentum: must be a number in [0, 1), got 1"},
       // 1 - 1e-12 is 1 as a float.
@@ -166,7 +177,7 @@ TEST_CASE("Each field problem is named with its place, its path, what was seen a
        "f:5:42: optimizer.epsilon: must be a number in (0, 1], got 1e-60"},
       {With(R"("optimizer": {"type": "Adam"})"),
        "f:5:23: optimizer.type: must be one of sgd, momentum, nesterov, "
-       "adagrad, rmsprop, adam, adamw, lion, got \"Adam\""},
+       "adagrad, rmsprop, adam, adamw, lion, lamb, got \"Adam\""},
       {With(R"("optimizer": {"type": "unspecified"})"), "f:5:23: optimizer.type: must be one of sgd, "},
       {With(R"("optimizer": {"type": 6})"), "f:5:23: optimizer.type: must be one of sgd, "},
       {With(R"("optimizer": {"groups": [{"match": "*"}, {"match": ""}]})"),
@@ -366,7 +377,7 @@ TEST_CASE("Impossible combinations are refused with their paths") {
       {With(R"("optimizer": {"type": "adam", "momentum": 0.9})"),
        "f:5:43: optimizer.momentum: is not used with type \"adam\", only with momentum, nesterov"},
       {With(R"("optimizer": {"beta1": 0.9})"),
-       "f:5:24: optimizer.beta1: is not used with type \"sgd\", only with adam, adamw, lion"},
+       "f:5:24: optimizer.beta1: is not used with type \"sgd\", only with adam, adamw, lion, lamb"},
       {With(R"("optimizer": {"type": "adagrad", "decay": 0.9})"), "f:5:43: optimizer.decay: is not used"},
       {With(R"("optimizer": {"type": "nesterov", "epsilon": 0.1})"),
        "f:5:46: optimizer.epsilon: is not used"},
@@ -375,6 +386,19 @@ TEST_CASE("Impossible combinations are refused with their paths") {
       {With(R"("optimizer": {"schedule": {"type": "cosine", "gamma": 0.5}})"),
        "f:5:55: optimizer.schedule.gamma: is not used with type \"cosine\", only with step, "
        "exponential, multi_step"},
+      {With(R"("optimizer": {"type": "lamb", "amsgrad": true})"),
+       "f:5:42: optimizer.amsgrad: is not used with type \"lamb\", only with adam, adamw"},
+      {With(R"("optimizer": {"type": "lamb"}, "consistency": {"mode": "async"})"),
+       "f:5:23: optimizer.type: is \"lamb\", which is for consistency.mode \"sync\": the norms by which it "
+       "scales a step are over all servers, and only there do all apply the same step; use \"adamw\""},
+      {With(R"("train": {"clip": "mean", "clip_norm": 1}, "consistency": {"mode": "bounded", "staleness": 1})"),
+       "f:5:19: train.clip: is \"mean\", which is for consistency.mode \"sync\": in other modes each push is "
+       "an update of its own, and there is no mean; take it out"},
+      {With(R"("train": {"clip": "mean"})"),
+       "f:5:19: train.clip: needs train.clip_norm, which says how large the norm may be"},
+      {With(R"("train": {"clip": "mean", "clip_norm": 1}, "tables": [{"name": "t", "dim": 2}])"),
+       "f:5:19: train.clip: is \"mean\", which clips no rows, and the job has `tables`; use \"push\", which "
+       "clips rows and tensors together"},
       {With(R"("optimizer": {"amsgrad": true})"),
        "f:5:26: optimizer.amsgrad: is not used with type \"sgd\", only with adam, adamw"},
       {With(R"("optimizer": {"schedule": {"type": "exponential"}})"),

@@ -29,6 +29,7 @@ void FakeShard::Handle(const v1::ControlMessage& message) {
     v1::ShardReport report;
     *report.mutable_attached() = holds;
     report.mutable_attached()->set_instance(instance);
+    report.mutable_attached()->set_measures_steps(measures_steps);
     events.report(report);
   }
   if (message.has_install()) {

@@ -23,6 +23,8 @@ struct FakeShard {
   // The actions that the shard takes by itself.
   bool connects = true, attaches = true, installs = true, acknowledges = true, answers_pings = true,
        answers_pins = true, writes = true, confirms_end = true;
+  // As Attached says; it measures nothing by itself.
+  bool measures_steps = true;
   std::string install_error, write_error;
   // The number of shards in its parts of checkpoints.
   uint32_t num_shards = 0;

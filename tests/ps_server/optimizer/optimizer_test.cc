@@ -32,7 +32,8 @@ struct Rule {
 };
 const std::vector<Rule> kUncoupled = {Config::KIND_SGD,     Config::KIND_MOMENTUM,     Config::KIND_NESTEROV,
                                       Config::KIND_ADAGRAD, Config::KIND_RMSPROP,      Config::KIND_ADAM,
-                                      Config::KIND_ADAMW,   {Config::KIND_ADAM, true}, Config::KIND_LION};
+                                      Config::KIND_ADAMW,   {Config::KIND_ADAM, true}, Config::KIND_LION,
+                                      Config::KIND_LAMB};
 const std::vector<Rule> kAllRules = [] {
   std::vector<Rule> rules = kUncoupled;
   for (const Rule& rule : kUncoupled) rules.emplace_back(rule.kind, rule.amsgrad, true);
@@ -385,6 +386,58 @@ TEST_CASE("Optimizer: Adam's first step is the learning rate, its hundred-millio
   }
 }
 
+TEST_CASE(
+    "Optimizer: LAMB's update is what its step subtracts, at every level, whatever the rate and the range") {
+  constexpr size_t n = 67;
+  const std::vector<float> weights = RandomFloats(1, n, 1), gradient = RandomFloats(2, n, 1);
+  const std::vector<float> m = RandomFloats(3, n, 1);
+  std::vector<float> v = RandomFloats(4, n, 1);
+  for (float& value : v) value = std::abs(value);
+  for (const bool l2 : {false, true}) {
+    const Config config = MakeConfig({Config::KIND_LAMB, false, l2});
+    std::vector<float> first;
+    for (KernelLevel level : AvailableKernelLevels()) {
+      const Optimizer lamb = *Optimizer::Create(config, **KernelsFor(level));
+      REQUIRE(lamb.scales_by_norms());
+      std::vector<float> update(n), stepped(n), m_next(n), v_next(n), m_applied(n), v_applied(n);
+      ApplyArgs args;
+      args.n = n;
+      args.weights_in = weights.data();
+      args.weights_out = update.data();
+      args.gradient = gradient.data();
+      args.slots_in[0] = m.data();
+      args.slots_in[1] = v.data();
+      args.slots_out[0] = m_next.data();
+      args.slots_out[1] = v_next.data();
+      args.weight_decay = kWeightDecay;
+      args.learning_rate = 77;
+      args.clip_weights = 0.01f;
+      args.t = 3;
+      REQUIRE(lamb.Update(args));
+      for (size_t i = 0; i < n; ++i) {
+        const double g = gradient[i] + (l2 ? config.l2() : 0) * weights[i];
+        const double m_hat = (0.85 * m[i] + 0.15 * g) / (1 - std::pow(0.85, 3));
+        const double v_hat = (0.95 * v[i] + 0.05 * g * g) / (1 - std::pow(0.95, 3));
+        const double want = m_hat / (std::sqrt(v_hat) + 0.03) + kWeightDecay * weights[i];
+        CHECK(update[i] == Approx(want).epsilon(1e-5).margin(1e-6));
+      }
+      if (first.empty()) first = update;
+      CHECK(update == first);
+      args.learning_rate = 0.5;
+      args.clip_weights = 0;
+      args.weights_out = stepped.data();
+      args.slots_out[0] = m_applied.data();
+      args.slots_out[1] = v_applied.data();
+      REQUIRE(lamb.Apply(args));
+      for (size_t i = 0; i < n; ++i) {
+        CHECK(stepped[i] == Approx(weights[i] - 0.5 * update[i]).epsilon(1e-5).margin(1e-6));
+      }
+      CHECK((m_next == m_applied && v_next == v_applied));
+    }
+  }
+  CHECK_FALSE(Optimizer::Create(MakeConfig(Config::KIND_ADAMW), BestKernels())->scales_by_norms());
+}
+
 TEST_CASE("Optimizer: Lion's first steps have the size of the rate, and none without a gradient") {
   for (KernelLevel level : AvailableKernelLevels()) {
     Config config;
@@ -409,8 +462,8 @@ TEST_CASE("Optimizer: Lion's first steps have the size of the rate, and none wit
 
 TEST_CASE("Optimizer names its slots") {
   const std::vector<std::vector<std::string>> expected = {
-      {},         {"momentum"},        {"momentum"}, {"accumulator"}, {"mean_square"}, {"m", "v"},
-      {"m", "v"}, {"m", "v", "v_max"}, {"m"}};
+      {},         {"momentum"}, {"momentum"},        {"accumulator"}, {"mean_square"},
+      {"m", "v"}, {"m", "v"},   {"m", "v", "v_max"}, {"m"},           {"m", "v"}};
   for (size_t i = 0; i < kUncoupled.size(); ++i) {
     const Optimizer optimizer = *Optimizer::Create(MakeConfig(kUncoupled[i]), BestKernels());
     CHECK(std::vector<std::string>(optimizer.slots().begin(), optimizer.slots().end()) == expected[i]);

@@ -34,7 +34,7 @@ TEST_CASE("A step commits when every shard has every part") {
   CHECK(commit->step.step() == 0);
   CHECK(PartsOf(*commit) == Parts{0, 1});
   CHECK(commit->refused.empty());
-  steps.Committed(*commit);
+  steps.Committed(commit->step);
   CHECK(steps.committed() == 1);
   CHECK_FALSE(steps.Ready(2, 2).has_value());
 }
@@ -82,7 +82,7 @@ TEST_CASE("Pushes of committed steps are known until shard 0 has applied them") 
   StepCommitter steps(1);
   for (uint64_t step = 0; step < 3; ++step) {
     steps.OnStaged(0, Staged(step, {0, 1}));
-    steps.Committed(*steps.Ready(3, 1));
+    steps.Committed(steps.Ready(3, 1)->step);
   }
   CHECK(steps.PushesSince(0) == 6);
   CHECK(steps.PushesSince(2) == 2);
