@@ -95,7 +95,7 @@ class Job(Owner):
         self.config: dict[str, Any] = json.loads(library.job_json(self._handle))
 
     def get(self, path: str, default: Any = None) -> Any:
-        """The field at a path: get("train.clip_norm")."""
+        """The field at a path, or `default` if the config has none: get("train.clip_norm")."""
         found: Any = self.config
         for name in path.split("."):
             if not isinstance(found, dict) or name not in found:
@@ -194,7 +194,7 @@ class Model:
 
 
 def save_weights(directory: str | os.PathLike[str], weights: Mapping[str, Floats], buffers: Collection[str] = ()) -> None:
-    """Writes initial weights, for a job's checkpoint.init_from. The folder is made; ConfigError or Error: it holds
+    """Writes initial weights, for a job's checkpoint.init_from. The directory is made; ConfigError or Error: it holds
     weights already, which stay.
 
     weights: the model's tensors by name, float32, in the model's order. buffers: which of them are running statistics
