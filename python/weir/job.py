@@ -83,7 +83,7 @@ class Job(Owner):
     def __init__(self, job: str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = ()):
         if not isinstance(job, (str, os.PathLike, Mapping)):
             raise ConfigError(f"job must be the path of a job's config, or a mapping with its fields; got {type(job).__name__}")
-        sets = [*overrides, *json.loads(os.environ.get("WEIR_SET", "[]"))]
+        sets = [*overrides, *_sets_of_environment()]
         array = (ctypes.c_char_p * len(sets))(*(s.encode() for s in sets))
         path = None if isinstance(job, Mapping) else os.fsencode(job)
         try:
@@ -102,6 +102,18 @@ class Job(Owner):
                 return default
             found = found[name]
         return found
+
+
+def _sets_of_environment() -> list[str]:
+    text = os.environ.get("WEIR_SET", "[]")
+    try:
+        sets = json.loads(text)
+    except ValueError:
+        sets = None
+    if not isinstance(sets, list) or not all(isinstance(s, str) for s in sets):
+        raise ConfigError(f"the environment's WEIR_SET must be a list of \"field=value\" in JSON, as `weir up` and `weir run` make it; got "
+                          f"{text!r}. Unset it, or give the settings as overrides")
+    return sets
 
 
 class FlatTensors(Mapping[str, Floats]):
