@@ -6,46 +6,12 @@ import ast
 import re
 
 import tree_check
+from package_api import FUNCTIONS, MODULES, PACKAGE, definition, parameters, parse, public_names
 
-PACKAGE = "python"
-MODULES = ("weir/__init__.py", "weir/torch/__init__.py", "weir/jax.py", "weir/ray/__init__.py")
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Decorators of what the docstring of another definition describes.
 ELSEWHERE = {"overload", "setter"}
 # Classes of which Weir alone makes objects.
 MADE_BY_WEIR = {"Future", "Gate", "Gradient", "JobFields", "Step", "View", "Weights"}
-
-
-def parse(root, module):
-    return ast.parse((root / PACKAGE / module).read_text(encoding="utf-8"))
-
-
-def public_names(tree):
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "__all__":
-            return ast.literal_eval(node.value)
-    return []
-
-
-def definition(root, module, name):
-    """(module, node) of the class or function, through imports; a node of None: it is a value."""
-    for node in parse(root, module).body:
-        if isinstance(node, (ast.ClassDef, *FUNCTIONS)) and node.name == name:
-            return module, node
-        if isinstance(node, ast.ImportFrom) and node.level and node.module:
-            for alias in node.names:
-                if (alias.asname or alias.name) == name:
-                    folder = module.split("/")[:-node.level]
-                    there = "/".join([*folder, *node.module.split(".")])
-                    file = f"{there}.py" if (root / PACKAGE / f"{there}.py").exists() else f"{there}/__init__.py"
-                    return definition(root, file, alias.name)
-    return module, None
-
-
-def parameters(function):
-    arguments = function.args
-    found = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *filter(None, [arguments.vararg])]
-    return [a.arg for a in found if a.arg not in ("self", "cls") and not a.arg.startswith("_")]
 
 
 def faults_of(where, node, function):
@@ -60,7 +26,7 @@ def faults_of(where, node, function):
 
 def faults(root):
     count = 0
-    for module in MODULES:
+    for module in MODULES.values():
         for name in public_names(parse(root, module)):
             file, node = definition(root, module, name)
             where = f"{PACKAGE}/{file}: {name}"
@@ -68,10 +34,10 @@ def faults(root):
             if not isinstance(node, ast.ClassDef):
                 yield from faults_of(where, node, node) if node else []
                 continue
-            methods = [m for m in node.body if isinstance(m, FUNCTIONS)]
-            made_by_users = [m for m in methods if m.name == "__init__" and name not in MADE_BY_WEIR]
+            members = [m for m in node.body if isinstance(m, FUNCTIONS)]
+            made_by_users = [m for m in members if m.name == "__init__" and name not in MADE_BY_WEIR]
             yield from faults_of(where, node, next(iter(made_by_users), None))
-            for method in methods:
+            for method in members:
                 named = {d.attr if isinstance(d, ast.Attribute) else getattr(d, "id", "") for d in method.decorator_list}
                 if not method.name.startswith("_") and not named & ELSEWHERE:
                     yield from faults_of(f"{where}.{method.name}()", method, method)

@@ -6,12 +6,14 @@ import re
 import griffe
 
 NAMED = re.compile(r"([a-z_]\w*(?:, [a-z_]\w*)*|[A-Z]\w*(?:Error|Done|Lost)|Error): (?=\S)")
+# Of Python, which Markdown would take as bold.
+DUNDER = re.compile(r"(?<![`\w])__\w+__(?![`\w])")
 
 
 def as_markdown(text):
     """The docstring's text with these lists."""
     lines, in_item = [], False
-    for line in text.split("\n"):
+    for line in DUNDER.sub(lambda name: f"`{name[0]}`", text).split("\n"):
         named = NAMED.match(line)
         if named:
             if not in_item and lines and lines[-1]:
