@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """Programs and commands of the pages run as they stand there: README.md, docs/cli.md, docs/click_models.md, docs/deploy.md,
-docs/python.md and docs/recovery.md. What the text around a program has made is made here first."""
+docs/python.md, docs/recovery.md and docs/security.md. What the text around a program has made is made here first."""
 import json
 import os
 import pathlib
@@ -150,10 +150,10 @@ class Commands(InFolder):
         pathlib.Path("bin").mkdir()
         for program in ("cli/weir", "ps_server/ps_server", "worker/worker"):
             pathlib.Path("bin", pathlib.Path(program).name).symlink_to(support.ROOT / program)
+        self.environment = os.environ | {"PATH": f"{pathlib.Path('bin').absolute()}:{os.environ['PATH']}"}
 
     def run_block(self, page, text):
-        path = f"{pathlib.Path('bin').absolute()}:{os.environ['PATH']}"
-        done = support.run(["bash", "-e", "-c", block(page, text)], env=os.environ | {"PATH": path})
+        done = support.run(["bash", "-e", "-c", block(page, text)], env=self.environment)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout
 
@@ -163,20 +163,44 @@ class Commands(InFolder):
     def test_recovery(self):
         self.assertIn("sha256", self.run_block("docs/recovery.md", "weir up --ps=2 --workers=4 --restart"))
 
-    def test_by_hand(self):
-        """What four terminals run, all at once, in a network of its own: the ports are fixed."""
-        program = block("docs/cli.md", "export CLUSTER=")
+    def run_alone(self, lines):
+        """A shell's lines, in a network of its own, since ports are fixed. What they have started ends with them. None: it cannot be."""
         alone = ["unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-e", "-c"]
         tried = support.run([*alone, "ip link set lo up"])
         if tried.returncode != 0:
             print(f"SKIPPED: no namespaces may be made here: {tried.stderr.strip()}")
-            return
+            return None
+        done = support.run([*alone, "\n".join(["ip link set lo up", *lines])], env=self.environment)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def test_by_hand(self):
+        """What four terminals run, all at once."""
+        program = block("docs/cli.md", "export CLUSTER=")
         pathlib.Path("bazel-bin").symlink_to(support.ROOT)
         lines = [line + " &" if line.startswith("TF_CONFIG=") else line for line in program.splitlines()]
         self.assertEqual(sum(line.endswith("&") for line in lines), 4)
-        done = support.run([*alone, "\n".join(["ip link set lo up", *lines, "for task in $(jobs -p); do wait $task; done"])])
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertIn("the job is done", done.stdout + done.stderr)
+        said = self.run_alone([*lines, "for task in $(jobs -p); do wait $task; done"])
+        if said is not None:
+            self.assertIn("the job is done", said)
+
+    def test_tls(self):
+        """A server and a worker, with their certificates, of which a reader asks meanwhile."""
+        program = block("docs/security.md", "weir certs init certs --spec=cluster.json").replace("\\\n", " ")
+        shutil.copy("configs/digits.json", "job.json")
+        support.write_job("cluster.json", ps=["127.0.0.1:2222"], worker=["127.0.0.1:2223"])
+        lines = []
+        for line in program.splitlines():
+            line = line.partition("  #")[0]
+            if line.startswith(("ps_server", "worker")):
+                line += " --set=train.epochs=10000 &"
+            elif line.startswith("weir status"):
+                line = f"until {line}; do sleep 0.1; done"
+            lines.append(line)
+        said = self.run_alone(lines)
+        if said is not None:
+            self.assertRegex(said, "connections +TLS 1.3")
+            self.assertRegex(said, "identity +spiffe://weir/worker/0")
 
     def test_manifests(self):
         self.run_block("docs/deploy.md", "weir manifest configs/digits.json")
