@@ -89,13 +89,13 @@ int RunWireTable(WireTableOptions options, const std::vector<std::string>& sizes
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app("Measures how fast weights and gradients move.", "weir bench");
+  CLI::App app("Measure how fast weights and gradients move.", "weir bench");
   app.footer(kWireExamples);
   app.require_subcommand(1);
 
   CLI::App* wire = app.add_subcommand("wire",
-                                      "A worker's step, push, apply and pull: raw sockets, plain protobuf "
-                                      "over gRPC, and Weir on each transport");
+                                      "Measure a worker's step (push, apply, pull) with raw sockets, plain "
+                                      "protobuf over gRPC, and Weir on each transport");
   wire->footer(kWireExamples);
   WireTableOptions table;
   table.layouts = {"1x1", "2x2"};
@@ -109,8 +109,9 @@ int Main(int argc, char** argv) {
   CLI::Option* layouts_option =
       wire->add_option("--layouts", table.layouts, "SERVERSxWORKERS")->delimiter(',')->capture_default_str();
   bool small = false;
-  wire->add_flag("--small", small,
-                 "The steps of small models: 40 KB, 400 KB and 4 MB, each with 1 to 16 workers on 2 servers")
+  wire->add_flag(
+          "--small", small,
+          "Measure steps of small models: 40 KB, 400 KB and 4 MB, each with 1 to 16 workers on 2 servers")
       ->excludes(sizes_option)
       ->excludes(layouts_option);
   wire->add_option("--optimizers", table.optimizers, "sgd, momentum, adam")
@@ -123,22 +124,23 @@ int Main(int argc, char** argv) {
       ->delimiter(',')
       ->capture_default_str();
   wire->add_option("--certificates", table.certificates,
-                   "Where `weir certs init` has put those of a cluster of this layout, for \"weir tls\"")
+                   "Folder of `weir certs init` for a cluster of this layout, for \"weir tls\"")
       ->type_name("DIR");
   wire->add_option("--rounds", table.rounds, "Turns of each contestant")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  wire->add_option("--turn_seconds", table.turn_seconds, "How long a turn is, about")
+  wire->add_option("--turn_seconds", table.turn_seconds, "Length of a turn, about")
       ->check(CLI::Range(0.001, 60.0))
       ->capture_default_str();
-  CLI::Option* listen_option = wire->add_option("--listen", listen,
-                                                "Runs the servers of a --connect elsewhere. Whoever reaches "
-                                                "this address may use this host for that")
-                                   ->type_name("HOST:PORT");
-  wire->add_option("--connect", connect, "Where the servers are to run, with --listen")
+  CLI::Option* listen_option =
+      wire->add_option("--listen", listen,
+                       "Run the servers for a --connect elsewhere. Everyone who can reach "
+                       "this address may use this host for that")
+          ->type_name("HOST:PORT");
+  wire->add_option("--connect", connect, "Run the servers on this host, which runs --listen")
       ->type_name("HOST:PORT")
       ->excludes(listen_option);
-  wire->add_option("--json", json_file, "Also writes the table there")->type_name("FILE");
+  wire->add_option("--json", json_file, "Also write the table there")->type_name("FILE");
   wire->add_option("--ps_server", ps_server, "The program ps_server (default: beside this one)")
       ->type_name("FILE");
 

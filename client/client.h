@@ -122,7 +122,8 @@ class Client {
   // of one use; they say what the parts of an order mean. Get a result with weights in place with
   // Future::Take().
   // Errors: InvalidArgument: the order has neither a push nor a pull, or the clock of the pull does not
-  // follow that of the push.
+  // follow that of the push; the push has a weight that is not allowed (common/protocol/push_weight.h).
+  // FailedPrecondition: the push has a weight, and ps:0 speaks a protocol version before 1.10.
   virtual Future<ExchangeResult> Exchange(ExchangeOrder order) = 0;
 
   // Reads the weights for `clock` into `tensors`: all tensors of the model, in any order. They are found

@@ -260,6 +260,10 @@ struct ExchangeOrder {
     std::shared_ptr<GradientGate> gate;
     // The rows' part of the gradient, of each table at most one entry; read until the call returns.
     std::vector<RowGradients> rows = {};
+    // sync: the gradient's weight in the mean of the step, as the number of the labels that its loss is the
+    // mean over; 0: work.examples. Each worker must give the batch the same weight. In bounded and async,
+    // where a push is applied alone, it is 0.
+    double weight = 0;
   };
   struct Pull {
     uint64_t clock = 0;

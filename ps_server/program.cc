@@ -233,51 +233,52 @@ int RunPsServer(int argc, char** argv) {
                "ps_server");
   CLI::Option* const config =
       app.add_option("--config", flags.config, "The job's config (JSON)")->type_name("FILE");
-  app.add_option("--replay", flags.replay,
-                 "Instead of serving: computes the last weights of a bounded or async job again from the "
-                 "logs in this "
-                 "folder of checkpoints (server.durability), and prints their SHA-256")
+  app.add_option(
+         "--replay", flags.replay,
+         "Instead of serving, compute the last weights of a bounded or async job again from the logs in "
+         "this folder of checkpoints (server.durability), and print their SHA-256")
       ->type_name("DIR")
       ->excludes(config);
-  app.add_option("--set", flags.set, "Overrides a field of the config: a.b.c=value")->allow_extra_args(false);
+  app.add_option("--set", flags.set, "Override a field of the config: a.b.c=value")->allow_extra_args(false);
   app.add_option("--cluster", flags.cluster,
                  "Cluster spec (a file), or dns:JOB=NAME:COUNT[:PORT],... for pods; instead of TF_CONFIG's")
       ->type_name("FILE");
   app.add_option("--task", flags.task,
-                 "This task, ps:INDEX, or pod: what the pod's name says; instead of TF_CONFIG's");
+                 "This task: ps:INDEX, or pod for the task in the pod's name; instead of TF_CONFIG's");
   FileOrVariable(app.add_option("--token_file", flags.token_file,
                                 "The job's token, which every caller of this server must have"),
                  "WEIR_TOKEN_FILE");
   app.add_option("--bind", flags.bind, "The address to listen on")->capture_default_str();
   app.add_flag("--insecure_plaintext", flags.insecure_plaintext,
-               "Allow --bind to something else than loopback without TLS, and with TLS show all pages of "
+               "Allow --bind to an address other than loopback without TLS, and with TLS show all pages of "
                "--http_port there to everybody");
   AddTlsFlags(&app, &flags.tls);
-  app.add_option("--port_file", flags.port_file,
-                 "Where to write the ports that were bound, in three lines: the server's own, --http_port, "
-                 "--health_port; a port that is not asked for leaves its line empty")
+  app.add_option(
+         "--port_file", flags.port_file,
+         "Write the bound ports there, in three lines: the server's own, --http_port, --health_port; the "
+         "line of a port that is not asked for is empty")
       ->type_name("FILE");
   app.add_option("--http_port", flags.http_port,
-                 "Port of /metrics, /healthz, /readyz and the dashboard; 0: any free one")
+                 "Port of /metrics, /healthz, /readyz and the dashboard; 0: any free port")
       ->check(CLI::Range(0, 65535));
   FileOrVariable(
       app.add_option(
           "--http_token_file", flags.http_token_file,
-          "A token, in a file as --token_file, that pages of --http_port but health demand, unless "
-          "the client has a certificate of the job"),
+          "Demand the token in this file for all pages of --http_port but health, unless the client has a "
+          "certificate of the job"),
       "WEIR_HTTP_TOKEN_FILE");
   app.add_option(
          "--health_port", flags.health_port,
-         "Port of health alone, in the clear: /healthz and /readyz, and grpc.health.v1; 0: any free one")
+         "Port for health alone, in plain text: /healthz, /readyz and grpc.health.v1; 0: any free port")
       ->check(CLI::Range(0, 65535));
-  app.add_option("--summary", flags.summary, "ps:0: where to write the job's summary (JSON) at its end")
+  app.add_option("--summary", flags.summary, "ps:0: write the job's summary (JSON) there at the job's end")
       ->type_name("FILE");
   app.add_option("--tensorboard_dir", flags.tensorboard_dir,
-                 "ps:0: the folder where the job's values over time go, for TensorBoard")
+                 "ps:0: write the job's values over time to this folder, for TensorBoard")
       ->type_name("DIR");
   app.add_flag("--check", flags.check,
-               "Instead of serving: says whether a server on this machine can do what the config asks for");
-  app.add_option("--log_format", flags.log_format, "What a line of the log is")
+               "Instead of serving, check whether a server on this machine can do what the config asks for");
+  app.add_option("--log_format", flags.log_format, "Format of a line of the log")
       ->check(CLI::IsMember({"text", "json"}));
   if (const std::optional<int> exit = ReadCommandLine(app, argc, argv)) return *exit;
   if (flags.replay.empty() && flags.config.empty()) {

@@ -2,14 +2,15 @@
 # Builds an image of deploy/docker/Dockerfile without docker and without a registry, from the bundle or the wheel in dist/: with
 # buildah, on a base that mmdebstrap makes from the Debian mirror of this machine's apt. Needs root.
 #
-#   tools/build_image.sh DIR [cpu|python]
+#   tools/build_image.sh DIR [cpu|python] [OCI]
 #
+# OCI: a folder that gets the image as an OCI layout, the same bytes for the same bundle, packages and SOURCE_DATE_EPOCH.
 # python: the image that deploy/compose makes of this target. The base has Debian's PyTorch, so that pip need not fetch one.
 #
 # DIR, which must not exist, then has root (the image's files), image.json (what buildah knows of it) and storage (of buildah).
 set -euo pipefail
 
-out=$1 target=${2:-cpu}
+out=$1 target=${2:-cpu} oci=${3:-}
 mkdir "$out"
 storage() {
   buildah --storage-driver vfs --root "$out/storage" --runroot "$out/storage-run" "$@"
@@ -23,16 +24,18 @@ include=()
 mmdebstrap --quiet --variant=minbase "${include[@]}" bookworm "$out/base.tar" "$mirror"
 base=$(storage from scratch)
 storage add --quiet "$base" "$out/base.tar" /
-storage commit --quiet "$base" localhost/base:bookworm
+epoch=${SOURCE_DATE_EPOCH:-$(date +%s)}
+storage commit --quiet --timestamp "$epoch" "$base" localhost/base:bookworm
 build() {
-  storage bud --quiet --isolation chroot "$@"
+  storage bud --quiet --isolation chroot --timestamp "$epoch" "$@"
 }
 build -f deploy/docker/Dockerfile --target "$target" --build-arg BASE=localhost/base:bookworm \
   --build-arg PYTHON_BASE=localhost/base:bookworm -t localhost/weir:built dist
 if [[ $target == python ]]; then
-  storage tag localhost/weir:built localhost/weir-python:0.1.0
+  storage tag localhost/weir:built "localhost/weir-python:$(<VERSION)"
   build -f deploy/compose/Dockerfile -t localhost/weir:built examples
 fi
 storage inspect --type image localhost/weir:built >"$out/image.json"
+[[ -z $oci ]] || storage push --quiet localhost/weir:built "oci:$oci:$(<VERSION)"
 ln -s "$(storage mount "$(storage from localhost/weir:built)")" "$out/root"
 rm "$out/base.tar"

@@ -6,6 +6,7 @@
 #
 # PACKAGE: the Debian packages that the programs were built with. The bundle's bill of materials lists them beside those that
 # its libraries are of.
+# SOURCE_DATE_EPOCH: the time that the archive's files get, in seconds since 1970.
 # --gpu: for machines with a GPU. Adds cuBLAS (600 MB), which the programs load to compute on a GPU, and the files
 # that tools/gpu_check.sh needs, with Fashion-MNIST if it is installed here.
 set -euo pipefail
@@ -30,9 +31,8 @@ case ${1:-} in
     ;;
 esac
 readonly bundle programs cublas packages=("$@")
-# Parts of glibc, which must be the target's own; and the GPU driver's library, which belongs to the target's kernel
-# module.
-readonly NOT_BUNDLED='^(ld-linux-x86-64|libc|libm|libmvec|libpthread|libdl|librt|libresolv|libutil|libanl|libcuda)\.so'
+# shellcheck source=tools/libraries.sh
+source tools/libraries.sh
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -42,18 +42,15 @@ mkdir -p "$stage/bin" "$stage/lib"
 for program in "${programs[@]}"; do
   install -m 755 "bazel-bin/$program" "$stage/bin/"
   strip --strip-debug "$stage/bin/$(basename "$program")"
-  # ldd follows indirect dependencies too. "name => path (address)"
-  ldd "bazel-bin/$program" | while read -r name arrow path _; do
-    [[ $arrow == '=>' && ! $name =~ $NOT_BUNDLED ]] || continue
-    [[ $path == /* ]] || { echo "bundle: $program needs $name, which is not found" >&2; exit 1; }
-    cp -Lu "$path" "$stage/lib/$name"
-    echo "$path" >>"$work/libraries"
-  done
+  copy_libraries "bazel-bin/$program" "$stage/lib" >>"$work/libraries"
 done
+tools/cpp/stage.sh "$stage" bazel-bin/client/libweir_client.so >>"$work/libraries"
+# Where the pages' links have it.
+ln -s cpp/include/client "$stage/client"
 cp -r configs docs "$stage/"
 install -D -m 644 -t "$stage/examples" examples/*.py examples/*.json examples/*.txt
 # README.md, and what it refers to.
-cp --parents LICENSE README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md proto/job_config.proto client/client.h worker/data/digits/LICENSE "$stage/"
+cp --parents LICENSE README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md proto/job_config.proto worker/data/digits/LICENSE "$stage/"
 if [[ ${#cublas[@]} -gt 0 ]]; then
   cp -L "${cublas[@]}" "$stage/lib/"
   install -D -m 755 -t "$stage/tools" tools/gpu_check.sh tools/torch_step.py
@@ -68,7 +65,7 @@ grep -oE '\]\([^)#]+' README.md | sed 's/^](//' | grep -v '^https\?:' | sort -u 
 done
 
 mapfile -t libraries < <(sort -u "$work/libraries")
-/usr/bin/python3 tools/sbom.py --name="$bundle" --version="$("bazel-bin/cli/weir" version | cut -d' ' -f2)" \
+/usr/bin/python3 tools/sbom.py --name="$bundle" --version="$(<VERSION)" \
   "${packages[@]/#/--built-with=}" "${libraries[@]}" "${cublas[@]}" >"$stage/$bundle.spdx.json"
 
 # A root that contains only parts of glibc.
@@ -94,6 +91,9 @@ run_alone /weir/bin/weir up --ps=2 --workers=4 /weir/configs/digits.json
 grep 'test accuracy' "$work/output"
 
 mkdir -p dist
-tar -C "$work" --owner=0 --group=0 --sort=name -czf "dist/$bundle.tar.gz" "$bundle"
-if [[ -n ${SUDO_UID:-} ]]; then chown "$SUDO_UID:${SUDO_GID:-$SUDO_UID}" dist "dist/$bundle.tar.gz"; fi
+# The same files make the same archive.
+tar -C "$work" --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX --mtime="@$SOURCE_DATE_EPOCH" --format=gnu --sort=name \
+  -cf - "$bundle" | gzip -n >"dist/$bundle.tar.gz"
+cp "$stage/$bundle.spdx.json" dist/
+if [[ -n ${SUDO_UID:-} ]]; then chown "$SUDO_UID:${SUDO_GID:-$SUDO_UID}" dist "dist/$bundle".*; fi
 echo "dist/$bundle.tar.gz: $(du -h "dist/$bundle.tar.gz" | cut -f1), $(find "$stage/lib" -type f | wc -l) libraries"

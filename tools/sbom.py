@@ -5,10 +5,11 @@
 
 LIBRARY is a file of this machine that the bundle holds a copy of. dpkg says which Debian package has installed the file; a file that no
 package has installed is listed by itself, with its checksum. --built-with names Debian packages of which headers or static
-libraries are compiled in."""
+libraries are compiled in. The bill's time is SOURCE_DATE_EPOCH, or else now."""
 import argparse
 import hashlib
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -71,6 +72,9 @@ def bill(name, version, libraries, built_with):
     compiled_in = [debian_package(package, distribution) for package in sorted(built_with)]
     bundle = element(name, version, {"SPDXID": BUNDLE, "licenseDeclared": "Apache-2.0", "primaryPackagePurpose": "APPLICATION"})
 
+    contents = json.dumps([bundle, held, compiled_in])
+    created = time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())))
+
     def relation(one, how, other):
         return {"spdxElementId": one, "relationshipType": how, "relatedSpdxElement": other}
     return {
@@ -78,8 +82,8 @@ def bill(name, version, libraries, built_with):
         "dataLicense": "CC0-1.0",
         "SPDXID": "SPDXRef-DOCUMENT",
         "name": f"{name}-{version}",
-        "documentNamespace": f"https://spdx.org/spdxdocs/{name}-{version}-{uuid.uuid4()}",
-        "creationInfo": {"created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "creators": ["Organization: Weir"]},
+        "documentNamespace": f"https://spdx.org/spdxdocs/{name}-{version}-{uuid.uuid5(uuid.NAMESPACE_URL, contents)}",
+        "creationInfo": {"created": time.strftime("%Y-%m-%dT%H:%M:%SZ", created), "creators": ["Organization: Weir"]},
         "packages": [bundle, *held, *compiled_in],
         "relationships": [
             relation("SPDXRef-DOCUMENT", "DESCRIBES", BUNDLE),

@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "client/client.h"
+#include "client/task.h"
 #include "common/base/status_macros.h"
 #include "common/config/cluster_spec.h"
 #include "common/config/job_config.h"
@@ -105,23 +106,9 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
   ClientOptions options;
   options.job_config = config.SerializeAsString();
   options.history_path = flags.history;
-  WEIR_ASSIGN_OR_RETURN(options.token, JobToken::ReadIfGiven(flags.token_file));
-  WEIR_ASSIGN_OR_RETURN(options.tls, Tls::ReadIfGiven(flags.tls));
-  if (environment.has_value()) {
-    options.task = environment->task.ToString();
-    options.reader = environment->task.type == "evaluator";
-    options.rank = environment->cluster.WorkerRank(environment->task).value_or(0);
-    options.servers = environment->cluster.ps_addresses();
-  }
-  if (options.tls != nullptr) {
-    if (!environment.has_value()) {
-      return absl::InvalidArgumentError(
-          "TLS is for the tasks of a cluster; without a cluster spec the job runs in this process");
-    }
-    WEIR_RETURN_IF_ERROR(options.reader ? options.tls->CheckIs(Role::kReader, 0)
-                                        : options.tls->CheckIs(Role::kWorker, options.rank));
-    WarnIfExpiring(*options.tls, absl::Now());
-  }
+  options.reader = environment.has_value() && environment->task.type == "evaluator";
+  WEIR_RETURN_IF_ERROR(
+      SetTask(environment.has_value() ? &*environment : nullptr, flags.token_file, flags.tls, &options));
   WEIR_ASSIGN_OR_RETURN(const Datasets data, LoadData(config.data(), ".", config.model().loss()));
   WEIR_ASSIGN_OR_RETURN(const ChosenDevices devices,
                         DevicesFor(config, flags.device, LocalRank(environment)));
@@ -313,13 +300,13 @@ int main(int argc, char** argv) {
       "process.",
       "worker");
   app.add_option("--config", flags.config, "The job's config (JSON)")->type_name("FILE")->required();
-  app.add_option("--set", flags.set, "Overrides a field of the config: a.b.c=value")->allow_extra_args(false);
+  app.add_option("--set", flags.set, "Override a field of the config: a.b.c=value")->allow_extra_args(false);
   app.add_option("--cluster", flags.cluster,
                  "Cluster spec (a file), or dns:JOB=NAME:COUNT[:PORT],... for pods; instead of TF_CONFIG's")
       ->type_name("FILE");
   app.add_option(
       "--task", flags.task,
-      "This task, worker:INDEX, chief:0 or evaluator:0, or pod: what the pod's name says; instead of "
+      "This task: worker:INDEX, chief:0 or evaluator:0, or pod for the task in the pod's name; instead of "
       "TF_CONFIG's");
   weir::FileOrVariable(
       app.add_option("--token_file", flags.token_file, "The job's token, if its servers have one"),
@@ -330,15 +317,15 @@ int main(int argc, char** argv) {
       ->check(
           [](const std::string& text) { return std::string(weir::ParseDevices(text).status().message()); })
       ->capture_default_str();
-  app.add_option("--history", flags.history, "Where to log every answer of the servers, as lines of JSON")
+  app.add_option("--history", flags.history, "Log every answer of the servers there, as lines of JSON")
       ->type_name("FILE");
-  app.add_option("--summary", flags.summary, "Without a cluster: where to write the job's summary (JSON)")
+  app.add_option("--summary", flags.summary, "Without a cluster: write the job's summary (JSON) there")
       ->type_name("FILE");
   app.add_flag("--check", flags.check,
-               "Instead of working: says whether the data's files are there and the model fits them");
+               "Instead of working, check whether the data's files are there and the model fits them");
   app.add_flag("--sizes", flags.sizes,
-               "Instead of working: prints as JSON how many parameters the model has, and a worker's memory");
-  app.add_option("--log_format", flags.log_format, "What a line of the log is")
+               "Instead of working, print as JSON how many parameters the model has, and a worker's memory");
+  app.add_option("--log_format", flags.log_format, "Format of a line of the log")
       ->check(CLI::IsMember({"text", "json"}));
   if (const std::optional<int> exit = weir::ReadCommandLine(app, argc, argv)) return *exit;
   weir::ExitWithoutOpenBlas(weir::Main(flags));

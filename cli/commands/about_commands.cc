@@ -136,7 +136,7 @@ void AddDescription(Commands& commands, const char* name, const char* what,
   CLI::App& app = commands.app();
   CLI::App* description = app.add_subcommand(name, what);
   const auto about = std::make_shared<std::vector<std::string>>();
-  description->add_option("command", *about, "Its words: `checkpoint take`, say");
+  description->add_option("command", *about, "The words of the command, such as `checkpoint take`");
   commands.OnRun(description, [&app, about, describe]() -> int {
     const CLI::App* const command = FindCommand(app, *about);
     const std::string words = absl::StrJoin(*about, " ");
@@ -149,12 +149,11 @@ void AddDescription(Commands& commands, const char* name, const char* what,
 
 void AddAboutCommands(Commands& commands) {
   CLI::App& app = commands.app();
-  commands.OnRun(app.add_subcommand("version", "Prints the version"),
+  commands.OnRun(app.add_subcommand("version", "Print the version"),
                  [] { return Print(absl::StrCat("weir ", kVersion, "\n")); });
-  AddDescription(commands, "help", "Prints the help of a command, or this help", Help);
-  AddDescription(commands, "man", "Prints the manual page of a command, or of weir, for man -l -",
-                 ManualPage);
-  CLI::App* completion = commands.Add("completion", "Prints a script that completes these commands in bash",
+  AddDescription(commands, "help", "Print the help of a command, or this help", Help);
+  AddDescription(commands, "man", "Print the manual page of a command, or of weir, for man -l -", ManualPage);
+  CLI::App* completion = commands.Add("completion", "Print a script that completes these commands in bash",
                                       "Examples:\n  . <(weir completion)");
   commands.OnRun(completion, [&app] { return Print(BashCompletion(app)); });
 }

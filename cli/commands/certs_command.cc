@@ -91,12 +91,12 @@ constexpr const char* kCertsExamples = R"(Examples:
 
 void AddCertsCommands(Commands& commands) {
   CLI::App* group =
-      commands.AddGroup("certs", "Makes certificates for TLS, and says what one allows", kCertsExamples);
+      commands.AddGroup("certs", "Make certificates for TLS, or show what one allows", kCertsExamples);
 
   const auto options = std::make_shared<CertsInitOptions>();
   CLI::App* init = group->add_subcommand(
       "init",
-      "Makes a development CA, and certificates and keys for a cluster's tasks, a reader and an admin");
+      "Make a development CA, and certificates and keys for a cluster's tasks, a reader and an admin");
   AddNamed(init, "directory", &options->directory, "DIR", "A new folder for them")->required();
   AddNamed(init, "--spec", &options->spec, "FILE",
            "Cluster spec or a TF_CONFIG, or dns:ps=NAME:COUNT,worker=NAME:COUNT")
@@ -107,7 +107,7 @@ void AddCertsCommands(Commands& commands) {
 
   const auto certificate = std::make_shared<std::string>();
   CLI::App* check =
-      group->add_subcommand("check", "Says whose certificate it is, what it allows, and when it ends");
+      group->add_subcommand("check", "Show whose certificate it is, what it allows, and when it ends");
   AddNamed(check, "certificate", certificate.get(), "FILE", "The certificate (PEM)")->required();
   commands.OnRun(check, [certificate] { return RunCertsCheck(*certificate); });
 }

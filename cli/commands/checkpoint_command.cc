@@ -156,22 +156,19 @@ constexpr const char* kReplayExamples = R"(Examples:
 }  // namespace
 
 void AddCheckpointCommands(Commands& commands) {
-  CLI::App* group =
-      commands.AddGroup("checkpoint", "Takes, lists and verifies checkpoints", kCheckpointExamples);
+  CLI::App* group = commands.AddGroup("checkpoint", "Take, list or verify checkpoints", kCheckpointExamples);
 
   const auto cluster = std::make_shared<ClusterFlags>();
-  CLI::App* take =
-      group->add_subcommand("take", "Makes a running job take a checkpoint now, and waits for it");
+  CLI::App* take = group->add_subcommand("take", "Have a running job take a checkpoint now, and wait for it");
   AddCluster(take, cluster.get());
   commands.OnRun(take, [cluster] { return RunCheckpointTake(*cluster); });
 
   const auto path = std::make_shared<std::string>();
-  CLI::App* list = group->add_subcommand("list", "Lists those in a folder");
+  CLI::App* list = group->add_subcommand("list", "List the checkpoints in a folder");
   AddCheckpoint(list, path.get(), "The folder (checkpoint.directory)");
   commands.OnRun(list, [path] { return RunCheckpointList(*path); });
 
-  CLI::App* verify =
-      group->add_subcommand("verify", "Checks all bytes of a checkpoint against its checksums");
+  CLI::App* verify = group->add_subcommand("verify", "Check all bytes of a checkpoint against its checksums");
   AddCheckpoint(verify, path.get(), kOneCheckpoint);
   commands.OnRun(verify, [path] { return RunCheckpointVerify(*path); });
 }
@@ -182,7 +179,7 @@ void AddExportCommand(Commands& commands) {
   };
   const auto options = std::make_shared<Options>();
   CLI::App* command =
-      commands.Add("export", "Writes the weights of a checkpoint into one safetensors file", kExportExamples);
+      commands.Add("export", "Write the weights of a checkpoint into one safetensors file", kExportExamples);
   AddCheckpoint(command, &options->checkpoint, kOneCheckpoint);
   AddNamed(command, "out", &options->out, "FILE", "The file to write")->required();
   AddNamed(command, "--with", &options->with, "FILE",
@@ -194,7 +191,7 @@ void AddExportCommand(Commands& commands) {
 void AddReplayCommand(Commands& commands) {
   const auto path = std::make_shared<std::string>();
   CLI::App* command = commands.Add(
-      "replay", "Makes the weights of a bounded or async job again from its logs, and prints their SHA-256",
+      "replay", "Compute the weights of a bounded or async job again from its logs, and print their SHA-256",
       kReplayExamples);
   AddCheckpoint(command, path.get(), "The job's folder of checkpoints (checkpoint.directory)");
   commands.OnRun(command, [command, path] {

@@ -94,7 +94,7 @@ void AddConfigFile(CLI::App* command, std::string* config) {
 }
 
 void AddOverrides(CLI::App* command, std::vector<std::string>* overrides) {
-  command->add_option("--set", *overrides, "Overrides a field of the config; may be given again")
+  command->add_option("--set", *overrides, "Override a field of the config; may be given again")
       ->type_name("FIELD=VALUE")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);

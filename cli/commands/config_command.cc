@@ -46,7 +46,7 @@ int RefuseConfig(absl::string_view problems) {
 }
 
 // Checks the memory that a server of the job needs, if the data on this machine tell the model's size.
-absl::Status CheckMemory(const LocalCluster::Options& options, const UpConfig& up) {
+absl::Status CheckMemory(const JobCluster::Options& options, const UpConfig& up) {
   if (!up.config.has_model()) return absl::OkStatus();
   const absl::StatusOr<JobSizes> sizes = FindJobSizes(options.config, up.overrides);
   // `worker` will report what is wrong with the data.
@@ -57,7 +57,7 @@ absl::Status CheckMemory(const LocalCluster::Options& options, const UpConfig& u
 }
 
 // Checks what the config alone does not show: checkpoints, the server's part, memory.
-absl::Status CheckStart(const LocalCluster::Options& options, const UpConfig& up, bool with_worker) {
+absl::Status CheckStart(const JobCluster::Options& options, const UpConfig& up, bool with_worker) {
   WEIR_RETURN_IF_ERROR(FindStart(up.config.checkpoint(), /*resume=*/false).status());
   if (const auto ps_server = FindProgram("ps_server", "ps_server"); ps_server.ok()) {
     WEIR_ASSIGN_OR_RETURN(const CommandResult result,
@@ -89,7 +89,7 @@ int RunConfigCheck(const UpOptions& options) {
 
 // Prints the effective config with its defaults, as JSON that can be used as a config itself.
 int RunConfigShow(const UpOptions& options) {
-  const LocalCluster::Options& cluster = options.cluster;
+  const JobCluster::Options& cluster = options.cluster;
   const absl::StatusOr<v1::JobConfig> config = LoadJobConfig(cluster.config, cluster.overrides);
   if (!config.ok()) return RefuseConfig(config.status().message());
   Print(ToJson(*config, /*with_defaults=*/true));
@@ -185,15 +185,15 @@ void AddConfigCommands(Commands& commands) {
   const auto options = std::make_shared<UpOptions>();
   const auto first = std::make_shared<FirstJob>();
   CLI::App* group =
-      commands.AddGroup("config", "Looks at a job config without running it, or writes one", kConfigExamples);
-  CLI::App* check = group->add_subcommand("check", "Says what is wrong with it");
-  CLI::App* show = group->add_subcommand("show", "Prints it with all defaults");
+      commands.AddGroup("config", "Check, show or write a job config, without running it", kConfigExamples);
+  CLI::App* check = group->add_subcommand("check", "Show what is wrong with a config");
+  CLI::App* show = group->add_subcommand("show", "Print a config with all defaults");
   CLI::App* fields = group->add_subcommand(
-      "fields", "Prints all fields that a config may have, with types, defaults, limits and meanings");
+      "fields", "Print all fields that a config may have, with types, defaults, limits and meanings");
   CLI::App* schema = group->add_subcommand(
-      "schema", "Prints a JSON Schema of configs, by which editors complete and check them");
+      "schema", "Print a JSON Schema of configs, by which editors complete and check them");
   CLI::App* init =
-      group->add_subcommand("init", "Writes the config of a first job, for a program of one's own");
+      group->add_subcommand("init", "Write the config of a first job, for a program of your own");
   AddNamed(init, "FILE", &first->path, "FILE", "The file, which must not exist (default: job.json)");
   init->add_option("--mode", first->mode, "Who waits for whom")
       ->check(CLI::IsMember({"sync", "bounded", "async"}))

@@ -202,10 +202,10 @@ constexpr const char* kDataExamples = R"(Examples:
 }  // namespace
 
 void AddDataCommands(Commands& commands) {
-  CLI::App* group = commands.AddGroup("data", "Makes data to train on", kDataExamples);
+  CLI::App* group = commands.AddGroup("data", "Make data to train on", kDataExamples);
   const auto options = std::make_shared<DataClicksOptions>();
   CLI::App* command = group->add_subcommand(
-      "clicks", "Writes a synthetic click log, and says which log loss and AUC a model can reach on it");
+      "clicks", "Write a synthetic click log, and show which log loss and AUC a model can reach on it");
   AddNamed(command, "directory", &options->directory, "DIR", "The folder for train.csv and test.csv")
       ->required();
   constexpr int kMostRows = 100000000, kMostKeys = 10000000;

@@ -97,7 +97,7 @@ constexpr const char* kDemoExamples = R"(Examples:
 void AddDemoCommand(Commands& commands) {
   const auto options = std::make_shared<DemoOptions>();
   CLI::App* command = commands.Add(
-      "demo", "Trains digits with 2 servers and 4 workers in each of the three modes", kDemoExamples);
+      "demo", "Train digits with 2 servers and 4 workers in each of the three modes", kDemoExamples);
   command->add_option("--seed", options->seed, "The first seed")->check(WholeNumber())->capture_default_str();
   AddCount(command, "--seeds", &options->seeds, 1000, "How many seeds, one after another");
   AddNamed(command, "--config", &options->up.cluster.config, "FILE",

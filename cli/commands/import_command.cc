@@ -362,7 +362,7 @@ constexpr const char* kImportExamples = R"(Examples:
 void AddImportCommand(Commands& commands) {
   const auto options = std::make_shared<ImportOptions>();
   CLI::App* command = commands.Add(
-      "import", "Makes a safetensors file initial weights, for checkpoint.init_from", kImportExamples);
+      "import", "Make initial weights of a safetensors file, for checkpoint.init_from", kImportExamples);
   AddNamed(command, "file", &options->file, "FILE", "The safetensors file")->required();
   AddNamed(command, "directory", &options->directory, "DIR",
            "The folder to write, new or without initial weights")

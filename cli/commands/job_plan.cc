@@ -35,7 +35,7 @@ std::string PathOverride(absl::string_view field, const std::string& path) {
       JsonQuote(IsObjectPath(path) ? path : std::filesystem::absolute(path).lexically_normal().string()));
 }
 
-absl::Status CheckProgram(const LocalCluster::Options& options, const v1::JobConfig& config) {
+absl::Status CheckProgram(const JobCluster::Options& options, const v1::JobConfig& config) {
   if (options.program.empty()) {
     if (config.has_model()) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(
@@ -52,7 +52,7 @@ absl::Status CheckProgram(const LocalCluster::Options& options, const v1::JobCon
 }
 
 // Reads --hosts, and names the folder and the config as the hosts see them.
-absl::Status PlanHosts(const UpOptions& options, LocalCluster::Options* cluster) {
+absl::Status PlanHosts(const UpOptions& options, JobCluster::Options* cluster) {
   if (options.hosts.empty()) return absl::OkStatus();
   if (!options.bin_dir.empty()) {
     return absl::InvalidArgumentError(
@@ -160,7 +160,7 @@ absl::StatusOr<UpConfig> ConfigOfUp(const UpOptions& options, const std::vector<
 
 absl::StatusOr<JobPlan> PlanJob(const UpOptions& options, Console& console) {
   JobPlan plan;
-  LocalCluster::Options& cluster = plan.cluster = options.cluster;
+  JobCluster::Options& cluster = plan.cluster = options.cluster;
   WEIR_RETURN_IF_ERROR(PlanHosts(options, &cluster));
   WEIR_ASSIGN_OR_RETURN(UpConfig up, ConfigOfUp(options, cluster.hosts));
   cluster.overrides = std::move(up.overrides);

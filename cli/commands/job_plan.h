@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cli/hosts/host_list.h"
-#include "cli/local_cluster/local_cluster.h"
+#include "cli/local_cluster/job_cluster.h"
 #include "cli/report/console.h"
 #include "proto/job_config.pb.h"
 
@@ -19,7 +19,7 @@ namespace weir {
 struct UpOptions {
   // As the flags give it; PlanJob() adds the rest. `log_dir`: "" for a fresh temporary folder, which is
   // removed if all went well. `http_port`: 0 for any free port.
-  LocalCluster::Options cluster;
+  JobCluster::Options cluster;
   std::optional<int> workers;  // default: the config's cluster.workers, or 1
   std::optional<uint64_t> seed;
   std::string summary;     // JSON for programs; "": none
@@ -33,11 +33,11 @@ struct UpOptions {
 
 struct JobPlan {
   std::string name;
-  LocalCluster::Options cluster;  // all but the folder of logs
-  int restart = 0;                // as in UpOptions
-  bool saves = false;             // the job has checkpoints
-  bool skips_workers = false;     // the job continues without a worker whose gradient is not finite
-  size_t needed_workers = 0;      // to begin the job
+  JobCluster::Options cluster;  // all but the folder of logs
+  int restart = 0;              // as in UpOptions
+  bool saves = false;           // the job has checkpoints
+  bool skips_workers = false;   // the job continues without a worker whose gradient is not finite
+  size_t needed_workers = 0;    // to begin the job
   absl::Duration lease;
 };
 

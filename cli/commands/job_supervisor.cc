@@ -29,18 +29,15 @@
 namespace weir {
 namespace {
 
-constexpr absl::Duration kPortDeadline = absl::Seconds(30);
-constexpr absl::Duration kPortPoll = absl::Milliseconds(20);
+// From the start of servers or workers to the report of each of them.
+constexpr absl::Duration kStartDeadline = absl::Seconds(30);
+constexpr absl::Duration kStartPoll = absl::Milliseconds(20);
 constexpr absl::Duration kStatusPoll = absl::Milliseconds(250);
 constexpr absl::Duration kStatusDeadline = absl::Milliseconds(250);
-// One task may notice the loss of another before `weir` sees the other's end.
-constexpr absl::Duration kSettle = absl::Milliseconds(300);
-// This long if all tasks that have ended may have ended because of another task's failure (MayHaveHeard). The
-// failed task may take longer to end, such as the interpreter of a script that raised an exception. On a busy
-// machine 3 s were too few for a script with PyTorch.
+// Instead of Traits::settle, if all tasks that have ended may have ended because of another task's failure
+// (MayHaveHeard). The failed task may take longer to end, such as the interpreter of a script that raised an
+// exception. On a busy machine 3 s were too few for a script with PyTorch.
 constexpr absl::Duration kSettleOfLoss = absl::Seconds(10);
-// From SIGTERM to SIGKILL.
-constexpr absl::Duration kEndDeadline = absl::Seconds(10);
 // From SIGTERM to SIGKILL, if a checkpoint is taken first.
 constexpr absl::Duration kSaveDeadline = absl::Seconds(60);
 // When all tasks of one side are done, how long the other side may still take. Servers also wait for the
@@ -65,7 +62,7 @@ std::string Names(const std::vector<std::string>& names) { return absl::StrJoin(
 
 class Supervisor {
  public:
-  Supervisor(const JobPlan& plan, LocalCluster& cluster, Console& console, Interrupts& interrupts)
+  Supervisor(const JobPlan& plan, JobCluster& cluster, Console& console, Interrupts& interrupts)
       : plan_(plan), cluster_(cluster), console_(console), interrupts_(interrupts) {}
 
   JobEnd Run();
@@ -75,6 +72,7 @@ class Supervisor {
   void OnExits(std::vector<TaskExit> exits);
   bool MayRestart(const TaskExit& exit) const;
   void Restart(TaskExit* exit);
+  void TellRestart(const TaskExit& exit);
   void OnSignal(int signal);
   void Warn();
   void CheckStart();
@@ -91,14 +89,16 @@ class Supervisor {
   void Mute();
 
   const JobPlan& plan_;
-  LocalCluster& cluster_;
+  JobCluster& cluster_;
   Console& console_;
   Interrupts& interrupts_;
+  const absl::Duration settle_ = cluster_.traits().settle;
   const absl::Time start_ = Now();
   std::unique_ptr<StatusClient> status_;
 
   absl::Duration digests_;  // the longest TimeForDigests() so far
   bool workers_started_ = false;
+  absl::Time step_started_ = start_;   // of the servers, then of the workers
   absl::Time waits_ = start_;          // when ps:0 last said that it waits for workers or servers
   absl::Time begun_by_ = start_;       // by when the job has begun, as far as is known
   std::vector<std::string> warnings_;  // of tasks that the job does without, if it has begun
@@ -110,7 +110,7 @@ class Supervisor {
   std::map<std::string, absl::Time> restarted_at_;  // the last time, by task
   absl::Time last_exit_ = start_;
   absl::Time next_poll_ = start_;
-  // The first one; an exit that explains it better may follow within kSettle.
+  // The first one; an exit that explains it better may follow within settle_.
   std::optional<Failure> failure_;
   absl::Time failed_at_;
   bool reported_ = false;
@@ -125,7 +125,7 @@ JobEnd Supervisor::Run() {
     Fail({std::string(status.message())});
   }
   while (true) {
-    const absl::Duration tick = workers_started_ ? kStatusPoll : kPortPoll;
+    const absl::Duration tick = workers_started_ ? kStatusPoll : kStartPoll;
     OnExits(cluster_.WaitForExits(interrupts_.fd(), tick));
     while (const auto signal = interrupts_.Next()) OnSignal(*signal);
     StartWorkersWhenReady();
@@ -134,15 +134,15 @@ JobEnd Supervisor::Run() {
     CheckLinger();
     ReportFailureWhenSettled();
     if (saving_ && !cluster_.IsRunning("ps:0")) End();
-    const absl::Duration limit = saving_ ? kSaveDeadline : kEndDeadline;
+    const absl::Duration limit = saving_ ? kSaveDeadline : cluster_.traits().end_limit;
     if (ending_since_.has_value() && !killed_ && Now() - *ending_since_ >= limit) {
       console_.Warn(absl::StrCat(Names(cluster_.running()), " did not end within ",
                                  absl::FormatDuration(limit), "; killed"));
       killed_ = true;
-      cluster_.EndAll(SIGKILL);
+      cluster_.Kill();
     }
     if (cluster_.running().empty() && (workers_started_ || ending_since_.has_value())) break;
-    cluster_.ShowHeld(Now() - kSettle);
+    cluster_.ShowHeld(Now() - settle_);
     PollStatus();
   }
   cluster_.ShowHeld(absl::InfiniteFuture());
@@ -151,31 +151,34 @@ JobEnd Supervisor::Run() {
   JobEnd end;
   if (failure_.has_value()) end.failure = CauseOfFailure().exit_code;
   end.signal = signal_;
+  end.done = coordinator_done_;
   end.exits = std::move(exits_);
   return end;
 }
 
 void Supervisor::StartWorkersWhenReady() {
-  if (workers_started_ || failure_.has_value() || ending_since_.has_value()) return;
-  const auto missing = cluster_.MissingServers();
+  if (failure_.has_value() || ending_since_.has_value()) return;
+  const auto missing = cluster_.Missing();
   if (!missing.ok()) return Fail({std::string(missing.status().message())});
-  if (missing->empty()) {
-    workers_started_ = true;
-    if (!cluster_.dashboard().empty()) console_.Line(absl::StrCat("dashboard: ", cluster_.dashboard()));
-    begun_by_ = Now() + kTellsStart;
-    console_.SetStatus(absl::StrCat(plan_.name, "  starting workers"));
-    const absl::Status status = cluster_.StartWorkers();
-    if (!status.ok()) return Fail({std::string(status.message())});
-    status_ =
-        std::make_unique<StatusClient>(cluster_.coordinator_address(), cluster_.token(), cluster_.tls());
-  } else if (Now() - start_ > kPortDeadline) {
-    Fail({absl::StrCat(Names(*missing), " opened no port within ", absl::FormatDuration(kPortDeadline)),
-          kExitPeerLost, (*missing)[0], "this machine may be overloaded; then try again"});
+  if (!missing->empty()) {
+    if (Now() - step_started_ <= kStartDeadline) return;
+    return Fail({absl::StrCat(Names(*missing), cluster_.traits().missing, " within ",
+                              absl::FormatDuration(kStartDeadline)),
+                 kExitPeerLost, (*missing)[0], cluster_.traits().hint});
   }
+  if (workers_started_) return;
+  workers_started_ = true;
+  step_started_ = Now();
+  if (!cluster_.dashboard().empty()) console_.Line(absl::StrCat("dashboard: ", cluster_.dashboard()));
+  begun_by_ = step_started_ + kTellsStart;
+  console_.SetStatus(absl::StrCat(plan_.name, "  starting workers"));
+  const absl::Status status = cluster_.StartWorkers();
+  if (!status.ok()) return Fail({std::string(status.message())});
+  status_ = std::make_unique<StatusClient>(cluster_.coordinator_address(), cluster_.token(), cluster_.tls());
 }
 
 bool Supervisor::MayRestart(const TaskExit& exit) const {
-  if (failure_.has_value() || ending_since_.has_value()) return false;
+  if (cluster_.traits().restarts || failure_.has_value() || ending_since_.has_value()) return false;
   if (!IsWorthRestart(exit) || exit.restarts >= plan_.restart) return false;
   // A server finds its weights again in a checkpoint, or not at all. A task that comes to a job that is done
   // would only wait.
@@ -190,13 +193,16 @@ void Supervisor::Restart(TaskExit* exit) {
   if (!status.ok()) return Fail({std::string(status.message())});
   exit->restarted = true;
   restarted_at_[exit->task] = Now();
-  const bool lost = !exit->lost.empty();
-  console_.Warn(absl::StrCat(exit->task,
-                             lost                     ? " was lost with its host"
-                             : exit->exit.signal != 0 ? " was killed by "
-                                                      : " ended with ",
-                             lost ? "" : exit->exit.ToString(), " after ", FormatSeconds(exit->seconds),
-                             "; started again (", exit->restarts + 1, " of ", plan_.restart, ")"));
+}
+
+void Supervisor::TellRestart(const TaskExit& exit) {
+  const bool lost = !exit.lost.empty();
+  console_.Warn(absl::StrCat(exit.task,
+                             lost                    ? " was lost with its host"
+                             : exit.exit.signal != 0 ? " was killed by "
+                                                     : " ended with ",
+                             lost ? "" : exit.exit.ToString(), " after ", FormatSeconds(exit.seconds),
+                             "; started again (", exit.restarts + 1, " of ", plan_.restart, ")"));
 }
 
 void Supervisor::OnExits(std::vector<TaskExit> exits) {
@@ -212,6 +218,7 @@ void Supervisor::OnExits(std::vector<TaskExit> exits) {
         plan_.skips_workers && absl::StartsWith(exit.task, "worker:") && exit.exit.code == kExitInternal;
     exit.job_done = coordinator_done_;
     if (MayRestart(exit)) Restart(&exit);
+    if (exit.restarted) TellRestart(exit);
     exits_.push_back(exit);
     last_exit_ = Now();
     if (MeaningOf(exit) == ExitMeaning::kFatal) Fail({});
@@ -235,7 +242,7 @@ void Supervisor::Warn() {
 void Supervisor::CheckStart() {
   const absl::Time now = Now();
   if (now >= begun_by_ || cluster_.CountRunning("worker") >= plan_.needed_workers) return Warn();
-  if (failure_.has_value() || waits_ - last_exit_ < kSettle) return;
+  if (failure_.has_value() || waits_ - last_exit_ < settle_) return;
   const auto cause = FirstCause(exits_);
   if (!cause.has_value()) return FailWithoutMembers();
   const TaskExit& exit = exits_[*cause];
@@ -260,7 +267,7 @@ void Supervisor::FailWithoutMembers() {
 void Supervisor::CheckWorkers() {
   if (!workers_started_ || cluster_.Runs("worker") || some_worker_done_ || coordinator_done_) return;
   // The job may be about to end.
-  if (Now() - last_exit_ >= kSettle) Fail({});
+  if (Now() - last_exit_ >= settle_) Fail({});
 }
 
 // A program may run on after the job, for example to evaluate its model. A program that was started again
@@ -277,7 +284,7 @@ void Supervisor::EndStragglers(absl::Duration quiet) {
                                late.size() == 1 ? "runs " : "run ", absl::FormatDuration(kStragglers),
                                " after the job's end; ended"));
     for (const std::string& task : late) cluster_.EndOne(task, SIGTERM);
-  } else if (quiet >= kStragglers + kEndDeadline) {
+  } else if (quiet >= kStragglers + cluster_.traits().end_limit) {
     for (const std::string& task : late) cluster_.EndOne(task, SIGKILL);
   }
 }
@@ -309,20 +316,30 @@ void Supervisor::CheckLinger() {
 }
 
 void Supervisor::OnSignal(int signal) {
+  const JobCluster::Traits& traits = cluster_.traits();
+  const bool ends_itself = traits.ends && signal == SIGTERM;
+  const bool is_notice = signal == traits.notice;
+  if (is_notice && (failure_.has_value() || ending_since_.has_value())) return;
   if (signal_ != 0) {
+    if (ends_itself) return;
     killed_ = true;
-    cluster_.EndAll(SIGKILL);
+    cluster_.Kill();
     return;
   }
   signal_ = signal;
   if (ending_since_.has_value()) return;
-  saving_ = plan_.saves && workers_started_ && cluster_.IsRunning("ps:0");
+  saving_ = plan_.saves && workers_started_ && !ends_itself && cluster_.IsRunning("ps:0");
   console_.Line(absl::StrCat("SIG", sigabbrev_np(signal), ": ", saving_ ? "saving a checkpoint and " : "",
-                             "ending ", cluster_.running().size(), " tasks; a second one kills them"));
-  if (!saving_) return End();
+                             "ending ", cluster_.running().size(), " tasks",
+                             ends_itself || is_notice ? "" : "; a second one kills them"));
+  if (!saving_ && !ends_itself) return End();
   ending_since_ = Now();
   Mute();
-  cluster_.EndFrom("ps:0", SIGTERM);
+  if (saving_) {
+    cluster_.Save();
+  } else {
+    cluster_.ExpectEnd();
+  }
 }
 
 void Supervisor::Fail(Failure failure) {
@@ -358,7 +375,7 @@ void Supervisor::ReportFailureWhenSettled() {
   if (!failure_.has_value() || reported_) return;
   const auto first = FirstCause(exits_);
   const bool heard = first.has_value() && MayHaveHeard(exits_[*first]);
-  const absl::Duration settle = heard ? kSettleOfLoss : kSettle;
+  const absl::Duration settle = heard ? kSettleOfLoss : settle_;
   if (Now() - failed_at_ < settle && !cluster_.running().empty()) return;
   reported_ = true;
   const Failure cause = CauseOfFailure();
@@ -376,7 +393,7 @@ void Supervisor::End() {
   saving_ = false;
   ending_since_ = Now();
   Mute();
-  cluster_.EndAll(SIGTERM);
+  cluster_.EndAll();
 }
 
 void Supervisor::PollStatus() {
@@ -449,7 +466,7 @@ absl::StatusOr<JobSummary> ReadJobSummary(const std::string& path, const std::ve
   return summary;
 }
 
-JobEnd SuperviseJob(const JobPlan& plan, LocalCluster& cluster, Console& console, Interrupts& interrupts) {
+JobEnd SuperviseJob(const JobPlan& plan, JobCluster& cluster, Console& console, Interrupts& interrupts) {
   return Supervisor(plan, cluster, console, interrupts).Run();
 }
 

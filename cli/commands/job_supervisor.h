@@ -11,7 +11,7 @@
 #include "absl/time/time.h"
 #include "cli/commands/job_plan.h"
 #include "cli/local_cluster/first_cause.h"
-#include "cli/local_cluster/local_cluster.h"
+#include "cli/local_cluster/job_cluster.h"
 #include "cli/report/console.h"
 #include "cli/report/summary.h"
 
@@ -42,13 +42,14 @@ class Interrupts {
 struct JobEnd {
   std::optional<int> failure;  // the exit code that its cause asks for; nullopt: the job did not fail
   int signal = 0;              // the signal that ended the job from outside
+  bool done = false;           // ps:0 ended well, so the job's result is there
   std::vector<TaskExit> exits;
 };
 
 // Starts the tasks of a job, and returns when the last task has ended. `cluster` runs the processes; this
 // function decides what follows from each event. It starts tasks again, continues without some, and ends the
 // job on a signal or a failure. Shows the events on the console, and the cause of a failure.
-JobEnd SuperviseJob(const JobPlan& plan, LocalCluster& cluster, Console& console, Interrupts& interrupts);
+JobEnd SuperviseJob(const JobPlan& plan, JobCluster& cluster, Console& console, Interrupts& interrupts);
 
 // Reads the summary that ps:0 has left in a file, and adds how the tasks ended and the time since `start`.
 absl::StatusOr<JobSummary> ReadJobSummary(const std::string& path, const std::vector<TaskExit>& exits,

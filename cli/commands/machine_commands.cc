@@ -25,8 +25,8 @@ All flags: docs/cli.md
 void AddDoctorCommand(Commands& commands) {
   const auto json = std::make_shared<bool>(false);
   CLI::App* command = commands.Add(
-      "doctor", "Says what Weir finds on this machine: processor, memory, network, GPUs", kDoctorExamples);
-  command->add_flag("--json", *json, "Prints JSON");
+      "doctor", "Show what Weir finds on this machine: processor, memory, network, GPUs", kDoctorExamples);
+  command->add_flag("--json", *json, "Print JSON");
   commands.OnRun(command, [json] {
     const HostReport report = LookAtHost();
     return Print(*json ? HostReportJson(report) : HostReportText(report));
@@ -35,7 +35,7 @@ void AddDoctorCommand(Commands& commands) {
 
 void AddBenchCommand(Commands& commands) {
   CLI::App* command =
-      commands.Add("bench", "Measures how fast weights and gradients move on these machines", kBenchExamples);
+      commands.Add("bench", "Measure how fast weights and gradients move on these machines", kBenchExamples);
   // The command's words are weir_bench's, --help included.
   command->prefix_command();
   command->set_help_flag();
@@ -45,9 +45,10 @@ void AddBenchCommand(Commands& commands) {
 }
 
 void AddHostAgentCommand(Commands& commands) {
-  commands.OnRun(commands.app().add_subcommand(
-                     "host-agent", "Runs tasks for `weir up --hosts`, which starts it: not for people"),
-                 RunHostAgent);
+  commands.OnRun(
+      commands.app().add_subcommand(
+          "host-agent", "Run tasks for `weir up --hosts`, which starts this command: not for people"),
+      RunHostAgent);
 }
 
 }  // namespace weir

@@ -305,12 +305,12 @@ The folder holds all that `kubectl apply -k` needs. Paths in the config are thos
 void AddManifestCommand(Commands& commands, std::optional<std::vector<std::string>> program) {
   const auto options = std::make_shared<ManifestOptions>();
   CLI::App* command =
-      commands.Add("manifest", "Writes the Kubernetes manifests of a job into a folder", kManifestExamples);
+      commands.Add("manifest", "Write the Kubernetes manifests of a job into a folder", kManifestExamples);
   AddConfigFile(command, &options->config);
   AddCount(command, "--ps", &options->ps, kMostTasks, "Servers");
   AddCount(command, "--workers", &options->workers, kMostTasks, "Workers");
   command->add_flag("--evaluator", options->evaluator,
-                    "Adds a task that evaluates the test set every so often");
+                    "Add a task that evaluates the test set every so often");
   command->add_flag("--gpu", options->gpu, "Each worker computes on an NVIDIA GPU");
   command->add_flag("--tls", options->tls,
                     "All connections of the job have mutual TLS, with certificates of weir certs init");
@@ -318,7 +318,7 @@ void AddManifestCommand(Commands& commands, std::optional<std::vector<std::strin
       ->check(CLI::IsMember({"kustomize", "jobset", "tfjob"}))
       ->capture_default_str();
   AddNamed(command, "--out", &options->out, "DIR", "The folder, new or empty")->capture_default_str();
-  command->add_flag("--force", options->force, "Writes over the files of a folder that is not empty");
+  command->add_flag("--force", options->force, "Write over the files of a folder that is not empty");
   AddNamed(command, "--namespace", &options->name_space, "NAME", "Where the job runs (default: kubectl's)")
       ->check(CheckNamespace);
   AddNamed(command, "--image", &options->image, "NAME:TAG", "Of all tasks (default: weir:VERSION)")

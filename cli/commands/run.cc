@@ -106,7 +106,7 @@ The task is, in this order, that of --task, of the file --cluster, or of TF_CONF
 void AddRunCommand(Commands& commands, std::optional<std::vector<std::string>> program) {
   const auto options = std::make_shared<RunOptions>();
   CLI::App* command = commands.Add(
-      "run", "Becomes the server or worker that this process's task names: for containers", kRunExamples);
+      "run", "Become the server or worker that this process's task names: for containers", kRunExamples);
   command->allow_extras();
   AddNamed(command, "--cluster", &options->cluster, "FILE",
            "Cluster spec, or dns:JOB=NAME:COUNT[:PORT],... for pods (default: TF_CONFIG's)");

@@ -58,7 +58,7 @@ std::string Quoted(const std::string& word) {
 
 // The command that runs the job in its allocation.
 std::string RunCommandLine(const SlurmOptions& options, const std::string& weir) {
-  const LocalCluster::Options& job = options.up.cluster;
+  const JobCluster::Options& job = options.up.cluster;
   std::vector<std::string> words = {weir, "slurm", job.config, "--here", absl::StrCat("--ps=", job.ps)};
   const auto add = [&](absl::string_view flag, const std::string& value) {
     if (!value.empty()) words.push_back(absl::StrCat(flag, value));
@@ -194,7 +194,7 @@ void AddSlurmCommands(Commands& commands, std::optional<std::vector<std::string>
   const bool has_program = program.has_value();
   const auto options = std::make_shared<SlurmOptions>();
   CLI::App* slurm = commands.Add(
-      "slurm", "Prints or submits the batch script that runs a job on a cluster of SLURM", kSlurmExamples);
+      "slurm", "Print or submit the batch script that runs a job on a cluster of SLURM", kSlurmExamples);
   AddJobFlags(slurm, &options->up);
   slurm
       ->add_option("--nodes", options->nodes,
@@ -210,14 +210,14 @@ void AddSlurmCommands(Commands& commands, std::optional<std::vector<std::string>
   slurm->add_flag("--insecure_plaintext", options->plaintext,
                   "No TLS: everybody on the network of the nodes may read the token and the weights");
   CLI::Option* submit =
-      slurm->add_flag("--submit", options->submit, "Submits the script instead of printing it");
+      slurm->add_flag("--submit", options->submit, "Submit the script instead of printing it");
   slurm
       ->add_flag("--here", options->here,
-                 "Runs the job in the allocation that this process is in: what the script does")
+                 "Run the job in the allocation that this process is in: what the script does")
       ->excludes(submit);
 
   const auto task = std::make_shared<TaskOptions>();
-  CLI::App* one = commands.Add("task", "Runs one task of a job of `weir slurm`, inside srun", kTaskExamples);
+  CLI::App* one = commands.Add("task", "Run one task of a job of `weir slurm`, inside srun", kTaskExamples);
   one->add_option("--type", task->task.type, "What this step's tasks are")
       ->check(CLI::IsMember({"ps", "worker"}))
       ->required();

@@ -33,10 +33,10 @@ constexpr const char* kStatusExamples = R"(Examples:
 
 void AddStatusCommand(Commands& commands) {
   const auto options = std::make_shared<StatusOptions>();
-  CLI::App* command = commands.Add("status", "Asks a running cluster how it is", kStatusExamples);
+  CLI::App* command = commands.Add("status", "Show the status of a running job", kStatusExamples);
   AddCluster(command, &options->cluster);
-  command->add_flag("--json", options->json, "Prints JSON");
-  command->add_flag("--why", options->why, "Tells what waits for what, from server to server")
+  command->add_flag("--json", options->json, "Print JSON");
+  command->add_flag("--why", options->why, "Show what waits for what, from server to server")
       ->excludes("--json");
   commands.OnRun(command, [options] { return RunStatus(*options); });
 }

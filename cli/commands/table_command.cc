@@ -275,21 +275,21 @@ constexpr const char* kTableExamples = R"(Examples:
 }  // namespace
 
 void AddTableCommands(Commands& commands) {
-  CLI::App* group = commands.AddGroup(
-      "table", "Looks at the embedding tables of a running job or a checkpoint", kTableExamples);
+  CLI::App* group = commands.AddGroup("table", "Show the embedding tables of a running job or a checkpoint",
+                                      kTableExamples);
   const auto options = std::make_shared<TableOptions>();
   CLI::App* stats =
-      group->add_subcommand("stats", "Says how many rows they have, and which keys are the hottest");
-  CLI::App* get = group->add_subcommand("get", "Prints the rows of some keys");
+      group->add_subcommand("stats", "Show how many rows the tables have, and which keys are the hottest");
+  CLI::App* get = group->add_subcommand("get", "Print the rows of some keys");
   AddNamed(stats, "table", &options->table, "NAME", "One table (default: all)");
   AddNamed(get, "table", &options->table, "NAME", "The table")->required();
   AddNamed(get, "key", &options->keys, "KEY", "Keys, from 0 to 2^64 - 1")->check(WholeNumber())->required();
-  get->add_flag("--slots", options->slots, "Prints what the optimizer keeps for each row, too");
+  get->add_flag("--slots", options->slots, "Also print what the optimizer keeps for each row");
   for (CLI::App* command : {stats, get}) {
     const std::vector<CLI::Option*> job = AddCluster(command, &options->cluster);
     CLI::Option* saved = AddNamed(command, "--checkpoint", &options->checkpoint, "DIR", kOneCheckpoint);
     for (CLI::Option* option : job) saved->excludes(option);
-    command->add_flag("--json", options->json, "Prints JSON");
+    command->add_flag("--json", options->json, "Print JSON");
   }
   commands.OnRun(stats, [options] { return RunTableStats(*options); });
   commands.OnRun(get, [options] { return RunTableGet(*options); });

@@ -1,7 +1,9 @@
 #include "cli/commands/up.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -30,17 +32,25 @@
 namespace weir {
 namespace {
 
+// SIGUSR1 says that SLURM's time ends, as SIGTERM says elsewhere.
+int EndedBy(int signal) { return signal == SIGUSR1 ? kExitDrained : 128 + signal; }
+
 // One job, from its plan to its result.
 class Job {
  public:
-  Job(const UpOptions& options, Console& console, Interrupts& interrupts)
-      : options_(options), console_(console), interrupts_(interrupts) {}
+  Job(const UpOptions& options, Console& console, Interrupts& interrupts, const MakeCluster& make)
+      : options_(options), console_(console), interrupts_(interrupts), make_(make) {}
 
   UpResult Run() {
-    if (const absl::Status status = Prepare(); status.ok()) {
+    const absl::Status prepared = Prepare();
+    const std::optional<int> signal = absl::IsCancelled(prepared) ? interrupts_.Next() : std::nullopt;
+    if (prepared.ok()) {
       result_.exit_code = Judge(SuperviseJob(plan_, *cluster_, console_, interrupts_));
+    } else if (signal.has_value()) {
+      console_.Line(absl::StrCat("SIG", sigabbrev_np(*signal), ": ", prepared.message()));
+      result_.exit_code = EndedBy(*signal);
     } else {
-      console_.Error(status.message());
+      console_.Error(prepared.message());
       // Whatever Prepare finds is for a person to correct.
       result_.exit_code = kExitConfig;
     }
@@ -60,12 +70,13 @@ class Job {
   const UpOptions& options_;
   Console& console_;
   Interrupts& interrupts_;
+  const MakeCluster& make_;
   const absl::Time start_ = Clock::Real().Now();
 
   UpResult result_;
   bool temporary_logs_ = false;  // their folder is ours
   JobPlan plan_;
-  std::unique_ptr<LocalCluster> cluster_;
+  std::unique_ptr<JobCluster> cluster_;
 };
 
 absl::Status Job::MakeLogDir() {
@@ -96,7 +107,8 @@ absl::Status Job::Prepare() {
   WEIR_RETURN_IF_ERROR(MakeLogDir());
   plan_.cluster.log_dir = result_.log_dir;
   result_.job_name = plan_.name;
-  WEIR_ASSIGN_OR_RETURN(cluster_, LocalCluster::Create(plan_.cluster));
+  plan_.cluster.stop_fd = interrupts_.fd();
+  WEIR_ASSIGN_OR_RETURN(cluster_, make_(plan_));
   return absl::OkStatus();
 }
 
@@ -118,20 +130,22 @@ int Job::Judge(const JobEnd& end) {
     if (*end.failure == kExitStorage) ReadSummary(end).IgnoreError();
     return *end.failure;
   }
-  if (end.signal != 0) {
+  result_.signal = end.signal;
+  if (end.signal != 0 && !end.done) {
     if (plan_.saves && ReadSummary(end).ok()) {
       // Says from where the job can continue, or why it was not saved.
       const std::string failure = std::exchange(result_.summary, std::nullopt)->failure;
       if (!failure.empty()) console_.Line(failure);
     }
     console_.Line(absl::StrCat("logs: ", result_.log_dir));
-    return 128 + end.signal;
+    return EndedBy(end.signal);
   }
   if (const absl::Status status = Finish(end); !status.ok()) {
     console_.Error(status.message());
     console_.Line(absl::StrCat("logs: ", result_.log_dir));
     return KindOf(status) == v1::FAILURE_RESOURCE ? kExitStorage : kExitInternal;
   }
+  if (end.signal != 0) return EndedBy(end.signal);
   if (plan_.cluster.program.empty() || FindWorker(end.exits, /*ok=*/true) != nullptr) return kExitOk;
   const TaskExit* const failed = FindWorker(end.exits, /*ok=*/false);
   if (failed == nullptr) return kExitOk;
@@ -154,16 +168,10 @@ absl::Status Job::Finish(const JobEnd& end) {
   return StorageFailure(absl::StrCat("the job is done, but --summary: ", written.message()));
 }
 
-// The command: RunJob, then the summary on standard output. Returns the exit code.
 int RunUp(const UpOptions& options) {
   Interrupts interrupts;
   Console console(Console::StandardError());
-  const UpResult result = RunJob(options, console, interrupts);
-  if (result.summary.has_value()) {
-    Print(SummaryText(result.job_name, *result.summary));
-    if (!result.log_dir.empty()) Print(absl::StrFormat("  %-18s%s\n", "logs", result.log_dir));
-  }
-  return result.exit_code;
+  return ShowResult(RunJob(options, console, interrupts));
 }
 
 constexpr const char* kUpExamples = R"(Examples:
@@ -177,8 +185,21 @@ What follows -- is a program that each worker runs instead of `worker`, with its
 
 }  // namespace
 
+UpResult RunJob(const UpOptions& options, Console& console, Interrupts& interrupts, const MakeCluster& make) {
+  return Job(options, console, interrupts, make).Run();
+}
+
 UpResult RunJob(const UpOptions& options, Console& console, Interrupts& interrupts) {
-  return Job(options, console, interrupts).Run();
+  return RunJob(options, console, interrupts,
+                [](const JobPlan& plan) { return LocalCluster::Create(plan.cluster); });
+}
+
+int ShowResult(const UpResult& result) {
+  if (result.summary.has_value()) {
+    Print(SummaryText(result.job_name, *result.summary));
+    if (!result.log_dir.empty()) Print(absl::StrFormat("  %-18s%s\n", "logs", result.log_dir));
+  }
+  return result.exit_code;
 }
 
 CommandWords SplitOffProgram(int argc, char** argv) {
@@ -204,16 +225,16 @@ void AddRunFlags(CLI::App* command, UpOptions* options) {
   AddNamed(command, "--bin_dir", &options->bin_dir, "DIR",
            "Where ps_server and worker are (default: beside this program)");
   command->add_flag("--verbose", options->cluster.verbose,
-                    "Shows all lines of all tasks, not warnings and errors alone");
+                    "Show all lines of all tasks, not only warnings and errors");
 }
 
 namespace {
 
 // The flags that say where tasks run, and how they get there.
 void AddHostFlags(CLI::App* command, UpOptions* options) {
-  LocalCluster::Options& cluster = options->cluster;
+  JobCluster::Options& cluster = options->cluster;
   CLI::Option* hosts = AddNamed(command, "--hosts", &options->hosts, "FILE|A,B",
-                                "Runs the tasks on these hosts by ssh; a file has lines such as: a slots=4 "
+                                "Run the tasks on these hosts by ssh; a file has lines such as: a slots=4 "
                                 "gpus=2. localhost is this machine");
   const auto add = [&](const char* name, std::string* value, const char* type, const char* what) {
     AddNamed(command, name, value, type, what)->needs(hosts);
@@ -223,7 +244,8 @@ void AddHostFlags(CLI::App* command, UpOptions* options) {
   add("--weir", &cluster.access.weir, "PROGRAM",
       "The program weir on the hosts (default: at this one's path, or on PATH there)");
   add("--ssh", &cluster.access.ssh, "COMMAND", "ssh, with flags (default: ssh)");
-  command->add_flag("--copy", cluster.copy, "Copies the working folder to the hosts first, but hidden files")
+  command
+      ->add_flag("--copy", cluster.copy, "First copy the working folder to the hosts, without hidden files")
       ->needs(hosts);
   command
       ->add_option("--ps_port", cluster.ps_port,
@@ -236,28 +258,27 @@ void AddHostFlags(CLI::App* command, UpOptions* options) {
 }  // namespace
 
 void AddJobFlags(CLI::App* command, UpOptions* options) {
-  LocalCluster::Options& cluster = options->cluster;
+  JobCluster::Options& cluster = options->cluster;
   AddConfigFile(command, &cluster.config);
   AddCount(command, "--ps", &cluster.ps, 64, "Servers");
   command->add_option("--workers", options->workers, "Workers (default: the config's cluster.workers, or 1)")
       ->check(CLI::Range(1, 256));
-  command->add_option("--seed", options->seed, "Everything random follows from it (default: the config's)")
+  command->add_option("--seed", options->seed, "The job's random seed (default: the config's)")
       ->check(WholeNumber());
   AddRunFlags(command, options);
-  command->add_flag(
-      "--evaluator", cluster.evaluator,
-      "Adds a task that evaluates every so often: `worker` the test set, PROGRAM what it likes");
+  command->add_flag("--evaluator", cluster.evaluator,
+                    "Add a task that evaluates every so often: `worker` the test set, PROGRAM what it likes");
   command
       ->add_flag(
           "--restart{3}", options->restart,
-          "Starts tasks that died again, each so many times (--restart alone: 3); servers only where the "
+          "Start tasks that died again, each at most N times (--restart alone: 3); servers only if the "
           "job has checkpoints")
       ->type_name("N")
       ->check(CLI::Range(0, 1000));
   CLI::Option* resume = AddNamed(command, "--resume", &options->resume, "DIR",
-                                 "Goes on with the job whose checkpoints are there, and saves there");
+                                 "Continue the job whose checkpoints are in DIR, and save there");
   AddNamed(command, "--init_from", &options->init_from, "DIR",
-           "Starts a new job with the weights of a checkpoint, or of the newest of a folder "
+           "Start a new job with the weights of a checkpoint, or of the newest of a folder "
            "(DIR/best: the best)")
       ->excludes(resume);
 }
@@ -265,14 +286,14 @@ void AddJobFlags(CLI::App* command, UpOptions* options) {
 void AddUpCommand(Commands& commands, std::optional<std::vector<std::string>> program) {
   const auto options = std::make_shared<UpOptions>();
   CLI::App* command =
-      commands.Add("up", "Runs a job with servers and workers, on this machine or on hosts", kUpExamples);
-  LocalCluster::Options& cluster = options->cluster;
+      commands.Add("up", "Run a job with servers and workers, on this machine or on hosts", kUpExamples);
+  JobCluster::Options& cluster = options->cluster;
   AddJobFlags(command, options.get());
-  AddNamed(command, "--summary", &options->summary, "FILE", "Writes the summary there as JSON");
-  CLI::Option* log_dir =
-      AddNamed(command, "--log_dir", &cluster.log_dir, "DIR",
-               "Logs of all tasks (default: a fresh folder in $TMPDIR or /tmp, which goes if all went well)");
-  command->add_flag("--keep_logs", options->keep_logs, "Keeps that fresh folder, and names it")
+  AddNamed(command, "--summary", &options->summary, "FILE", "Write the summary as JSON to FILE");
+  CLI::Option* log_dir = AddNamed(
+      command, "--log_dir", &cluster.log_dir, "DIR",
+      "Logs of all tasks (default: a fresh folder in $TMPDIR or /tmp, which is removed if all went well)");
+  command->add_flag("--keep_logs", options->keep_logs, "Keep that fresh folder, and name it")
       ->excludes(log_dir);
   command->add_flag("--tls", cluster.tls,
                     "Mutual TLS between the tasks, with certificates made for this job");
@@ -281,7 +302,7 @@ void AddUpCommand(Commands& commands, std::optional<std::vector<std::string>> pr
                    "Port of ps:0's dashboard, /metrics, /healthz and /readyz; 0: any free port")
       ->check(CLI::Range(0, 65535));
   AddNamed(command, "--tensorboard_dir", &cluster.tensorboard_dir, "DIR",
-           "Writes the job's values over time there, for TensorBoard");
+           "Write the job's values over time to DIR, for TensorBoard");
 
   AddHostFlags(command, options.get());
 

@@ -1,5 +1,7 @@
 #include "cli/hosts/hosts.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
@@ -7,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cli/report/format.h"
@@ -22,6 +25,8 @@ using std::chrono::steady_clock;
 constexpr auto kHelloLimit = std::chrono::seconds(15);
 constexpr auto kReadyLimit = std::chrono::seconds(10);
 constexpr auto kCopyLimit = std::chrono::minutes(10);
+// A signal is noticed after this time.
+constexpr auto kSlice = std::chrono::milliseconds(100);
 constexpr uint64_t kMostCopied = uint64_t{1} << 30;
 
 // Of the working folder, without what is hidden.
@@ -45,16 +50,6 @@ absl::Status CheckSize() {
   return absl::OkStatus();
 }
 
-// Waits for a host, without leaving the others in silence.
-absl::Status Await(Hosts& hosts, steady_clock::time_point end,
-                   const std::function<absl::Status(steady_clock::time_point until)>& wait) {
-  while (true) {
-    hosts.Beat();
-    const absl::Status status = wait(std::min(end, steady_clock::now() + std::chrono::seconds(1)));
-    if (!absl::IsDeadlineExceeded(status) || steady_clock::now() >= end) return status;
-  }
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Hosts>> Hosts::Open(Options options) {
@@ -65,7 +60,7 @@ absl::StatusOr<std::unique_ptr<Hosts>> Hosts::Open(Options options) {
   // All at once; then the waits overlap.
   WEIR_RETURN_IF_ERROR(hosts->ForEach([&](int host) { return hosts->Connect(host); }));
   WEIR_RETURN_IF_ERROR(hosts->ForEach([&, by = steady_clock::now() + kHelloLimit](int host) {
-    return Await(*hosts, by, [&](auto until) { return hosts->connections_[host]->AwaitHello(until); });
+    return hosts->Await(by, [&](auto until) { return hosts->connections_[host]->AwaitHello(until); });
   }));
   WEIR_RETURN_IF_ERROR(hosts->ChooseAddresses());
   if (hosts->options_.copy) WEIR_RETURN_IF_ERROR(hosts->Copy());
@@ -73,7 +68,7 @@ absl::StatusOr<std::unique_ptr<Hosts>> Hosts::Open(Options options) {
     hosts->connections_[host]->Prepare(hosts->options_.needs(static_cast<int>(host)));
   }
   WEIR_RETURN_IF_ERROR(hosts->ForEach([&, by = steady_clock::now() + kReadyLimit](int host) {
-    return Await(*hosts, by, [&](auto until) { return hosts->connections_[host]->AwaitReady(until); });
+    return hosts->Await(by, [&](auto until) { return hosts->connections_[host]->AwaitReady(until); });
   }));
   return hosts;
 }
@@ -84,10 +79,22 @@ Hosts::~Hosts() {
   }
 }
 
+absl::Status Hosts::Await(steady_clock::time_point end,
+                          const std::function<absl::Status(steady_clock::time_point until)>& wait) {
+  while (true) {
+    Beat();
+    const absl::Status status = wait(std::min(end, steady_clock::now() + kSlice));
+    if (!absl::IsDeadlineExceeded(status) || steady_clock::now() >= end) return status;
+    pollfd stop = {options_.stop_fd, POLLIN, 0};
+    if (poll(&stop, 1, 0) > 0) return absl::CancelledError("ended while it waited for hosts");
+  }
+}
+
 absl::Status Hosts::ForEach(const std::function<absl::Status(int host)>& check) {
   std::string errors;
   for (size_t host = 0; host < options_.hosts.size(); ++host) {
     const absl::Status status = check(static_cast<int>(host));
+    if (absl::IsCancelled(status)) return status;
     if (!status.ok()) absl::StrAppend(&errors, errors.empty() ? "" : "\n", status.message());
   }
   return errors.empty() ? absl::OkStatus() : absl::FailedPreconditionError(errors);
@@ -107,9 +114,9 @@ absl::Status Hosts::Reconnect(int host) {
   WEIR_RETURN_IF_ERROR(Connect(host));
   HostConnection& now = *connections_[host];
   WEIR_RETURN_IF_ERROR(
-      Await(*this, steady_clock::now() + kHelloLimit, [&](auto until) { return now.AwaitHello(until); }));
+      Await(steady_clock::now() + kHelloLimit, [&](auto until) { return now.AwaitHello(until); }));
   now.Prepare(options_.needs(host));
-  return Await(*this, steady_clock::now() + kReadyLimit, [&](auto until) { return now.AwaitReady(until); });
+  return Await(steady_clock::now() + kReadyLimit, [&](auto until) { return now.AwaitReady(until); });
 }
 
 void Hosts::Beat() {
@@ -135,53 +142,58 @@ absl::Status Hosts::ChooseAddresses() {
   });
 }
 
+// Packs the folder and unpacks it on the hosts, each by a process of its own.
 absl::Status Hosts::Copy() {
-  WEIR_RETURN_IF_ERROR(CheckSize());
-  const std::string archive = absl::StrCat(options_.scratch, "/copy.tar.gz");
-  Subprocess::Options pack;
-  pack.args = {"tar", "-czf", archive, "--exclude=*/.*", "."};
-  WEIR_ASSIGN_OR_RETURN(const CommandResult packed, RunCommand(std::move(pack), kCopyLimit));
-  std::error_code ignored;
-  if (!packed.exit.ok()) {
-    fs::remove(archive, ignored);
-    return absl::FailedPreconditionError(
-        absl::StrCat("--copy: tar: ", packed.exit.ToString(), ": ", packed.output));
-  }
-  struct Unpacking {
+  struct Work {
     std::string output;  // until the process has ended, of its thread
     std::unique_ptr<Subprocess> process;
   };
-  std::vector<Unpacking> all(options_.hosts.size());
+  const auto start = [](Subprocess::Options options, Work* work) -> absl::Status {
+    options.on_line = [work](absl::string_view line) { absl::StrAppend(&work->output, line, "; "); };
+    WEIR_ASSIGN_OR_RETURN(work->process, Subprocess::Start(std::move(options)));
+    return absl::OkStatus();
+  };
+  const auto end = steady_clock::now() + kCopyLimit;
+  const auto await = [&](Work& work, absl::string_view what) -> absl::Status {
+    std::optional<ProcessExit> exit;
+    const absl::Status status = Await(end, [&](auto until) {
+      exit = work.process->Wait(until);
+      return exit.has_value() ? absl::OkStatus() : absl::DeadlineExceededError("");
+    });
+    if (absl::IsCancelled(status) || (exit.has_value() && exit->ok())) return status;
+    work.process.reset();  // from here on no thread writes to the output
+    return absl::FailedPreconditionError(absl::StrCat(
+        what, ": ", exit.has_value() ? exit->ToString() : "not done in ten minutes", ": ", work.output));
+  };
+
+  WEIR_RETURN_IF_ERROR(CheckSize());
+  const std::string archive = absl::StrCat(options_.scratch, "/copy.tar.gz");
+  const absl::Cleanup remove = [&archive] {
+    std::error_code ignored;
+    fs::remove(archive, ignored);
+  };
+  Work packing;
+  Subprocess::Options pack;
+  pack.args = {"tar", "-czf", archive, "--exclude=*/.*", "."};
+  WEIR_RETURN_IF_ERROR(start(std::move(pack), &packing));
+  WEIR_RETURN_IF_ERROR(await(packing, "--copy: tar"));
+  std::vector<Work> all(options_.hosts.size());
   WEIR_RETURN_IF_ERROR(ForEach([&](int i) -> absl::Status {
     if (options_.hosts[i].is_here()) return absl::OkStatus();
     Subprocess::Options unpack;
-    const std::string& folder = options_.access.directory;
     unpack.args = WithInput(archive, CommandOnHost(options_.hosts[i], options_.access.ssh,
-                                                   absl::StrCat("d=", ShellQuoted(folder),
+                                                   absl::StrCat("d=", ShellQuoted(options_.access.directory),
                                                                 R"(; mkdir -p "$d" && tar -xzf - -C "$d")")));
-    unpack.on_line = [output = &all[i].output](absl::string_view line) {
-      absl::StrAppend(output, line, "; ");
-    };
-    WEIR_ASSIGN_OR_RETURN(all[i].process, Subprocess::Start(std::move(unpack)));
-    return absl::OkStatus();
+    return start(std::move(unpack), &all[i]);
   }));
-  const auto end = steady_clock::now() + kCopyLimit;
-  const absl::Status copied = ForEach([&](int i) -> absl::Status {
+  return ForEach([&](int i) -> absl::Status {
     if (all[i].process == nullptr) return absl::OkStatus();
-    std::optional<ProcessExit> exit;
-    while (!exit.has_value() && steady_clock::now() < end) {
-      exit = all[i].process->Wait(steady_clock::now() + std::chrono::seconds(1));
-      Beat();
-    }
-    if (exit.has_value() && exit->ok()) return absl::OkStatus();
-    all[i].process.reset();
+    const absl::Status copied = await(
+        all[i], absl::StrCat("host ", options_.hosts[i].name, ": --copy into ", options_.access.directory));
+    if (copied.ok() || absl::IsCancelled(copied)) return copied;
     return absl::FailedPreconditionError(
-        absl::StrCat("host ", options_.hosts[i].name, ": --copy into ", options_.access.directory, ": ",
-                     exit.has_value() ? exit->ToString() : "not done in ten minutes", ": ", all[i].output,
-                     "a different folder there: --dir=DIR"));
+        absl::StrCat(copied.message(), "a different folder there: --dir=DIR"));
   });
-  fs::remove(archive, ignored);
-  return copied;
 }
 
 }  // namespace weir

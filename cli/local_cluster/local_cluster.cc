@@ -2,9 +2,7 @@
 
 #include <errno.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -34,11 +32,6 @@
 namespace weir {
 namespace {
 
-// Files of a job, in the folder of the logs or of a host's agent.
-constexpr char kTokenName[] = "token";
-constexpr char kCertificatesName[] = "certs";
-constexpr char kSummaryName[] = "summary.json";
-
 std::string PortName(int server) { return absl::StrCat("ps-", server, ".port"); }
 
 // A server sets SO_REUSEADDR, too, and so may listen meanwhile. An invalid result means that the port cannot
@@ -61,36 +54,19 @@ UniqueFd ReservePort(const std::string& address) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Create(Options options) {
-  WEIR_ASSIGN_OR_RETURN(JobToken token, JobToken::Random());
-  UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake.valid()) return absl::ErrnoToStatus(errno, "cannot make an eventfd");
-  std::unique_ptr<LocalCluster> cluster(
-      new LocalCluster(std::move(options), std::move(token), std::move(wake)));
+absl::StatusOr<std::unique_ptr<JobCluster>> LocalCluster::Create(Options options) {
+  std::unique_ptr<LocalCluster> cluster(new LocalCluster(std::move(options)));
+  WEIR_RETURN_IF_ERROR(cluster->Prepare());
   cluster->summary_ = UniqueFd(memfd_create("weir-summary", MFD_CLOEXEC));
   if (!cluster->summary_.valid()) return absl::ErrnoToStatus(errno, "cannot make a file in memory");
-  // An earlier job that was killed may have left its token.
-  RemoveIfThere(cluster->TokenFile());
-  WEIR_RETURN_IF_ERROR(cluster->token_.Write(cluster->TokenFile()));
-  if (cluster->options_.tls) WEIR_RETURN_IF_ERROR(cluster->MakeCertificates());
   if (!cluster->options_.hosts.empty()) WEIR_RETURN_IF_ERROR(cluster->OpenHosts());
   return cluster;
 }
 
 LocalCluster::~LocalCluster() {
-  if (hosts_ == nullptr) EndAll(SIGKILL);
+  if (hosts_ == nullptr) Kill();
   hosts_.reset();
-  tasks_.clear();  // joins their threads, which write to wake_
-  RemoveIfThere(TokenFile());
-  RemoveIfThere(CertificateFolder());
-}
-
-absl::Status LocalCluster::MakeCertificates() {
-  RemoveIfThere(CertificateFolder());
-  WEIR_RETURN_IF_ERROR(WriteTaskCertificates(CertificateFolder(), options_.ps, options_.workers));
-  WEIR_ASSIGN_OR_RETURN(tls_,
-                        Tls::ReadIfGiven(TlsFilesIn(CertificateFolder(), TaskIdentity("evaluator", 0))));
-  return absl::OkStatus();
+  processes_.clear();  // joins their threads, which call Wake()
 }
 
 absl::Status LocalCluster::OpenHosts() {
@@ -99,12 +75,11 @@ absl::Status LocalCluster::OpenHosts() {
   hosts.access = options_.access;
   hosts.copy = options_.copy;
   hosts.scratch = options_.log_dir;
-  WEIR_ASSIGN_OR_RETURN(const std::string token, ReadTextFile(TokenFile()));
+  hosts.stop_fd = options_.stop_fd;
+  WEIR_ASSIGN_OR_RETURN(const std::string token, ReadTextFile(File(kToken)));
   hosts.needs = [this, token](int host) { return NeedsOf(host, token); };
   hosts.on_file = [this](const std::string& name, const std::string& content) {
-    const std::string path =
-        name == kSummaryName ? summary_path() : absl::StrCat(options_.log_dir, "/", name);
-    const absl::Status written = WriteFileWhole(path, content);
+    const absl::Status written = WriteFileWhole(name == kSummary ? summary_path() : File(name), content);
     if (!written.ok()) options_.console->Warn(written.message());
   };
   if (!options_.shared_folder.empty()) {
@@ -123,16 +98,16 @@ HostNeeds LocalCluster::NeedsOf(int host, const std::string& token) const {
   HostNeeds needs;
   if (!options_.program.empty()) needs.program = options_.program[0];
   if (host < options_.ps) needs.shared = shared_file_;
-  needs.files = {{kTokenName, token}};
+  needs.files = {{kToken, token}};
   const auto add = [&](const std::string& type, int index) {
     if (!options_.tls || HostOf(type, index) != host) return;
-    const TlsFiles tls = TlsFilesIn(CertificateFolder(), TaskIdentity(type, index));
+    const TlsFiles tls = TlsFilesIn(File(kCertificates), TaskIdentity(type, index));
     for (const std::string& path : {tls.ca, tls.certificate, tls.key}) {
       const absl::StatusOr<std::string> content = ReadTextFile(path);
       // A task without its file says so.
       if (!content.ok()) continue;
       needs.files.emplace_back(
-          absl::StrCat(kCertificatesName, "/", std::filesystem::path(path).filename().string()), *content);
+          absl::StrCat(kCertificates, "/", std::filesystem::path(path).filename().string()), *content);
     }
   };
   for (int i = 0; i < options_.ps; ++i) add("ps", i);
@@ -155,17 +130,8 @@ std::string LocalCluster::AddressOn(int host, int port) const {
   return address.ToString();
 }
 
-std::string LocalCluster::FolderOf(const TaskProcess& task) const {
-  return hosts_ == nullptr ? options_.log_dir : (*hosts_)[task.host].folder();
-}
-
-std::string LocalCluster::PortFile(int server) const {
-  return absl::StrCat(options_.log_dir, "/", PortName(server));
-}
-
-std::string LocalCluster::TokenFile() const { return absl::StrCat(options_.log_dir, "/", kTokenName); }
-std::string LocalCluster::CertificateFolder() const {
-  return absl::StrCat(options_.log_dir, "/", kCertificatesName);
+std::string LocalCluster::FolderOf(const TaskProcess& process) const {
+  return hosts_ == nullptr ? options_.log_dir : (*hosts_)[process.host].folder();
 }
 
 // A path that works for other processes, too.
@@ -174,42 +140,29 @@ std::string LocalCluster::summary_path() const {
 }
 
 absl::Status LocalCluster::Start(const std::string& type, int index, const std::string& cluster) {
-  TaskProcess& task = tasks_.emplace_back();
-  task.type = type;
-  task.index = index;
-  task.name = absl::StrCat(type, ":", index);
-  task.host = HostOf(type, index);
-  task.cluster = cluster;
-  task.ended = true;  // until it has begun
-  TaskLog::Options log;
-  log.task = task.name;
-  log.path = absl::StrCat(options_.log_dir, "/", type, "-", index, ".log");
-  log.verbose = options_.verbose;
-  log.console = options_.console;
-  log.color = static_cast<Console::Color>(static_cast<int>(Console::Color::kTask0) + tasks_.size() - 1);
-  WEIR_ASSIGN_OR_RETURN(task.log, TaskLog::Open(std::move(log)));
-  return Launch(task);
+  WEIR_ASSIGN_OR_RETURN(Task* const task, AddTask(type, index));
+  return Launch(processes_.emplace_back(TaskProcess{*task, HostOf(type, index), cluster}));
 }
 
 // The flags of one of Weir's programs.
-std::vector<std::string> LocalCluster::ArgsOf(const TaskProcess& task, const std::string& folder) const {
-  const Binaries& binaries = hosts_ == nullptr ? options_.binaries : (*hosts_)[task.host].binaries();
-  const bool server = task.type == "ps";
+std::vector<std::string> LocalCluster::ArgsOf(const TaskProcess& process, const std::string& folder) const {
+  const Binaries& binaries = hosts_ == nullptr ? options_.binaries : (*hosts_)[process.host].binaries();
+  const bool server = process.task.type == "ps";
   std::vector<std::string> args = ConfigFlags(options_.config, options_.overrides);
   args.insert(args.begin(), server ? binaries.ps_server : binaries.worker);
-  args.push_back(absl::StrCat("--token_file=", folder, "/", kTokenName));
+  args.push_back(absl::StrCat("--token_file=", folder, "/", kToken));
   if (!server) {
     args.push_back(absl::StrCat("--device=", options_.device));
     return args;
   }
-  args.push_back(absl::StrCat("--port_file=", folder, "/", PortName(task.index)));
+  args.push_back(absl::StrCat("--port_file=", folder, "/", PortName(process.task.index)));
   if (hosts_ != nullptr) {
-    args.push_back(absl::StrCat("--bind=", hosts_->address(task.host)));
+    args.push_back(absl::StrCat("--bind=", hosts_->address(process.host)));
     if (!options_.tls) args.push_back("--insecure_plaintext");
   }
-  if (task.index != 0) return args;
-  args.push_back(absl::StrCat("--summary=",
-                              hosts_ == nullptr ? summary_path() : absl::StrCat(folder, "/", kSummaryName)));
+  if (process.task.index != 0) return args;
+  args.push_back(
+      absl::StrCat("--summary=", hosts_ == nullptr ? summary_path() : absl::StrCat(folder, "/", kSummary)));
   if (options_.http_port.has_value()) args.push_back(absl::StrCat("--http_port=", *options_.http_port));
   if (!options_.tensorboard_dir.empty()) {
     args.push_back(absl::StrCat("--tensorboard_dir=", options_.tensorboard_dir));
@@ -217,28 +170,29 @@ std::vector<std::string> LocalCluster::ArgsOf(const TaskProcess& task, const std
   return args;
 }
 
-absl::Status LocalCluster::Launch(TaskProcess& task) {
-  if (hosts_ != nullptr) WEIR_RETURN_IF_ERROR(hosts_->Reconnect(task.host));
-  const std::string folder = FolderOf(task);
+absl::Status LocalCluster::Launch(TaskProcess& process) {
+  if (hosts_ != nullptr) WEIR_RETURN_IF_ERROR(hosts_->Reconnect(process.host));
+  Task& task = process.task;
+  const std::string folder = FolderOf(process);
   const bool own = task.type != "ps" && !options_.program.empty();
   HostConnection::Task start;
   if (own) {
     // A program of the user does not have Weir's flags.
     start.args = options_.program;
-    start.environment = ProgramEnvironment(absl::StrCat(folder, "/", kTokenName), options_.overrides);
-    const auto there = static_cast<int>(absl::c_count(options_.worker_hosts, task.host));
+    start.environment = ProgramEnvironment(absl::StrCat(folder, "/", kToken), options_.overrides);
+    const auto there = static_cast<int>(absl::c_count(options_.worker_hosts, process.host));
     start.sharers = hosts_ == nullptr ? options_.workers : std::max(1, there);
   } else {
-    start.args = ArgsOf(task, folder);
+    start.args = ArgsOf(process, folder);
   }
-  const TlsFiles files = options_.tls ? TlsFilesIn(absl::StrCat(folder, "/", kCertificatesName),
-                                                   TaskIdentity(task.type, task.index))
-                                      : TlsFiles();
-  SetTaskEnvironment(task.cluster, task.type, task.index, files, &start.environment);
+  const TlsFiles files =
+      options_.tls ? TlsFilesIn(absl::StrCat(folder, "/", kCertificates), TaskIdentity(task.type, task.index))
+                   : TlsFiles();
+  SetTaskEnvironment(process.cluster, task.type, task.index, files, &start.environment);
   start.on_line = [log = task.log.get()](absl::string_view line) { log->Add(line); };
-  task.ending = std::make_shared<std::atomic<bool>>(false);
-  start.on_exit = [this, log = task.log.get(), name = task.name, restarts = task.restarts,
-                   own_end = task.ending,
+  process.ending = std::make_shared<std::atomic<bool>>(false);
+  start.on_exit = [this, log = task.log.get(), name = task.name, restarts = process.restarts,
+                   own_end = process.ending,
                    begin = Clock::Real().Now()](const ProcessExit& exit, const std::string& lost) {
     TaskExit ended;
     ended.task = name;
@@ -250,63 +204,64 @@ absl::Status LocalCluster::Launch(TaskProcess& task) {
     ended.was_ended = ending_ || *own_end;
     MutexLock lock(mutex_);
     exits_.push_back(std::move(ended));
-    eventfd_write(wake_.get(), 1);
+    Wake();
   };
-  WEIR_RETURN_IF_ERROR(hosts_ == nullptr ? StartHere(task, std::move(start))
-                                         : StartOnHost(task, std::move(start)));
+  WEIR_RETURN_IF_ERROR(hosts_ == nullptr ? StartHere(process, std::move(start))
+                                         : StartOnHost(process, std::move(start)));
   task.ended = false;
   return absl::OkStatus();
 }
 
-absl::Status LocalCluster::StartHere(TaskProcess& task, HostConnection::Task start) {
+absl::Status LocalCluster::StartHere(TaskProcess& process, HostConnection::Task start) {
   if (start.sharers > 0) SetProgramEnvironment(ThreadsOfShare(start.sharers), &start.environment);
-  Subprocess::Options process;
-  process.args = std::move(start.args);
-  process.environment = std::move(start.environment);
-  process.on_line = std::move(start.on_line);
-  process.on_exit = [on_exit = std::move(start.on_exit)](const ProcessExit& exit) { on_exit(exit, ""); };
-  WEIR_ASSIGN_OR_RETURN(task.process, Subprocess::Start(std::move(process)));
+  Subprocess::Options options;
+  options.args = std::move(start.args);
+  options.environment = std::move(start.environment);
+  options.on_line = std::move(start.on_line);
+  options.on_exit = [on_exit = std::move(start.on_exit)](const ProcessExit& exit) { on_exit(exit, ""); };
+  WEIR_ASSIGN_OR_RETURN(process.process, Subprocess::Start(std::move(options)));
   return absl::OkStatus();
 }
 
-absl::Status LocalCluster::StartOnHost(const TaskProcess& task, HostConnection::Task start) {
+absl::Status LocalCluster::StartOnHost(const TaskProcess& process, HostConnection::Task start) {
+  const Task& task = process.task;
   if (task.type == "ps") start.files.push_back(PortName(task.index));
-  if (task.name == "ps:0") start.files.push_back(kSummaryName);
-  const std::optional<int> gpus = options_.hosts[task.host].gpus;
+  if (task.name == "ps:0") start.files.push_back(kSummary);
+  const std::optional<int> gpus = options_.hosts[process.host].gpus;
   if (task.type == "worker" && gpus.has_value()) {
-    const auto first = absl::c_find(options_.worker_hosts, task.host);
+    const auto first = absl::c_find(options_.worker_hosts, process.host);
     const auto rank = task.index - (first - options_.worker_hosts.begin());
     start.environment["CUDA_VISIBLE_DEVICES"] = *gpus == 0 ? "" : absl::StrCat(rank % *gpus);
   }
-  return hosts_->Start(task.host, task.name, std::move(start));
+  return hosts_->Start(process.host, task.name, std::move(start));
 }
 
-LocalCluster::TaskProcess* LocalCluster::Find(const std::string& task) {
-  const auto found = absl::c_find_if(tasks_, [&](const auto& t) { return t.name == task; });
-  return found == tasks_.end() ? nullptr : &*found;
+LocalCluster::TaskProcess* LocalCluster::Process(absl::string_view task) {
+  const auto found = absl::c_find_if(processes_, [&](const auto& p) { return p.task.name == task; });
+  return found == processes_.end() ? nullptr : &*found;
 }
 
 absl::Status LocalCluster::Restart(const std::string& task) {
-  TaskProcess* const found = Find(task);
-  if (found == nullptr || !found->ended) {
+  TaskProcess* const found = Process(task);
+  if (found == nullptr || !found->task.ended) {
     return absl::InternalError(absl::StrCat(task, " cannot be started again: it has not ended"));
   }
   found->process.reset();
   ++found->restarts;
-  if (found->type == "ps") {
-    const std::string& address = ps_addresses_[found->index];
+  if (found->task.type == "ps") {
+    const std::string& address = ps_addresses_[found->task.index];
     if (!address.empty()) {
       if (hosts_ == nullptr && !found->reserved_port.valid()) found->reserved_port = ReservePort(address);
       found->cluster = absl::StrCat(R"({"ps":[)", JsonQuote(address), "]}");
     } else {
-      RemoveIfThere(PortFile(found->index));
+      RemoveIfThere(File(PortName(found->task.index)));
     }
   }
   return Launch(*found);
 }
 
 absl::Status LocalCluster::StartServers() {
-  for (int i = 0; i < options_.ps; ++i) RemoveIfThere(PortFile(i));
+  for (int i = 0; i < options_.ps; ++i) RemoveIfThere(File(PortName(i)));
   ps_addresses_.assign(options_.ps, "");
   for (int i = 0; i < options_.ps; ++i) {
     const int before = options_.hosts.empty() ? 0 : i / static_cast<int>(options_.hosts.size());
@@ -319,11 +274,11 @@ absl::Status LocalCluster::StartServers() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<std::string>> LocalCluster::MissingServers() {
+absl::StatusOr<std::vector<std::string>> LocalCluster::Missing() {
   std::vector<std::string> missing;
   for (int i = 0; i < options_.ps; ++i) {
     if (!ps_addresses_[i].empty()) continue;
-    std::ifstream file(PortFile(i));
+    std::ifstream file(File(PortName(i)));
     std::string text;
     if (!std::getline(file, text)) {
       missing.push_back(absl::StrCat("ps:", i));
@@ -333,7 +288,7 @@ absl::StatusOr<std::vector<std::string>> LocalCluster::MissingServers() {
       uint32_t port;
       if (absl::SimpleAtoi(text, &port) && port > 0 && port <= 65535) return AddressOn(HostOf("ps", i), port);
       return absl::InternalError(
-          absl::StrCat("ps:", i, " wrote '", text, "' to ", PortFile(i), " instead of its port"));
+          absl::StrCat("ps:", i, " wrote '", text, "' to ", File(PortName(i)), " instead of its port"));
     };
     WEIR_ASSIGN_OR_RETURN(const std::string address, local_address());
     if (i == 0 && options_.http_port.has_value()) {
@@ -367,75 +322,41 @@ absl::Status LocalCluster::StartWorkers() {
 }
 
 std::vector<TaskExit> LocalCluster::WaitForExits(int also, absl::Duration limit) {
-  pollfd fds[2] = {{wake_.get(), POLLIN, 0}, {also, POLLIN, 0}};
-  // An interrupted poll() needs no retry: the caller calls again.
   if (hosts_ != nullptr) hosts_->Beat();
-  poll(fds, 2, static_cast<int>(absl::ToInt64Milliseconds(std::max(limit, absl::ZeroDuration()))));
-  eventfd_t ignored;
-  eventfd_read(wake_.get(), &ignored);
+  WaitForWake(also, limit);
   std::vector<TaskExit> exits;
   {
     MutexLock lock(mutex_);
     exits.swap(exits_);
   }
-  for (const auto& exit : exits) Find(exit.task)->ended = true;
+  for (const TaskExit& exit : exits) Find(exit.task)->ended = true;
   return exits;
 }
 
-void LocalCluster::EndAll(int signal) {
+void LocalCluster::EndAll() { SignalAll(SIGTERM); }
+
+void LocalCluster::Kill() { SignalAll(SIGKILL); }
+
+void LocalCluster::Save() {
   ending_ = true;
-  for (const auto& task : tasks_) Signal(task, signal);
+  EndOne("ps:0", SIGTERM);
 }
 
-void LocalCluster::Signal(const TaskProcess& task, int signal) {
-  if (hosts_ != nullptr) hosts_->Signal(task.host, task.name, signal);
-  if (task.process != nullptr) task.process->Signal(signal);
+void LocalCluster::SignalAll(int signal) {
+  ending_ = true;
+  for (const TaskProcess& process : processes_) Signal(process, signal);
 }
 
-void LocalCluster::EndFrom(const std::string& task, int signal) {
-  ending_ = true;
-  EndOne(task, signal);
+void LocalCluster::Signal(const TaskProcess& process, int signal) {
+  if (hosts_ != nullptr) hosts_->Signal(process.host, process.task.name, signal);
+  if (process.process != nullptr) process.process->Signal(signal);
 }
 
 void LocalCluster::EndOne(const std::string& task, int signal) {
-  const TaskProcess* const found = Find(task);
+  const TaskProcess* const found = Process(task);
   if (found == nullptr || found->ending == nullptr) return;
   *found->ending = true;
   Signal(*found, signal);
-}
-
-void LocalCluster::ShowHeld(absl::Time until) {
-  for (auto& task : tasks_) {
-    if (task.log != nullptr) task.log->ShowHeld(until);
-  }
-}
-
-void LocalCluster::Mute() {
-  for (auto& task : tasks_) {
-    if (task.log != nullptr) task.log->Mute();
-  }
-}
-
-std::vector<std::string> LocalCluster::running() const {
-  std::vector<std::string> names;
-  for (const auto& task : tasks_) {
-    if (!task.ended) names.push_back(task.name);
-  }
-  return names;
-}
-
-bool LocalCluster::IsRunning(absl::string_view task) const {
-  return absl::c_any_of(tasks_, [&](const auto& t) { return t.name == task && !t.ended; });
-}
-
-size_t LocalCluster::CountRunning(absl::string_view type) const {
-  return static_cast<size_t>(
-      absl::c_count_if(tasks_, [&](const auto& t) { return t.type == type && !t.ended; }));
-}
-
-std::vector<std::string> LocalCluster::LastLines(const std::string& task) {
-  const TaskProcess* const found = Find(task);
-  return found == nullptr || found->log == nullptr ? std::vector<std::string>() : found->log->LastLines();
 }
 
 }  // namespace weir

@@ -66,6 +66,7 @@ v1::PushRequest HeaderOf(const ShardSet::Push& push, uint32_t shard) {
   header.set_part(push.work.part);
   header.set_batch_plus_one(push.work.batch + 1);
   header.set_examples(push.work.examples);
+  header.set_weight(push.weight);
   header.mutable_base()->set_count(push.base.versions[shard]);
   header.mutable_base()->set_incarnation(push.base.incarnations[shard]);
   return header;

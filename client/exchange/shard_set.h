@@ -37,6 +37,7 @@ class ShardSet {
     Work work;
     PullResult base;
     std::shared_ptr<OutgoingGradient> gradient;
+    double weight = 0;  // ExchangeOrder::Push::weight
     // `gradient` is the model's initial values, float32 on the wire; `work` and `base` have no meaning.
     bool initial_values = false;
   };

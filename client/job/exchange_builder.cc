@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/protocol/handshake.h"
+#include "common/protocol/push_weight.h"
 
 namespace weir {
 namespace {
@@ -29,6 +31,7 @@ ExchangeBuilder::ExchangeBuilder(const ClientOptions& options, const ModelSpec& 
       rejects_(config.consistency().on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_REJECT),
       shard_checks_(shards_ == 1 && !backup_workers_ &&
                     config.consistency().on_nonfinite() != v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER),
+      weighs_pushes_(WeighsPushes(reply.protocol())),
       tensors_(model, shards_),
       tables_(TablesOf(config)),
       key_cuts_(tables_.size(), shards_),
@@ -48,6 +51,12 @@ absl::StatusOr<std::shared_ptr<const RowRoutes>> ExchangeBuilder::Rows(absl::Spa
 absl::StatusOr<ShardSet::Push> ExchangeBuilder::Push(ExchangeOrder::Push order,
                                                      const absl::Status& rows_finite) {
   if (order.work.examples == 0) return absl::InvalidArgumentError("a push needs work of at least 1 example");
+  WEIR_RETURN_IF_ERROR(CheckPushWeight(order.weight, mode_.commits_steps));
+  if (order.weight != 0 && !weighs_pushes_) {
+    return absl::FailedPreconditionError(
+        "weight: ps:0 cannot give a push a weight: that needs version 1.10 of the protocol, and it speaks an "
+        "earlier one. Upgrade the servers");
+  }
   const PullResult& base = order.base;
   if (base.no_base) {
     return absl::InvalidArgumentError(
@@ -59,7 +68,7 @@ absl::StatusOr<ShardSet::Push> ExchangeBuilder::Push(ExchangeOrder::Push order,
         "`base` is not the result of a pull of weights, so no server could tell which weights the gradient "
         "was computed from");
   }
-  ShardSet::Push push{order.work, std::move(order.base), {}};
+  ShardSet::Push push{order.work, std::move(order.base), {}, order.weight};
   WEIR_ASSIGN_OR_RETURN(GradientTensors tensors, tensors_.Match(order.gradient));
   std::shared_ptr<const SharedSegment> memory;
   if (tensors.dtype == v1::F32) memory = gradients_.Find(tensors.begin);

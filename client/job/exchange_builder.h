@@ -78,6 +78,8 @@ class ExchangeBuilder {
   // OutgoingGradient::Options::shard_checks. False if the answer may be that of a part that came late, or if
   // other workers must do a refused push again, because the shard counts the push as done.
   const bool shard_checks_;
+  // ps:0, the last server to be upgraded, knows PushRequest.weight.
+  const bool weighs_pushes_;
   const TensorMap tensors_;
   const std::vector<TableSpec> tables_;
   KeyCuts key_cuts_;

@@ -18,7 +18,7 @@ namespace weir {
 
 // manifest.json: a JSON object with the CheckpointManifest and, last, the checksum of every byte before it.
 
-constexpr DiskFormat kCheckpointFormat = {1, 5};
+constexpr DiskFormat kCheckpointFormat = {1, 6};
 
 // InvalidArgument: no undamaged checkpoint has this manifest; names the field. In particular, every shard has
 // one file, of this step and model, whose tensors are those of its part, and one of each table; in sync all

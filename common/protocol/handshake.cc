@@ -43,6 +43,10 @@ bool WaitsAtWorkEnd(const v1::ProtocolVersion& version) {
   return std::pair(MajorOf(version), version.minor()) >= std::pair(1u, 3u);
 }
 
+bool WeighsPushes(const v1::ProtocolVersion& version) {
+  return std::pair(MajorOf(version), version.minor()) >= std::pair(1u, 10u);
+}
+
 std::string ToString(const v1::ProtocolVersion& version) {
   return absl::StrCat(MajorOf(version), ".", version.minor());
 }

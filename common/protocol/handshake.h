@@ -28,6 +28,9 @@ bool SaysInstance(const v1::ProtocolVersion& version);
 // Returns whether a process of this version does no work beyond HeartbeatReply.work_end.
 bool WaitsAtWorkEnd(const v1::ProtocolVersion& version);
 
+// Returns whether a server of this version knows PushRequest.weight.
+bool WeighsPushes(const v1::ProtocolVersion& version);
+
 // "1.1", and back. Text that is no version counts as 1.0, the version that sent none.
 std::string ToString(const v1::ProtocolVersion& version);
 v1::ProtocolVersion ParseProtocol(absl::string_view text);

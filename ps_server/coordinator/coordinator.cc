@@ -11,6 +11,7 @@
 #include "common/protocol/job_failure.h"
 #include "common/protocol/part_assignment.h"
 #include "common/telemetry/logging.h"
+#include "ps_server/coordinator/job_status.h"
 
 namespace weir {
 namespace {
@@ -26,15 +27,15 @@ constexpr int kMaxCompleted = 1024;
 Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
     : job_(std::move(options),
            {[this](std::function<void()> function) { queue_.Post(std::move(function)); },
-            [this](const absl::Status& failure) { EndJob(failure); },
-            [this](const std::string& why) { StepAside(why); },
+            [this](const absl::Status& failure) { completion_.End(failure); },
+            [this](const std::string& why) { completion_.StepAside(why); },
             [this](bool needed) { admission_.OnReserved(needed); },
             [this](uint32_t shard, const v1::ShardReport& report) { HandleShardReport(shard, report); },
             [this](uint32_t shard, const absl::Status& status) { recovery_.OnLinkEnded(shard, status); },
             /*saved=*/
             [this] {
               admission_.TellNothingLeft();
-              MaybeFinish();
+              completion_.MaybeFinish();
             },
             /*values_there=*/
             [this](bool uploaded) {
@@ -49,21 +50,24 @@ Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
               MaybeEvaluate();
               MaybeCommit();
             },
-            [this] { MaybeFinish(); },
+            [this] { completion_.MaybeFinish(); },
             /*work_done=*/
-            [this](const std::string& stopped) { stopped.empty() ? StartDraining() : StopEarly(stopped); }},
+            [this](const std::string& stopped) {
+              stopped.empty() ? completion_.OnWorkDone() : completion_.StopEarly(stopped);
+            }},
            std::move(store)),
       admission_(job_),
       recovery_(job_, admission_),
+      completion_(job_, admission_),
       created_(job_.now()),
       last_tick_(created_) {
   job_.complaints.Begin(created_);
   queue_.Post([this] {
     if (job_.checkpoints.any()) {
       const absl::Status status = CanGoOn(job_.config(), *job_.checkpoints.newest());
-      if (!status.ok()) return EndJob(Misfit(status.message()));
+      if (!status.ok()) return completion_.End(Misfit(status.message()));
     }
-    if (job_.declared.DoneBefore()) return EndAgain();
+    if (job_.declared.DoneBefore()) return completion_.EndAgain();
     if (job_.shards.addresses().size() > 1) job_.shards.Open();
   });
 }
@@ -72,7 +76,7 @@ Coordinator::~Coordinator() {
   std::vector<std::unique_ptr<ShardLink>> links;
   std::unique_ptr<JobStore> store;
   queue_.Run([&] {
-    EndJob(LostPeer("the coordinator stops"), /*asked=*/true);
+    completion_.End(LostPeer("the coordinator stops"), /*asked=*/true);
     links = job_.shards.Close();
     store = job_.checkpoints.Close(absl::UnavailableError("the coordinator stops"));
   });
@@ -117,7 +121,7 @@ void Coordinator::NextRange(v1::NextRangeRequest request, Done<v1::NextRangeRepl
     if (job_.evaluations.waits() ||
         (!job_.progress.ranges()->done() && job_.evaluations.Ends(job_.progress.done())))
       MaybeEvaluate();
-    if (job_.progress.ranges()->done() && !job_.evaluations.waits()) StartDraining();
+    if (job_.progress.ranges()->done() && !job_.evaluations.waits()) completion_.OnWorkDone();
     // Only this worker is served, because its call frees no range for others.
     if (ServeRange(request.caller().worker(), *member)) admission_.TellIdle();
     if (member->phase == MemberTable::Phase::kIdle) admission_.MaybeAdmit();  // it may have work again
@@ -192,7 +196,7 @@ void Coordinator::Announce(v1::AnnounceRequest request, Done<v1::AnnounceReply> 
 
 void Coordinator::Status(Done<v1::ClusterStatus> done, bool with_loss_curve) {
   queue_.Post([this, done = std::move(done), with_loss_curve] {
-    v1::ClusterStatus status = job_.Status();
+    v1::ClusterStatus status = StatusOf(job_);
     if (with_loss_curve) {
       for (v1::LossPoint& point : job_.meter.LossCurve()) *status.add_loss_curve() = std::move(point);
     }
@@ -213,11 +217,11 @@ void Coordinator::Tick() {
       if (time - created_ > absl::Seconds(limit)) {
         return job_.ending.FailUnlessReplaced(
             LostPeer(absl::StrCat("the job did not start within cluster.start_seconds = ", limit,
-                                  "; missing: ", ShortList(job_.WaitingFor()))));
+                                  "; missing: ", ShortList(WaitingFor(job_)))));
       }
     }
     if (job_.waits() && job_.complaints.Due(time)) {
-      LogWarning("still waiting for ", ShortList(job_.WaitingFor()));
+      LogWarning("still waiting for ", ShortList(WaitingFor(job_)));
     }
     // If this process stood still, others may have called meanwhile.
     const bool stood_still = time - last_tick_ > job_.lease() / 2;
@@ -230,7 +234,7 @@ void Coordinator::Tick() {
       MaybeCommit();
     }
     MaybeEvaluate();
-    TickStop();
+    completion_.Tick();
     job_.pins.Tick();
     recovery_.Tick();
     if (job_.over()) return;
@@ -248,38 +252,13 @@ void Coordinator::Tick() {
       job_.numbers.Tick();
     }
     admission_.TellLeft();
-    MaybeFinish();
+    completion_.MaybeFinish();
     admission_.FailIfDeserted();
   });
 }
 
-void Coordinator::Fail(std::string reason) {
-  queue_.Post([this, reason = std::move(reason)] { EndJob(LostPeer(reason), /*asked=*/true); });
-}
-
-void Coordinator::Drain(std::string reason) {
-  queue_.Post([this, reason = std::move(reason)] {
-    if (job_.over() || job_.ending.drained()) return;
-    if (!job_.checkpoints.enabled()) return EndJob(LostPeer(reason));
-    job_.ending.Drain();
-    const auto end = [this, reason] {
-      EndJob(Drained(
-          absl::StrCat(reason, "; started again, the job goes on from ", job_.checkpoints.newest_folder())));
-    };
-    if (!job_.started()) {
-      // The shards hold nothing more than the newest checkpoint, or have lost it already.
-      return job_.checkpoints.any() ? end() : EndJob(LostPeer(reason));
-    }
-    // From here on nothing is acknowledged that the checkpoint would not save.
-    LogInfo("saving the job, since ", reason);
-    admission_.FenceAll(absl::StrCat("the job is being saved and ends, since ", reason));
-    job_.checkpoints.Request(
-        /*of_now=*/true, [this, reason, end](const absl::StatusOr<v1::CheckpointReply>& reply) {
-          if (job_.over()) return;
-          if (reply.ok()) return end();
-          EndJob(LostPeer(absl::StrCat(reason, "; it could not be saved: ", reply.status().message())));
-        });
-  });
+void Coordinator::Fail(const std::string& reason) {
+  queue_.Post([this, failure = LostPeer(reason)] { completion_.End(failure, /*asked=*/true); });
 }
 
 // ---- shards
@@ -312,7 +291,7 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
                    (!job_.mode.commits_steps ||
                     s.stats.version().count() >= job_.progress.steps().committed());
           })) {
-        EndJob(absl::OkStatus());
+        completion_.End(absl::OkStatus());
       }
       return;
     case v1::ShardReport::kCheckpoint:
@@ -327,11 +306,11 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
       if (!report.failed().replaced()) {
         const v1::FailureKind kind = report.failed().kind();
         const bool storage = kind == v1::FAILURE_UNSPECIFIED || kind == v1::FAILURE_RESOURCE;
-        return EndJob(storage ? StorageFailure(why) : JobFailure(kind, why));
+        return completion_.End(storage ? StorageFailure(why) : JobFailure(kind, why));
       }
       // No other coordinator installs the shard of this process. So if another coordinator has taken the
       // shard's log, it has the job, too.
-      return index == 0 ? StepAside(why) : EndJob(LostPeer(why));
+      return index == 0 ? completion_.StepAside(why) : completion_.End(LostPeer(why));
     }
     case v1::ShardReport::kMeasured:
     case v1::ShardReport::REPORT_NOT_SET:
@@ -343,13 +322,13 @@ void Coordinator::MaybeCommit() {
   if (job_.state != v1::RUNNING || job_.ending.drained()) return;
   if (job_.evaluations.Holds()) return;  // an evaluator needs this step's weights
   // After the job's last step a worker must not begin another one, which would never be committed.
-  if (job_.progress.end().has_value() && !job_.members.AllKnow(stop_revision_)) return;
+  if (job_.progress.end().has_value() && !completion_.MembersKnow()) return;
   const uint32_t parts = PartsOf(job_.progress.steps().committed(), job_.size().parts, job_.size().batches);
   const std::optional<StepCommitter::Commit> commit = job_.progress.steps().Ready(parts, job_.shards.size());
   if (!commit.has_value()) return;
   if (!commit->refused.empty()) {
     if (job_.config().consistency().on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_STOP)
-      return EndJob(Divergence(commit->reason));
+      return completion_.End(Divergence(commit->reason));
     LogWarning("step ", job_.progress.steps().committed(), " is committed without part(s) ",
                ShortList(commit->refused), ": ", commit->reason);
   }
@@ -357,7 +336,7 @@ void Coordinator::MaybeCommit() {
   v1::ControlMessage message;
   *message.mutable_commit() = commit->step;
   job_.shards.Broadcast(message);
-  if (job_.progress.all_done() && !job_.evaluations.waits()) return StartDraining();
+  if (job_.progress.all_done() && !job_.evaluations.waits()) return completion_.OnWorkDone();
   MaybeEvaluate();
 }
 
@@ -371,8 +350,9 @@ void Coordinator::MaybeEvaluate() {
     job_.members.Changed();
   if (!job_.evaluations.waits()) return;
   if (!job_.evaluations.busy()) {
-    if (job_.progress.all_done()) return StartDraining();
-    if (const std::string why = job_.evaluations.WhyItStopsHere(); !why.empty()) return StopEarly(why);
+    if (job_.progress.all_done()) return completion_.OnWorkDone();
+    if (const std::string why = job_.evaluations.WhyItStopsHere(); !why.empty())
+      return completion_.StopEarly(why);
   }
   const bool changed = job_.evaluations.SetWorkEnd(job_.progress.done());
   job_.progress.SetWorkEnd(job_.evaluations.work_end());
@@ -380,87 +360,6 @@ void Coordinator::MaybeEvaluate() {
   job_.members.Changed();
   ServeRanges();
   admission_.MaybeAdmit();  // idle workers may have work again
-}
-
-// ---- the end
-
-void Coordinator::StartDraining() {
-  if (job_.state != v1::RUNNING) return;
-  if (!job_.evaluations.stopped_early().empty()) Shorten();
-  job_.state = v1::DRAINING;
-  job_.meter.OnEnd(job_.now());
-  LogInfo("all ", job_.size().examples, " examples are done");
-  job_.ending.Save(job_.size().examples);
-  job_.members.Changed();
-  ServeRanges();
-  MaybeFinish();
-}
-
-void Coordinator::EndAgain() {
-  const v1::CoordinatorState& job = job_.checkpoints.newest()->job();
-  if (job.total_batches() < job_.size().batches) {
-    job_.evaluations.StoppedBefore();
-    job_.declared.Shorten(job.total_examples(), job.total_batches());
-  }
-  LogInfo("all ", job_.size().examples, " examples were done before; the result is ",
-          job_.checkpoints.newest_folder());
-  job_.ending.EndAgain();
-  job_.state = v1::DRAINING;
-  job_.OnTrainingStarts();
-  job_.meter.EndAtStart();
-  job_.shards.Open();
-}
-
-void Coordinator::MaybeFinish() {
-  if (job_.state != v1::DRAINING || job_.shards.final_ping_sent() || !job_.members.workers().empty() ||
-      !job_.members.readers().empty())
-    return;
-  if (!job_.ending.saved() || job_.ending.drained() || job_.AwaitsEvaluation() || job_.ending.AwaitsWorkers())
-    return;
-  if (job_.ending.ends_again()) return EndJob(absl::OkStatus());
-  job_.shards.SendFinalPing(job_.config().tables_size());
-}
-
-void Coordinator::EndJob(const absl::Status& failure, bool asked) {
-  if (job_.over()) return asked ? job_.ending.WaitNoLonger() : void();
-  const bool done = failure.ok();
-  job_.state = done ? v1::DONE : v1::FAILED;
-  job_.ending.End(failure);
-  job_.meter.OnEnd(job_.now());
-  if (asked || KindOf(failure) == v1::FAILURE_DRAINED) {
-    LogInfo("the job ends: ", failure.message());
-  } else if (!done) {
-    LogError(failure.message());
-  }
-  v1::ControlMessage message;
-  SetFailure(failure, message.mutable_shutdown());
-  std::set<uint32_t> told = job_.shards.TellEnd(std::move(message));
-  job_.members.Changed();
-  AnswerParked(job_.ending.ForJoin(), done ? absl::FailedPreconditionError("the job is done") : failure);
-  // An end that a caller asked for waits for no process. A server that is cut off waits for ps:0 for
-  // cluster.server_wait_seconds, too.
-  const absl::Duration limit = asked  ? absl::ZeroDuration()
-                               : done ? absl::Seconds(job_.config().cluster().server_wait_seconds())
-                                      : JobEnding::kTellFailure;
-  job_.ending.Await(std::move(told), limit, asked || done ? std::set<uint64_t>() : job_.members.Connected());
-}
-
-void Coordinator::StepAside(const std::string& why) {
-  if (job_.over()) return;
-  job_.state = v1::FAILED;
-  job_.ending.End(Replaced(why));
-  job_.meter.OnEnd(job_.now());
-  LogError(job_.ending.failure().message());
-  // Callers may find the other coordinator at this address, so they get the error that they retry.
-  AnswerParked(job_.ending.ForCall(), job_.ending.ForCall());
-  job_.ending.Await({}, absl::ZeroDuration(), {});
-}
-
-void Coordinator::AnswerParked(const absl::Status& joins, const absl::Status& others) {
-  job_.members.AnswerAll(joins, others);
-  job_.shards.RefuseAnnounces(absl::UnavailableError(others.message()));
-  job_.pins.DropAll(others);
-  job_.ending.Refuse(others);
 }
 
 // ---- ranges

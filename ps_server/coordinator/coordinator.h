@@ -13,6 +13,7 @@
 #include "proto/coordinator.pb.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/coordinator/admission.h"
+#include "ps_server/coordinator/completion.h"
 #include "ps_server/coordinator/job_parts.h"
 #include "ps_server/coordinator/recovery.h"
 
@@ -26,8 +27,8 @@ namespace weir {
 // shards go out in the order of the decisions, so every shard sees the same sequence of epochs, commits and
 // pins. Thread-safe.
 //
-// JobParts has the state of the job. Admission decides on members, Recovery on shards, and this class on
-// steps, evaluations and the end.
+// JobParts has the state of the job. Admission decides on members, Recovery on shards, Completion on the end,
+// and this class on steps and evaluations.
 //
 // With a store the job outlives its servers. If the coordinator is started again, it knows only the store's
 // numbers and newest checkpoint. It learns the rest from Join and Attached. No lease can end early then,
@@ -68,7 +69,10 @@ class Coordinator {
   void Pin(v1::PinRequest request, Done<v1::PinReply> done);
   void Unpin(v1::UnpinRequest request, Done<v1::UnpinReply> done);
   void Report(v1::ReportRequest request, Done<v1::ReportReply> done);
-  void Stop(v1::StopRequest request, Done<v1::StopReply> done);
+  void Stop(v1::StopRequest request, Done<v1::StopReply> done) {
+    queue_.Post(
+        [this, request = std::move(request), done = std::move(done)] { completion_.Stop(request, done); });
+  }
   void Checkpoint(v1::CheckpointRequest request, Done<v1::CheckpointReply> done);
   void Announce(v1::AnnounceRequest request, Done<v1::AnnounceReply> done);
   void Status(Done<v1::ClusterStatus> done, bool with_loss_curve = false);
@@ -88,10 +92,12 @@ class Coordinator {
   void Tick();
 
   // Ends the job as failed, for a reason from outside (SIGTERM).
-  void Fail(std::string reason);
+  void Fail(const std::string& reason);
   // Like Fail(), but saves the job first: training stops, and the job fails with FAILURE_DRAINED once a
   // checkpoint is complete. If there is no store, or saving fails, the failure is `reason`.
-  void Drain(std::string reason);
+  void Drain(std::string reason) {
+    queue_.Post([this, reason = std::move(reason)] { completion_.Drain(reason); });
+  }
 
  private:
   // All functions below run in the queue.
@@ -101,36 +107,16 @@ class Coordinator {
   // job waits for evaluations, it continues or ends once the last result is known and, if the epoch is the
   // best so far, its weights are saved.
   void MaybeEvaluate();
-  // Training has ended early, for this reason.
-  void StopEarly(const std::string& why);
-  // Training ends early, with the work that has begun: in sync the open step, otherwise the ranges that
-  // workers hold. The first reason stays.
-  void StopSoon(const std::string& why);
-  // Stops a job that has trained for train.max_seconds, and ends a job that lacks no more work.
-  void TickStop();
-  // The job is as long as what it has done.
-  void Shorten();
   void ServeRanges();
   // Answers the worker's call for a range if it can be answered. Returns whether the worker has become idle.
   bool ServeRange(uint32_t rank, MemberTable::Worker& member);
-  // The job was done before this coordinator began, which then only answers the processes that still ask.
-  void EndAgain();
-  void StartDraining();
-  void MaybeFinish();
-  // The job is over: done if `failure` is OK. `asked`: a caller asked for the end, which is not logged as an
-  // error and does not wait for the members.
-  void EndJob(const absl::Status& failure, bool asked = false);
-  void StepAside(const std::string& why);
-  // Answers waiting Joins with `joins`, and waiting NextRange, Announce, Pin and Leave calls with `others`.
-  void AnswerParked(const absl::Status& joins, const absl::Status& others);
 
   JobParts job_;
   Admission admission_;
   Recovery recovery_;
+  Completion completion_;
   const absl::Time created_;
   absl::Time last_tick_;
-  // StopSoon(): the revision with which members know that the job ends.
-  uint64_t stop_revision_ = 0;
 
   // Last, so that its destructor runs first.
   SerialQueue queue_;

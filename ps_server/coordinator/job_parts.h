@@ -114,11 +114,6 @@ struct JobParts {
   v1::Membership Membership() const;
   v1::JoinReply JoinReply(uint32_t worker, uint64_t incarnation, uint64_t start_clock) const;
 
-  // Both are for people: no decision depends on them. WaitingFor(): the things that the job waits for. Empty:
-  // it waits for none.
-  v1::ClusterStatus Status() const;
-  std::vector<std::string> WaitingFor() const;
-
   const Options options;
   const Events events;
   const v1::JobIdentity identity;

@@ -60,11 +60,13 @@ absl::StatusOr<std::vector<TensorSettings>> ResolveGroups(const v1::OptimizerCon
   std::vector<TensorSettings> settings(model.tensors.size());
   for (size_t i = 0; i < settings.size(); ++i) {
     settings[i].weight_decay = config.weight_decay();
+    settings[i].l2 = config.l2();
     settings[i].clip_weights = config.clip_weights();
     for (const v1::GroupConfig& group : config.groups()) {
       if (!GlobMatches(group.match(), model.tensors[i].name)) continue;
       settings[i].learning_rate_factor = group.learning_rate_factor();
       if (group.has_weight_decay()) settings[i].weight_decay = group.weight_decay();
+      if (group.has_l2()) settings[i].l2 = group.l2();
       if (group.has_clip_weights()) settings[i].clip_weights = group.clip_weights();
       settings[i].frozen = group.frozen();
       break;
@@ -74,7 +76,7 @@ absl::StatusOr<std::vector<TensorSettings>> ResolveGroups(const v1::OptimizerCon
 }
 
 Optimizer::Optimizer(const v1::OptimizerConfig& config)
-    : slots_(OptimizerSlots(config)), epsilon_(config.epsilon()), l2_(config.l2()) {}
+    : slots_(OptimizerSlots(config)), epsilon_(config.epsilon()) {}
 
 absl::StatusOr<Optimizer> Optimizer::Create(const v1::OptimizerConfig& config, const Kernels& kernels) {
   Optimizer o(config);
@@ -140,7 +142,7 @@ bool Optimizer::Apply(const ApplyArgs& args) const {
   step.rate = static_cast<float>(rate);
   step.root_scale = static_cast<float>(root_scale);
   step.decay = static_cast<float>(args.learning_rate * args.weight_decay);
-  step.coupled = l2_;
+  step.coupled = args.l2;
   step.clip = args.clip_weights;
   step.epsilon = epsilon_;
   step.past = args.past;

@@ -19,6 +19,7 @@ class OptimizerConfig;
 struct TensorSettings {
   double learning_rate_factor = 1;  // multiplies the scheduled learning rate
   double weight_decay = 0;
+  float l2 = 0;
   float clip_weights = 0;  // 0: weights are not clipped
   bool frozen = false;     // keeps its initial value: no update is applied
 };
@@ -46,6 +47,7 @@ struct ApplyArgs {
   float* slots_out[kMostSlots] = {};
   double learning_rate = 0;  // for this update and tensor: the schedule's, times the group's factor
   double weight_decay = 0;   // for this tensor
+  float l2 = 0;              // for this tensor
   float clip_weights = 0;    // for this tensor; 0: weights are not clipped
   PastCaches past = PastCaches::kNothing;
   uint64_t t = 1;  // the number of this update, counted from 1; for Adam's bias correction
@@ -105,7 +107,7 @@ class Optimizer {
   // Factors that do not change from call to call. They are double until the call's own factors are applied.
   double keep_[2] = {0, 0};
   bool corrects_bias_ = false;
-  float epsilon_, l2_;
+  float epsilon_;
 };
 
 }  // namespace weir

@@ -4,9 +4,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/protocol/job_failure.h"
 #include "common/protocol/limits.h"
 #include "common/protocol/part_assignment.h"
+#include "common/protocol/push_weight.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {
@@ -157,8 +159,9 @@ absl::Status Incarnation::CheckModel(const v1::PushRequest& header) const {
   return absl::OkStatus();
 }
 
-absl::Status Incarnation::CheckHeader(const v1::PushRequest& header) {
+absl::Status Incarnation::CheckHeader(const v1::PushRequest& header) const {
   if (header.examples() == 0) return absl::InvalidArgumentError("examples: must be at least 1");
+  WEIR_RETURN_IF_ERROR(CheckPushWeight(header.weight(), TraitsOf(config_).commits_steps));
   if (header.refused().size() > kMaxRefusalBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "refused: ", header.refused().size(), " bytes of reason; at most ", kMaxRefusalBytes, " are taken"));
@@ -234,11 +237,11 @@ absl::Status Incarnation::Apply(const Decision& decision) {
     // The push was not overtaken, and nothing can have overtaken it since.
     store_->Publish(*decision.builder);
   } else {
-    const WeightedGradient weighted{decision.gradient.get(), decision.header.examples()};
+    const WeightedGradient weighted{decision.gradient.get()};
     store_->Update(absl::MakeConstSpan(&weighted, 1));
   }
   if (tables_ == nullptr) return absl::OkStatus();
-  const WeightedRows weighted{decision.rows.get(), decision.header.examples()};
+  const WeightedRows weighted{decision.rows.get()};
   return tables_->Update(absl::MakeConstSpan(&weighted, 1));
 }
 
@@ -278,7 +281,7 @@ absl::StatusOr<std::optional<v1::ShardReport>> Incarnation::Stage(const v1::Push
                                                                   StagedParts::Waiter& waiter) {
   if (rows_early()) {
     if (refusal.empty() && early_rows_.Take(header.part(), rows)) {
-      const WeightedRows weighted{&rows, header.examples()};
+      const WeightedRows weighted{&rows};
       const absl::Status taken = tables_->Update(absl::MakeConstSpan(&weighted, 1));
       if (!taken.ok()) return taken;
     }

@@ -87,7 +87,7 @@ class Incarnation {
 
   // CheckModel(): whether the header is of this model. CheckHeader(): whether any push can have it.
   absl::Status CheckModel(const v1::PushRequest& header) const;
-  static absl::Status CheckHeader(const v1::PushRequest& header);
+  absl::Status CheckHeader(const v1::PushRequest& header) const;
   // Called before a gradient is taken and before it is used. InvalidArgument: no push can have this header.
   absl::StatusOr<Verdict> VerdictOn(const v1::PushRequest& header) const;
   std::string NonFinite(const PushArrival& arrival) const;

@@ -38,7 +38,7 @@ std::optional<absl::StatusOr<Verdict>> ShardCalls::Refuse(const v1::PushRequest&
     return absl::UnavailableError("this shard has no initial values yet");
   }
   absl::Status fits =
-      header.initial_values() ? InitialValues::CheckHeader(header) : Incarnation::CheckHeader(header);
+      header.initial_values() ? InitialValues::CheckHeader(header) : of_.now.CheckHeader(header);
   if (!fits.ok()) return fits;
   absl::StatusOr<Verdict> standing = of_.now.members().Check(header.caller());
   if (!standing.ok() || standing->outcome != v1::OK) return standing;

@@ -38,7 +38,7 @@ void StagedParts::Stage(const v1::PushRequest& header, Slab gradient, PushedRows
   part.gradient = std::move(gradient);
   part.rows = std::move(rows);
   row_bytes_ += part.rows.size();
-  part.examples = header.examples();
+  part.weight = header.weight() == 0 ? static_cast<double>(header.examples()) : header.weight();
   part.refusal = std::move(refusal);
   part.waiters.push_back(std::move(waiter));
 }
@@ -79,8 +79,8 @@ absl::StatusOr<StagedParts::Gradients> StagedParts::GradientsOf(const v1::Commit
       return absl::FailedPreconditionError(
           absl::StrCat("part ", number, part == parts_.end() ? " is not staged here" : " is refused here"));
     }
-    gradients.dense.push_back({part->second.gradient.get(), part->second.examples});
-    gradients.rows.push_back({&part->second.rows, part->second.examples});
+    gradients.dense.push_back({part->second.gradient.get(), part->second.weight});
+    gradients.rows.push_back({&part->second.rows, part->second.weight});
   }
   return gradients;
 }

@@ -89,7 +89,7 @@ class StagedParts {
   struct Part {
     Slab gradient;
     PushedRows rows;
-    uint64_t examples = 0;
+    double weight = 0;  // in the mean of the step
     std::string refusal;
     std::vector<Waiter> waiters;
   };

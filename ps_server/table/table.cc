@@ -51,7 +51,7 @@ void Table::HashParts(absl::Span<const Part> parts) {
   hashes_.resize(rows);
   size_t begin = 0;
   for (const Part& part : parts) {
-    assert(part.examples > 0);
+    assert(part.weight > 0);
     options_.threads->ParallelFor(static_cast<int64_t>(Tasks(part.keys.size())), [&](int64_t task) {
       const size_t first = static_cast<size_t>(task) * kRowsPerTask;
       const size_t end = std::min(first + kRowsPerTask, part.keys.size());
@@ -114,16 +114,16 @@ absl::Status Table::Update(absl::Span<const Part> parts, double learning_rate) {
     return absl::InvalidArgumentError(absl::StrCat("table '", options_.name, "': ", rate.message()));
   }
   HashParts(parts);
-  uint64_t examples = 0;
+  double total = 0;
   size_t first = 0;
   for (const Part& part : parts) {
-    examples += part.examples;
+    total += part.weight;
     hot_keys_.Offer(part.keys, absl::MakeConstSpan(hashes_).subspan(first, part.keys.size()));
     first += part.keys.size();
   }
   std::vector<float> weights;
   for (const Part& part : parts) {
-    weights.push_back(static_cast<float>(part.examples) / static_cast<float>(examples));
+    weights.push_back(static_cast<float>(part.weight / total));
   }
   const VersionStep step{++version_, learning_rate, weights};
   const std::vector<size_t> begins = GroupByPartition(parts, hashes_);

@@ -76,7 +76,7 @@ class Table {
   struct Part {
     absl::Span<const uint64_t> keys;  // each once, rising; of this shard
     const void* gradients = nullptr;  // keys.size() x dim, at any address; nobody else writes to it meanwhile
-    uint64_t examples = 1;            // the part's weight in the mean over the parts
+    double weight = 1;                // in the mean over the parts
   };
 
   static constexpr size_t kMaxDim = 16384;
@@ -89,11 +89,12 @@ class Table {
   absl::Status CheckKeys(absl::Span<const uint64_t> keys) const;
 
   // Makes the next version: for each row that a part names, one optimizer step with the sum over the parts
-  // (examples / examples of all parts) * gradient, in their order, in float32. So a part that does not name a
+  // (weight / weight of all parts) * gradient, in their order, in float32. So a part that does not name a
   // row counts for it as one of gradient 0. Parts may be none.
   // Requires that the keys of a part rise and have passed CheckKeys(), that all values of its gradients are
-  // finite, and that it has at least 1 example: the callers have decided so (RowArrival, Shard::CheckHeader).
-  // InvalidArgument, and nothing has changed: a learning rate that RowOptimizer does not take.
+  // finite, and that its weight is above 0: the callers have decided so (RowArrival,
+  // Incarnation::CheckHeader). InvalidArgument, and nothing has changed: a learning rate that RowOptimizer
+  // does not take.
   absl::Status Update(absl::Span<const Part> parts, double learning_rate);
 
   // Writes the values of each key, dim float32 each, in the order of the keys, which may be any, and some

@@ -132,7 +132,8 @@ absl::StatusOr<ExchangeOrder> OrderOf(const Member& member, const weir_push* pus
         push->base->pull(),
         TensorsAt<ConstTensor>(member.model(), push->gradient),
         push->gate == nullptr ? nullptr : push->gate->gate,
-        std::move(rows)};
+        std::move(rows),
+        push->weight};
   }
   if (pull != nullptr) {
     order.pull = ExchangeOrder::Pull();

@@ -9,7 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "client/task.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_reader.h"
@@ -132,26 +132,14 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
   }
   if (environment.has_value()) {
     WEIR_RETURN_IF_ERROR(CheckTask(environment->task, client.reader));
-    client.task = environment->task.ToString();
-    client.rank = environment->cluster.WorkerRank(environment->task).value_or(0);
-    client.servers = environment->cluster.ps_addresses();
   }
-  WEIR_RETURN_IF_ERROR(PrepareProcess(options.log_level, environment.has_value() ? client.task : ""));
+  WEIR_RETURN_IF_ERROR(
+      PrepareProcess(options.log_level, environment.has_value() ? environment->task.ToString() : ""));
   WEIR_ASSIGN_OR_RETURN(const std::string token,
                         ExpandedPath(options.token_file != nullptr ? Text(options.token_file)
                                                                    : EnvironmentValue("WEIR_TOKEN_FILE")));
-  WEIR_ASSIGN_OR_RETURN(client.token, JobToken::ReadIfGiven(token));
   WEIR_ASSIGN_OR_RETURN(const TlsFiles tls, TlsFilesToRead());
-  WEIR_ASSIGN_OR_RETURN(client.tls, Tls::ReadIfGiven(tls));
-  if (client.tls != nullptr) {
-    if (!environment.has_value()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "TLS (", kTlsCertificateVariable,
-          ") is for the tasks of a cluster; without a cluster spec the job runs in this process"));
-    }
-    WEIR_RETURN_IF_ERROR(client.tls->CheckIs(client.reader ? Role::kReader : Role::kWorker, client.rank));
-    WarnIfExpiring(*client.tls, absl::Now());
-  }
+  WEIR_RETURN_IF_ERROR(SetTask(environment.has_value() ? &*environment : nullptr, token, tls, &client));
   const std::string& checkpoints = config.checkpoint().directory();
   std::unique_ptr<InProcessCluster> local;
   std::string resumed_from;

@@ -261,6 +261,8 @@ typedef struct {
   // The gradient of rows, of each table at most one entry. Read before weir_exchange() returns.
   const weir_rows* rows;
   size_t n_rows;
+  // sync: in the mean of the step; 0: the work's examples (ExchangeOrder::Push::weight).
+  double weight;
 } weir_push;
 
 typedef struct {

@@ -61,7 +61,7 @@ class Rows(Structure):
 
 class Push(Structure):
     _fields_ = [("work", POINTER(Work)), ("base", c_void_p), ("gradient", POINTER(c_void_p)), ("gate", c_void_p),
-                ("rows", POINTER(Rows)), ("n_rows", c_size_t)]
+                ("rows", POINTER(Rows)), ("n_rows", c_size_t), ("weight", c_double)]
 
 
 class Pull(Structure):

@@ -11,7 +11,7 @@ from ._ending import LAST_CALL, Terminated, close_at_end, end_on_sigterm, termin
 from ._library import library
 from .errors import ConfigError, Drained, Error, Fenced, JobDone, check, made
 from .evaluations import Evaluate, Evaluations, Order, Result
-from .exchange import Gate, Gradient, Pushed, View, Weights, Work, WorkCall, WorkCalls, take_exchange
+from .exchange import Gate, Gradient, Pushed, View, Weights, Work, WorkCall, WorkCalls, pull_order, push_order, take_exchange
 from .fingerprints import EXAMPLES, in_cluster, of_program, of_training_set
 from .future import Future, end_of
 from .job import Arrays, ExampleOrder, Job, Model, SupportsDLPack, Tensor
@@ -317,12 +317,8 @@ class Client:
         final_sha256: the weights are those of the job's end (`draining` was true before they were read), and this is the
         SHA-256 in hex of their values, little-endian float32 in the model's order.
         """
-        if examples < 1:
-            raise ConfigError(f"report: examples must be at least 1, got {examples}")
-        for name, value in (("accuracy", accuracy), ("auc", auc)):
-            if value is not None and not 0 <= value <= 1:
-                raise ConfigError(f"report: {name} must be in [0, 1], or None where there is none, got {value}")
-        return self._report(of, Result(loss, accuracy, auc, examples), order, final=final_sha256 is not None, sha256=final_sha256 or "")
+        result = Result(loss, accuracy, auc, examples).checked("report()")
+        return self._report(of, result, order, final=final_sha256 is not None, sha256=final_sha256 or "")
 
     def _report(self, of: Weights | None, result: Result, order: Order | None = None, *, validation: bool = False, final: bool = False,
                 sha256: str = "") -> "Future[None]":
@@ -407,44 +403,47 @@ class Client:
     def pull(self, clock: int, into: Arrays, rows: Rows | None = None) -> "Future[Weights]":
         """Reads the weights for `clock` into all of the model's tensors, which must stay untouched until the future is
         done. rows: their values get the row of each key, at the version of the weights."""
-        return self._exchange(None, self._pull_order(clock, into, rows), 1)
+        return self._exchange(None, pull_order(self.model, self.tables, clock, into, rows), 1)
 
     def pull_rows(self, clock: int, rows: Rows) -> "Future[Weights]":
         """Reads rows for `clock`, as pull() does, and no tensors: the values get the row of each key, and must stay untouched
         until the future is done. A key without a row reads its initial values. Any number of calls may be made for a clock;
         in bounded and async each may read a newer version. With consistency.tables "async" it waits for no step and no
         worker, and the result is no base of a push."""
-        return self._exchange(None, self._pull_order(clock, None, rows), 1)
+        return self._exchange(None, pull_order(self.model, self.tables, clock, None, rows), 1)
 
     def view(self, clock: int) -> "Future[View]":
         """Reads the weights for `clock` where they lie."""
-        return self._exchange(None, self._pull_order(clock, None, None, in_place=True), 1)
+        return self._exchange(None, pull_order(self.model, self.tables, clock, None, None, in_place=True), 1)
 
     def push(self, work: Work, base: Weights, gradient: Arrays, gate: Gate | None = None,
-             rows: Rows | None = None) -> "Future[Pushed]":
+             rows: Rows | None = None, *, weight: Any = None) -> "Future[Pushed]":
         """Delivers the gradient of one piece of work, the mean over its examples. base: the weights that it was
         computed from. The gradient must stay unchanged until the future is done. gate: each of its tensors is still
         to be filled until it is ready there.
 
         rows: the gradient of rows, which is read before the call returns; that of a key which comes several times is summed.
-        It takes effect together with the tensors' gradient, or neither does."""
-        return self._exchange(self._push_order(work, base, gradient, gate, rows), None, 0)
+        It takes effect together with the tensors' gradient, or neither does.
+
+        weight: in sync, the gradient's weight in the mean of its step (Step.push())."""
+        return self._exchange(push_order(self.model, self.tables, work, base, gradient, gate, rows, weight), None, 0)
 
     @overload
     def push_pull(self, work: Work, base: Weights, gradient: Arrays, into: Arrays, gate: Gate | None = None,
-                  rows: Rows | None = None, next_rows: Rows | None = None) -> "Future[tuple[Pushed, Weights]]": ...
+                  rows: Rows | None = None, next_rows: Rows | None = None, *,
+                  weight: Any = None) -> "Future[tuple[Pushed, Weights]]": ...
 
     @overload
     def push_pull(self, work: Work, base: Weights, gradient: Arrays, into: None = None, gate: Gate | None = None,
-                  rows: Rows | None = None, next_rows: Rows | None = None) -> "Future[tuple[Pushed, View]]": ...
+                  rows: Rows | None = None, next_rows: Rows | None = None, *, weight: Any = None) -> "Future[tuple[Pushed, View]]": ...
 
     def push_pull(self, work: Work, base: Weights, gradient: Arrays, into: Arrays | None = None,
                   gate: Gate | None = None, rows: Rows | None = None,
-                  next_rows: Rows | None = None) -> "Future[Any]":
+                  next_rows: Rows | None = None, *, weight: Any = None) -> "Future[Any]":
         """push() and the pull() at the next clock, as one exchange; for the last work of a clock. Without `into` the
-        weights are read where they lie, and are a View. base, gradient, gate, rows: as of push(). next_rows: as of pull()."""
-        push = self._push_order(work, base, gradient, gate, rows)
-        return self._exchange(push, self._pull_order(work.clock + 1, into, next_rows, in_place=into is None), slice(None))
+        weights are read where they lie, and are a View. base, gradient, gate, rows, weight: as of push(). next_rows: as of pull()."""
+        push = push_order(self.model, self.tables, work, base, gradient, gate, rows, weight)
+        return self._exchange(push, pull_order(self.model, self.tables, work.clock + 1, into, next_rows, in_place=into is None), slice(None))
 
     def snapshot(self, into: Arrays | None, rows: Rows | None = None) -> "Future[Weights]":
         """Reads the newest consistent weights, from outside the training: in sync those of one step. The result is no base
@@ -464,27 +463,6 @@ class Client:
     def new_gate(self) -> Gate:
         """A gate for one push()."""
         return Gate(self.model)
-
-    def _push_order(self, work: Work, base: Weights, gradient: Arrays, gate: Gate | None,
-                    rows: Rows | None) -> tuple[_library.Push, Any, PlacedRows]:
-        """What the library takes, the memory that it uses until the exchange has ended, and what it reads before the call
-        returns."""
-        for given, kind, wanted in ((work, Work, "work must be what next_work() returns"),
-                                    (base, Weights, "base must be the Weights that the gradient was computed from"),
-                                    (gradient, Mapping, "the gradient must be arrays by name")):
-            if not isinstance(given, kind):
-                raise ConfigError(f"push: {wanted}, got {type(given).__name__}")
-        arrays, pointers = self.model.place(gradient, "push", writeable=False)
-        placed = self.tables.place(rows, "push", writeable=False)
-        return _library.Push(ctypes.pointer(work.to_library()), base._handle, pointers, None if gate is None else gate._handle,
-                             placed.array, len(placed)), arrays, placed
-
-    def _pull_order(self, clock: int, into: Arrays | None, rows: Rows | None,
-                    in_place: bool = False) -> tuple[_library.Pull, Any]:
-        """As _push_order(), but for what is read."""
-        arrays, pointers = (None, None) if into is None else self.model.place(into, "pull", writeable=True)
-        placed = self.tables.place(rows, "pull", writeable=True)
-        return _library.Pull(clock, in_place, pointers, placed.array, len(placed)), (arrays, placed)
 
     def _exchange(self, push: tuple[_library.Push, Any, PlacedRows] | None, pull: tuple[_library.Pull, Any] | None,
                   part: int | slice) -> Future[Any]:

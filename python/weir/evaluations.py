@@ -46,6 +46,15 @@ class Result(NamedTuple):
     auc: float | None = None
     examples: int = 1
 
+    def checked(self, source: str) -> Result:
+        """Itself. ConfigError: a value is out of its range; `source` says whose it is."""
+        for name, value in (("accuracy", self.accuracy), ("auc", self.auc)):
+            if value is not None and not 0 <= value <= 1:
+                raise ConfigError(f"{source}: {name} must be in [0, 1], or None where there is none; got {value}")
+        if self.examples < 1:
+            raise ConfigError(f"{source}: examples must be at least 1, got {self.examples}")
+        return self
+
     def to_library(self, order: Order | None = None, validation: bool = False, final: bool = False, sha256: str = "") -> _library.Evaluation:
         accuracy, auc = (-1 if value is None else value for value in (self.accuracy, self.auc))
         return _library.Evaluation(self.loss, accuracy, auc, self.examples, validation, 0 if order is None else order.id, final,
@@ -67,13 +76,7 @@ def result_of(returned: Any, function: str) -> Result:
         result = Result(**{**numbers, "examples": int(numbers.get("examples", 1))})  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{function}() must return numbers: {error}") from error
-    for name in ("accuracy", "auc"):
-        value = getattr(result, name)
-        if value is not None and not 0 <= value <= 1:
-            raise ConfigError(f"{function}() must return an {name} in [0, 1], got {value}")
-    if result.examples < 1:
-        raise ConfigError(f"{function}() must return at least 1 as examples, got {result.examples}")
-    return result
+    return result.checked(f"the result of {function}()")
 
 
 class Evaluations:

@@ -6,7 +6,7 @@ import ctypes
 import itertools
 import weakref
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Mapping, Optional
 
 import numpy as np
 
@@ -14,7 +14,9 @@ from . import _library
 from ._library import Owner, library
 from .errors import ConfigError, check
 from .future import Future, Memory
-from .job import FlatTensors, Floats, Model
+from .job import Arrays, FlatTensors, Floats, Model
+from .metrics import number_of
+from .tables import PlacedRows, Rows, Tables
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,32 @@ class _GradientMemory(Owner):
 
     def __init__(self, handle: int):
         self._handle = handle
+
+
+def push_order(model: Model, tables: Tables, work: Work, base: Weights, gradient: Arrays, gate: Gate | None,
+               rows: Rows | None, weight: Any) -> tuple[_library.Push, Any, PlacedRows]:
+    """What the library takes, the memory that it uses until the exchange has ended, and what it reads before the call returns.
+    ConfigError: an argument is wrong."""
+    for given, kind, wanted in ((work, Work, "work must be what next_work() returns"),
+                                (base, Weights, "base must be the Weights that the gradient was computed from"),
+                                (gradient, Mapping, "the gradient must be arrays by name")):
+        if not isinstance(given, kind):
+            raise ConfigError(f"push: {wanted}, got {type(given).__name__}")
+    heavy = 0.0 if weight is None else number_of(weight, "push: weight must be one number")
+    if weight is not None and heavy == 0:
+        raise ConfigError("push: weight must be above 0, and finite; got 0")
+    arrays, pointers = model.place(gradient, "push", writeable=False)
+    placed = tables.place(rows, "push", writeable=False)
+    return _library.Push(ctypes.pointer(work.to_library()), base._handle, pointers, None if gate is None else gate._handle,
+                         placed.array, len(placed), heavy), arrays, placed
+
+
+def pull_order(model: Model, tables: Tables, clock: int, into: Arrays | None, rows: Rows | None,
+               in_place: bool = False) -> tuple[_library.Pull, Any]:
+    """As push_order(), but for what is read."""
+    arrays, pointers = (None, None) if into is None else model.place(into, "pull", writeable=True)
+    placed = tables.place(rows, "pull", writeable=True)
+    return _library.Pull(clock, in_place, pointers, placed.array, len(placed)), (arrays, placed)
 
 
 def take_exchange(future: int, model: Model, in_place: bool) -> tuple[Pushed, Weights]:

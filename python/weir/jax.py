@@ -88,11 +88,11 @@ class Step:
         # Without jax_enable_x64 a key takes the low 32 bits of a number.
         return jax.random.fold_in(jax.random.PRNGKey(self.seed & 0x7FFFFFFF), self.seed >> 31)
 
-    def push(self, gradient: Any, *, loss: Any = None) -> None:
+    def push(self, gradient: Any, *, loss: Any = None, weight: Any = None) -> None:
         """Sends the gradient: a tree like params, the mean over the examples. Waits for JAX to compute it, not for the
         servers. loss: the mean loss (a number or array), which `weir status` and the summary show. train.clip_value
-        and clip_norm of the job apply."""
-        self._step.push(flatten(gradient), loss=loss)
+        and clip_norm of the job apply. weight: in sync, the gradient's in the mean of its step (weir.Step.push())."""
+        self._step.push(flatten(gradient), loss=loss, weight=weight)
 
 
 class Trainer:

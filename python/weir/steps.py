@@ -132,26 +132,32 @@ class Step:
             return
         if self._gate is None and self._loop.overlaps:
             self._gate = self._loop.client.new_gate()
-            self._loop.push(self, self.gradient, None, self._gate)
+            self._loop.push(self, self.gradient, None, self._gate, None)
         if self._gate is not None:
             self._gate.ready(name)
 
-    def push(self, gradient: Arrays | None = None, *, loss: Any = None, rows: Rows | None = None) -> None:
+    def push(self, gradient: Arrays | None = None, *, loss: Any = None, rows: Rows | None = None, weight: Any = None) -> None:
         """Sends the gradient: the mean over the examples. Returns at once; the memory must not be written again.
 
         gradient: by default step.gradient. train.clip_value and clip_norm apply, to rows with it. loss: the mean loss over the examples (a number,
         or an array of one), which `weir status` and the summary show. rows: the gradient of rows, {"table": (keys, values)}; that of
-        a key which comes several times is summed.
+        a key which comes several times is summed. weight: in sync, the gradient's weight in the mean of its step, in place of the number
+        of examples, for a loss that is the mean over something else, such as labels: a number above 0, and the same whichever worker
+        computes the batch. Progress and mean losses count examples as before. ConfigError: it is something else, the mode is another
+        one, or the servers are of an earlier version.
         """
         if gradient is not None and not isinstance(gradient, Mapping):
             raise ConfigError(f"push() takes the gradient first, arrays by name, got {type(gradient).__name__}; give the loss by its "
                               "name: push(loss=loss)")
         mean_loss = loss_of(loss)
         self._check_open()
+        if weight is not None and self._gate is not None:
+            raise Error("a part of step.gradient is on its way, since ready() was called, and it has gone without a weight; to give one, "
+                        "leave out ready()")
         if self._late:
             pass
         elif self._gate is None:
-            self._loop.push(self, *self._clipped(self.gradient if gradient is None else gradient, rows), None)
+            self._loop.push(self, *self._clipped(self.gradient if gradient is None else gradient, rows), None, weight)
         elif gradient is None:
             for name in self.gradient:
                 self._gate.ready(name)
@@ -263,12 +269,22 @@ class _Membership:
     def new_gradient(self) -> Gradient:
         return self._spare.pop() if self._spare else self.client.new_gradient()
 
-    def push(self, step: Step, gradient: Arrays, rows: Rows | None, gate: Gate | None) -> None:
+    def push(self, step: Step, gradient: Arrays, rows: Rows | None, gate: Gate | None, weight: Any) -> None:
+        client, alone = self.client, not step.work.last_of_clock or self._next is not None
         # If a pull of the next clock is under way, this is work that another worker left, or the pull was prefetched.
-        if not step.work.last_of_clock or self._next is not None:
-            self._pushes.append((self.client.push(step.work, step._base, gradient, gate, rows), gradient))
+        exchange: Future[Any] = (client.push(step.work, step._base, gradient, gate, rows, weight=weight) if alone else
+                                 client.push_pull(step.work, step._base, gradient, self._views[1], gate, rows, weight=weight))
+        if weight is not None and exchange.done():
+            # A weight that is refused is known at once.
+            try:
+                exchange.result()
+            except ConfigError:
+                raise
+            except Error:
+                pass  # the loop's
+        if alone:
+            self._pushes.append((exchange, gradient))
         else:
-            exchange = self.client.push_pull(step.work, step._base, gradient, self._views[1], gate, rows)
             self._next = step.work.clock + 1, exchange, gradient
 
     def prefetch_rows(self, work: Work, keys: Mapping[str, Keys]) -> None:

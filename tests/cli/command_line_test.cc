@@ -120,7 +120,7 @@ TEST_CASE("help of a command, manual pages and completion, of the same definitio
   const WeirResult up = Weir({"up", "--help"});
   for (const char* line : {"config FILE                 Job config (JSON with comments) [required]",
                            "--ps=N                      Servers [1 to 64; default: 1]", "--seed=N ",
-                           "--restart[=N]               Starts tasks that died again",
+                           "--restart[=N]               Start tasks that died again",
                            "[not with --init_from]", "--tls                       Mutual TLS"}) {
     CHECK_THAT(up.output, Contains(line));
   }

@@ -30,6 +30,20 @@ TEST_CASE("a worker's program that ends well without joining is named at once") 
                  Contains("weir.torch.Optimizer"));
 }
 
+TEST_CASE("a signal ends `weir up` while it connects with hosts, not once connecting has failed") {
+  Up up;
+  up.bin_dir = "";
+  const fs::path ssh = up.dir() / "ssh";
+  std::ofstream(ssh) << "echo $$ >ssh.new; mv ssh.new " << (up.dir() / "ssh.pid") << "; exec sleep 1000\n";
+  up.Start({"--hosts=a,b", "--ssh=sh " + ssh.string(), "--log_dir=" + (up.dir() / "logs").string()});
+  const pid_t pid = up.Await("ssh");
+  up.Signal(SIGINT);
+  CHECK(up.Wait() == 130);
+  CHECK_THAT(up.output(), Contains("SIGINT: ended while it waited for hosts"));
+  CHECK(IsSoonGone(pid));
+  CHECK_FALSE(fs::exists(up.dir() / "logs" / "token"));
+}
+
 TEST_CASE("a job that cannot begin without a worker that was killed ends at once and names it") {
   v1::ClusterStatus status;
   status.set_state(v1::STARTING);

@@ -52,9 +52,9 @@ class Up {
   }
 
   std::map<std::string, std::string> environment;
-  std::string bin_dir = "tests/cli/fake";
-  bool demo = false;    // `weir demo` instead
-  std::string ignored;  // signals that `weir` is started with as ignored, such as "HUP"
+  std::string bin_dir = "tests/cli/fake";  // "": not given
+  bool demo = false;                       // `weir demo` instead
+  std::string ignored;                     // signals that `weir` is started with as ignored, such as "HUP"
 
   fs::path dir() const { return dir_; }
   std::string Args(const std::string& task) const { return ReadFile(dir_ / (task + ".args")); }
@@ -73,9 +73,9 @@ class Up {
 
   void Start(std::vector<std::string> args) {
     Subprocess::Options options;
-    options.args = {"cli/weir", "up", (dir_ / "job.json").string(), "--bin_dir=" + bin_dir};
-    if (demo)
-      options.args = {"cli/weir", "demo", "--config=" + (dir_ / "job.json").string(), "--bin_dir=" + bin_dir};
+    options.args = {"cli/weir", "up", (dir_ / "job.json").string()};
+    if (demo) options.args = {"cli/weir", "demo", "--config=" + (dir_ / "job.json").string()};
+    if (!bin_dir.empty()) options.args.push_back("--bin_dir=" + bin_dir);
     options.args.insert(options.args.end(), args.begin(), args.end());
     if (!ignored.empty()) {
       const std::vector<std::string> before = {"sh", "-c", "trap '' " + ignored + "; exec \"$0\" \"$@\""};

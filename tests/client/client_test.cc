@@ -3,6 +3,7 @@
 #include "client/client.h"
 
 #include <atomic>
+#include <cmath>
 #include <fstream>
 #include <limits>
 #include <string>
@@ -108,6 +109,44 @@ TEST_CASE("one call orders a push, a pull, or both") {
   CHECK(both->pull.versions.empty());
   CHECK(both->weights.pull().versions == std::vector<uint64_t>{1, 1});
   CHECK(both->weights.tensors() == client->model().tensors.size());
+}
+
+TEST_CASE("a push's weight travels to each shard, if it can be one and ps:0 knows it") {
+  const bool sync = GENERATE(true, false);
+  FakeCluster::Options options = sync ? ClientFixture::Small() : Async(ClientFixture::Small());
+  ClientFixture f(options);
+  if (!sync) f.cluster.AddRange(1, 0, 5);
+  const uint32_t minor = GENERATE(9, 10);
+  f.cluster.edit_join = [minor](v1::JoinReply* reply) {
+    reply->mutable_protocol()->set_major(1);
+    reply->mutable_protocol()->set_minor(minor);
+  };
+  auto client = f.Join();
+  ExchangeOrder::Push push{f.NextWork(*client), f.Pull(*client, 0), f.Gradient(), nullptr};
+  const auto refused = [&](double weight) {
+    push.weight = weight;
+    return client->Exchange({push, std::nullopt}).Take().status();
+  };
+  for (const double weight : {-1.0, std::nan("")}) {
+    CHECK(refused(weight).code() == absl::StatusCode::kInvalidArgument);
+  }
+  if (!sync || minor == 9) {
+    const absl::Status status = refused(2.5);
+    CHECK(status.code() ==
+          (sync ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kInvalidArgument));
+    CHECK_THAT(Message(status), Contains(sync ? "needs version 1.10 of the protocol" : "consistency.mode"));
+    CHECK(f.cluster.pushes().empty());
+    push.weight = 0;
+  } else {
+    push.weight = 2.5;
+  }
+  REQUIRE(client->Exchange({push, std::nullopt}).Take().ok());
+  const auto pushes = f.cluster.pushes();
+  REQUIRE(pushes.size() == 2);
+  for (const FakeCluster::Push& sent : pushes) {
+    CHECK(sent.header.weight() == push.weight);
+    CHECK(sent.header.examples() == 10);
+  }
 }
 
 TEST_CASE("shards without elements take part") {

@@ -44,6 +44,13 @@ TEST_CASE("instances are said from 1.1 on") {
   CHECK(SaysInstance(Version(2, 0)));
 }
 
+TEST_CASE("pushes have weights from 1.10 on") {
+  CHECK_FALSE(WeighsPushes({}));
+  CHECK_FALSE(WeighsPushes(Version(1, 9)));
+  CHECK(WeighsPushes(Version(1, 10)));
+  CHECK(WeighsPushes(OwnProtocol()));
+}
+
 TEST_CASE("versions as text") {
   CHECK(ToString(ParseProtocol("2.17")) == "2.17");
   for (const char* text : {"", "1", "0.3", "1.x", "1.2.3", "-1.2"}) {

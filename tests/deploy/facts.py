@@ -45,7 +45,7 @@ class Facts:
 
     @functools.cached_property
     def metrics(self):
-        return set(METRIC.findall(self._text("docs/metrics.md"))) | NOT_OF_SERVERS
+        return set(METRIC.findall(self._text("docs/metrics_list.md"))) | NOT_OF_SERVERS
 
     @functools.cached_property
     def made_by_user(self):

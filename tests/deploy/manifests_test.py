@@ -17,7 +17,7 @@ environment.enter()
 from checker import BASE, Tree  # pylint: disable=wrong-import-position
 from rendered import at, pods_of  # pylint: disable=wrong-import-position
 
-COPIED = ["deploy", "docs/deploy.md", "docs/metrics.md", "docs/recovery.md", "common/program/exit_codes.h", "ps_server/program.cc",
+COPIED = ["deploy", "docs/deploy.md", "docs/metrics_list.md", "docs/recovery.md", "common/program/exit_codes.h", "ps_server/program.cc",
           "worker/main.cc"]
 
 KUSTOMIZE = "deploy/kustomize/"
@@ -214,7 +214,7 @@ PLANTED = [
     (MONITORING, ALERTS, " offset 15m", "", "a series that has just begun has no changes"),
     (MONITORING, ALERTS, "labels: {severity: info}", "labels: {level: info}", "needs the label severity"),
     (MONITORING, MONITORING + "/dashboard.json", "weir_parked_pulls", "weir_waiting_pulls", "no metric weir_waiting_pulls"),
-    (MONITORING, "docs/metrics.md", "`weir_job_step`", "`weir_step`", "no metric weir_job_step"),
+    (MONITORING, "docs/metrics_list.md", "`weir_job_step`", "`weir_step`", "no metric weir_job_step"),
 ]
 
 # In the image's file, and in the page.

@@ -124,7 +124,7 @@ def faults_of_expression(where, text, facts):
     if not names:
         yield f"{where}: '{text}' has no metric"
     for name in sorted(names - facts.metrics):
-        yield f"{where}: docs/metrics.md has no metric {name}"
+        yield f"{where}: docs/metrics_list.md has no metric {name}"
 
 
 def faults_of_firing(where, text):

@@ -65,6 +65,7 @@ void SerialWeights::Step(const std::vector<Part>& parts) {
     }
     args.learning_rate = rate * settings_[tensor].learning_rate_factor;
     args.weight_decay = settings_[tensor].weight_decay;
+    args.l2 = settings_[tensor].l2;
     args.clip_weights = settings_[tensor].clip_weights;
     args.t = steps_;
     optimizer_.Apply(args);

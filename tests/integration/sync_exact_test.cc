@@ -84,10 +84,12 @@ TEST_CASE("other optimizers") {
   }
 }
 
-TEST_CASE("coupled decay, AMSGrad, gradients clipped by value, a cycle, and a length in steps") {
+TEST_CASE("coupled decay by tensor, AMSGrad, gradients clipped by value, a cycle, and a length in steps") {
   const v1::JobConfig config =
-      DigitsJob({"optimizer.amsgrad=true", "optimizer.l2=0.01", "train.clip_value=0.003",
-                 "train.examples=null", "train.steps=13", R"(optimizer.schedule={"type":"one_cycle"})"});
+      DigitsJob({"optimizer.amsgrad=true", "optimizer.l2=0.01",
+                 R"(optimizer.groups=[{"match":"out/weight","l2":0.1},{"match":"*/bias","l2":0}])",
+                 "train.clip_value=0.003", "train.examples=null", "train.steps=13",
+                 R"(optimizer.schedule={"type":"one_cycle"})"});
   const SerialRun expected = Reference(config);
   CHECK(expected.steps == 13);
   CheckBits(expected, config, 2, 3);

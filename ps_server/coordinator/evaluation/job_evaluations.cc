@@ -66,6 +66,7 @@ void JobEvaluations::Restore(const v1::CoordinatorState& job) {
 }
 
 void JobEvaluations::Save(uint64_t step, v1::CoordinatorState* job) const {
+  job->set_stop_reason(stopped_early_);
   for (const v1::EpochEvaluation& entry : entries_) *job->add_evaluations() = entry;
   if (saving_best_.has_value()) {
     *job->mutable_best()->mutable_evaluation() = *saving_best_;
@@ -269,9 +270,10 @@ std::string JobEvaluations::WhyItStopsHere() const {
   return WhyStopped(config_.evaluation(), entries_);
 }
 
-void JobEvaluations::StoppedBefore() {
-  stopped_early_ = WhyStopped(config_.evaluation(), entries_);
-  // No checkpoint has the words of whoever asked.
+void JobEvaluations::StoppedBefore(const v1::CoordinatorState& job) {
+  stopped_early_ = job.stop_reason();
+  // A checkpoint of a format before 1.6 does not say why.
+  if (stopped_early_.empty()) stopped_early_ = WhyStopped(config_.evaluation(), entries_);
   if (stopped_early_.empty())
     stopped_early_ = "since a worker or train.max_seconds ended it, in an earlier run";
 }

@@ -115,13 +115,13 @@ class JobEvaluations {
   std::string WhyItStopsHere() const;
   // StopEarly(): the job is stopped early now. StopSoon(): it was asked to stop, and does so after the work
   // that has begun, also if it goes back to a checkpoint meanwhile. StoppedBefore(): it was stopped before
-  // this coordinator began.
+  // this coordinator began, and `job` is its end.
   void StopEarly(std::string why) { stopped_early_ = std::move(why); }
   void StopSoon(std::string why) {
     stopped_early_ = std::move(why);
     asked_to_stop_ = true;
   }
-  void StoppedBefore();
+  void StoppedBefore(const v1::CoordinatorState& job);
   // Why the job is, or soon will be, stopped early. Empty: it is not.
   const std::string& stopped_early() const { return stopped_early_; }
   // The epoch whose weights a checkpoint holds.

@@ -228,7 +228,7 @@ absl::StatusOr<Replayed> ReplayLog(FileSystem& files, const std::string& directo
                                                 gradient.size(), " values, follows on version ",
                                                 store.count(), " of ", store.elements()));
       }
-      const WeightedGradient weighted{gradient.data(), record.push().examples()};
+      const WeightedGradient weighted{gradient.data()};
       if (tables != nullptr) {
         const absl::Span<const float> rest = gradient.subspan(elements);
         const absl::StatusOr<PushedRows> rows =
@@ -238,7 +238,7 @@ absl::StatusOr<Replayed> ReplayLog(FileSystem& files, const std::string& directo
           return absl::DataLossError(
               absl::StrCat(folder, ": version ", record.version(), ": ", rows.status().message()));
         }
-        const WeightedRows part{&*rows, record.push().examples()};
+        const WeightedRows part{&*rows};
         WEIR_RETURN_IF_ERROR(tables->Update(absl::MakeConstSpan(&part, 1)));
       }
       store.Update(absl::MakeConstSpan(&weighted, 1));

@@ -87,7 +87,7 @@ absl::Status ShardTables::Update(absl::Span<const WeightedRows> parts) {
   for (size_t i = 0; i < size(); ++i) {
     for (size_t p = 0; p < parts.size(); ++p) {
       // If a part has no rows of this table, it still has its weight in the mean.
-      of_table[p] = {{}, nullptr, parts[p].examples};
+      of_table[p] = {{}, nullptr, parts[p].weight};
       if (parts[p].rows == nullptr) continue;
       const std::vector<PushedRows::OfTable>& tables = parts[p].rows->tables;
       if (next[p] == tables.size() || tables[next[p]].keys.table != i) continue;

@@ -50,7 +50,7 @@ class RowMemory {
 // The rows of a push, or of one part of a commit, and their weight in the mean.
 struct WeightedRows {
   const PushedRows* rows = nullptr;  // null, or of no table: a part without rows
-  uint64_t examples = 1;
+  double weight = 1;
 };
 
 // The initializer of a table's new rows (InitialRows).

@@ -140,8 +140,8 @@ void BlockStore::Update(absl::Span<const WeightedGradient> gradients) {
       if (building || readers_->IsFrozen(slot.get())) slot = pool_.Take();
     }
     const double rate = RateOf(*from);
-    uint64_t total = 0;
-    for (const WeightedGradient& g : gradients) total += g.examples;
+    double total = 0;
+    for (const WeightedGradient& g : gradients) total += g.weight;
 
     const int64_t blocks = static_cast<int64_t>(runs_.size());
     const int64_t blocks_per_task = std::max<int64_t>(1, kElementsPerTask / partition_.block_size());
@@ -155,7 +155,7 @@ void BlockStore::Update(absl::Span<const WeightedGradient> gradients) {
         if (gradients.size() > 1) {
           const size_t n = partition_.block_length(options_.shard, b);
           for (size_t i = 0; i < gradients.size(); ++i) {
-            const float weight = static_cast<float>(gradients[i].examples) / static_cast<float>(total);
+            const auto weight = static_cast<float>(gradients[i].weight / total);
             const float* part = gradients[i].values + start;
             if (i == 0) {
               options_.kernels->scale(mean.data(), weight, part, n);
@@ -201,6 +201,7 @@ bool BlockStore::UpdateRun(const Run& run, const ShardVersion& from, const Shard
   }
   args.learning_rate = rate * settings.learning_rate_factor;
   args.weight_decay = settings.weight_decay;
+  args.l2 = settings.l2;
   args.clip_weights = settings.clip_weights;
   if (pool_.elements() > kBeyondCaches) {
     const bool slots_apart = to.slots.empty() || from.slots[0] != to.slots[0];

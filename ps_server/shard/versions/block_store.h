@@ -37,7 +37,7 @@ struct ShardVersion {
 // A gradient of the whole shard, and its weight in the mean.
 struct WeightedGradient {
   const float* values = nullptr;
-  uint64_t examples = 1;
+  double weight = 1;
 };
 
 class VersionBuilder;

@@ -173,17 +173,12 @@ def rule_of(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> 
             rule["type"] = "nesterov" if groups[0]["nesterov"] else "momentum"
     # Coupled and decoupled are the same where the rule has no state.
     decay = "weight_decay" if rule["type"] in ("sgd", "adamw") else "l2"
-    for group in groups:
-        if decay == "l2" and group["weight_decay"] != groups[0]["weight_decay"]:
-            raise ConfigError(f"{_name(optimizer)} has parameter groups of weight_decay={groups[0]['weight_decay']!r} and "
-                              f"{group['weight_decay']!r}, but the servers have one optimizer.l2, for all tensors; groups may differ in it "
-                              "with AdamW, and with SGD without momentum")
     # The one of most parameters needs no names.
     base = max((group for group in groups if initial_rate(group) > 0), key=lambda group: len(group["params"]), default=groups[0])
     rule["learning_rate"] = initial_rate(base)
     if base["weight_decay"] != 0:
         rule[decay] = float(base["weight_decay"])
-    entries = _entries(groups, base, model)
+    entries = _entries(groups, base, decay, model)
     if entries:
         rule["groups"] = entries
     return rule
@@ -225,15 +220,16 @@ def _check_new(optimizer: torch.optim.Optimizer) -> None:
                               "optimizer. The weights go on where the model has them")
 
 
-def _entries(groups: list[dict[str, Any]], base: Mapping[str, Any], model: torch.nn.Module | None) -> list[dict[str, Any]]:
-    """`optimizer.groups`: one entry, with the exact name, for each parameter whose settings are not those of `base`."""
+def _entries(groups: list[dict[str, Any]], base: Mapping[str, Any], decay: str, model: torch.nn.Module | None) -> list[dict[str, Any]]:
+    """`optimizer.groups`: one entry, with the exact name, for each parameter whose settings are not those of `base`. decay: what
+    weight_decay is there."""
     settings: dict[int, dict[str, Any]] = {}
     for group in groups:
         own: dict[str, Any] = {}
         if initial_rate(group) != initial_rate(base):
             own["learning_rate_factor"] = initial_rate(group) / initial_rate(base)
         if group["weight_decay"] != base["weight_decay"]:
-            own["weight_decay"] = float(group["weight_decay"])
+            own[decay] = float(group["weight_decay"])
         settings.update((id(parameter), own) for parameter in group["params"])
     if model is None:
         if any(settings.values()):

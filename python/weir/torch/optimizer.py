@@ -266,12 +266,17 @@ class Optimizer(torch.optim.Optimizer):
             client.close()
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None, *, loss: Any = None) -> Any:
+    def step(self, closure: Callable[[], Any] | None = None, *, loss: Any = None, weight: Any = None) -> Any:
         """Sends the gradients of the batch to the servers; the next weights are in the model with the next batch.
 
         loss: the batch's mean loss (a number or tensor), which `weir status` and the summary show; with a closure, its
         result. A parameter without a gradient counts as zeros. train.clip_value and clip_norm of the job apply.
+        weight: in sync, the gradient's weight in the mean of its step, in place of the batch's examples, where the loss is the mean over
+        something else: the labels that are not padding, say (weir.Step.push()). Not with overlap, where gradients travel before it is known.
         """
+        if weight is not None and self._overlap:
+            raise ConfigError("step(weight=) is not for overlap=True, with which the gradients are on their way before step() is called; leave "
+                              "one of them out")
         result = None
         if closure is not None:
             if not callable(closure):
@@ -297,7 +302,7 @@ class Optimizer(torch.optim.Optimizer):
         if not rows and not self._overlap and missing == len(self._weights.parameters):
             warnings.warn("step() sends zeros, since no parameter of the model has a gradient: was backward() called, and on a "
                           "loss of this model?", stacklevel=2)
-        step.push(loss=mean_loss, rows=rows)
+        step.push(loss=mean_loss, rows=rows, weight=weight)
         return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -289,7 +289,7 @@ absl::Status StoredJob::LoadAll(FileSystem& fs, const std::string& folder, uint3
   v1::CheckpointManifest expected = Manifest(manifest.step());
   manifest.clear_files();
   expected.set_format(1);
-  expected.set_format_minor(5);
+  expected.set_format_minor(6);
   expected.set_num_shards(written_by);
   expected.set_block_size(Partition(model.elements(), written_by).block_size());
   for (const std::string& slot : slots) expected.add_slots(slot);

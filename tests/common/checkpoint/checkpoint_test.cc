@@ -323,7 +323,7 @@ TEST_CASE("A header that no file can have is refused before memory is taken for 
 
 // The manifest as in format 1.0.
 std::string WithoutMinor(const std::string& manifest) {
-  const std::string minor = ",\n  \"format_minor\": 5";
+  const std::string minor = ",\n  \"format_minor\": 6";
   REQUIRE(absl::StrContains(manifest, minor));
   return absl::StrReplaceAll(manifest, {{minor, ""}});
 }
@@ -375,7 +375,7 @@ TEST_CASE("A checkpoint that only a newer program can read is never passed over 
   CHECK(Says(refused("\"format\": 1,", "\"format\": 3, \"all\": \"else\","), "has format 3.0"));
   // A later minor version with a value that this program does not know.
   CHECK(
-      Says(refused("\"block_size\": 16", "\"format_minor\": 6, \"block_size\": \"auto\""), "has format 1.6"));
+      Says(refused("\"block_size\": 16", "\"format_minor\": 7, \"block_size\": \"auto\""), "has format 1.7"));
 }
 
 }  // namespace

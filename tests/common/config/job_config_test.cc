@@ -176,7 +176,7 @@ TEST_CASE("Each field problem is named with its place, its path, what was seen a
       {With(R"("optimizer": {"groups": {}})"), "f:5:25: optimizer.groups: must be a list, got an object"},
       {With(R"("optimizer": {"groups": [7]})"),
        "f:5:26: optimizer.groups[0]: must be an object with match, learning_rate_factor, weight_decay, "
-       "frozen, clip_weights; got 7"},
+       "frozen, clip_weights, l2; got 7"},
       {With(R"("optimizer": {"clip_weights": -0.01})"),
        "f:5:31: optimizer.clip_weights: must be a number in [0, 1e+30], got -0.01"},
       {With(R"("optimizer": {"groups": [{"match": "*", "clip_weights": 1e31}]})"),

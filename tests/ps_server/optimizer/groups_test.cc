@@ -123,6 +123,19 @@ TEST_CASE("Groups: clip_weights replaces the optimizer's, and 0 switches it off"
   CHECK(settings[3].clip_weights == 0);     // dense_1/bias
 }
 
+TEST_CASE("Groups: l2 replaces the optimizer's") {
+  v1::OptimizerConfig config;
+  config.set_l2(0.5f);
+  AddGroup(config, "dense_0/weight")->set_l2(0.25f);
+  AddGroup(config, "*/bias")->set_l2(0);
+  const auto settings = *ResolveGroups(config, MakeModel());
+  REQUIRE(settings.size() == 4);
+  CHECK(settings[0].l2 == 0.25f);  // dense_0/weight
+  CHECK(settings[1].l2 == 0);      // dense_0/bias
+  CHECK(settings[2].l2 == 0.5f);   // dense_1/weight
+  CHECK(settings[3].l2 == 0);      // dense_1/bias
+}
+
 TEST_CASE("Groups: one that fits no tensor is an error with the names that there are") {
   v1::OptimizerConfig config;
   AddGroup(config, "*/bias");

@@ -121,7 +121,10 @@ class Run {
  public:
   Run(const Config& config, const Kernels& kernels, const std::vector<float>& initial, Outputs outputs,
       size_t shift, float clip_weights = 0)
-      : optimizer_(*Optimizer::Create(config, kernels)), outputs_(outputs), clip_weights_(clip_weights) {
+      : optimizer_(*Optimizer::Create(config, kernels)),
+        outputs_(outputs),
+        l2_(config.l2()),
+        clip_weights_(clip_weights) {
     for (size_t k = 0; k < 1 + optimizer_.slots().size(); ++k) {
       now_.emplace_back(initial.size(), shift);
       // Slots that are written past the caches have the same alignment.
@@ -148,6 +151,7 @@ class Run {
     }
     args.learning_rate = LearningRate(t);
     args.weight_decay = kWeightDecay;
+    args.l2 = l2_;
     args.clip_weights = clip_weights_;
     if (outputs_ == Outputs::kSlotsPastCaches) args.past = PastCaches::kSlots;
     if (outputs_ == Outputs::kPastCaches) args.past = PastCaches::kSlotsAndWeights;
@@ -174,7 +178,7 @@ class Run {
 
   Optimizer optimizer_;
   Outputs outputs_;
-  const float clip_weights_;
+  const float l2_, clip_weights_;
   std::vector<GuardedFloats> now_, next_;
 };
 

@@ -1,5 +1,6 @@
 // A shard in sync: parts are staged, and applied when the coordinator commits their step.
 #include <iterator>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -150,6 +151,52 @@ TEST_CASE("A part that says that it is to be refused is reported, and waits for 
   }
   CHECK(f.Weights() == All(6));
   CHECK(f.PushHeader(header, Part(0, 1))->reply().outcome() == v1::REFUSED);
+}
+
+TEST_CASE("A push's weight is its part's in the mean; without one its examples are") {
+  ShardFixture f(kSync);
+  f.Start();
+  const auto push = [&](uint64_t step, uint32_t part, float value, double weight) {
+    v1::PushRequest header = f.Header(Part(step, part, value));
+    header.set_weight(weight);
+    return f.PushHeader(header, Part(step, part, value));
+  };
+  push(0, 0, 8, 0.5);
+  push(0, 1, 4, 1.5);
+  f.Commit(0, {0, 1});
+  CHECK(f.Weights() == All(5));
+  // Whoever computes the part again says the same, and changes nothing.
+  push(1, 0, 8, 3 * static_cast<double>(f.Header(Part(1, 1)).examples()));
+  push(1, 0, 8, 1000);
+  push(1, 1, 4, 0);
+  f.Commit(1, {0, 1});
+  CHECK(f.Weights() == All(12));
+  // Alone in a step, any weight is all of it.
+  push(2, 0, 3, 1e-300);
+  push(2, 1, 7, 1e30);
+  f.Commit(2, {0});
+  CHECK(f.Weights() == All(15));
+}
+
+TEST_CASE("A weight that cannot be is refused, whoever sends it") {
+  const auto mode = GENERATE(v1::ConsistencyConfig::MODE_SYNC, v1::ConsistencyConfig::MODE_BOUNDED,
+                             v1::ConsistencyConfig::MODE_ASYNC);
+  ShardFixture f(mode);
+  f.Start();
+  const auto refused = [&](double weight) {
+    v1::PushRequest header = f.Header(Part(0, 0));
+    header.set_weight(weight);
+    const absl::Status status = f.PushHeader(header, Part(0, 0))->status();
+    CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  for (const double weight :
+       {-1.0, 1.1e30, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    CHECK_THAT(refused(weight), Contains("above 0 and at most 1e+30; got "));
+  }
+  if (mode != kSync)
+    CHECK_THAT(refused(2), Contains("weight: got 2, but with consistency.mode \"bounded\" or"));
+  CHECK(f.Weights() == All(0));
 }
 
 TEST_CASE("A part that another shard refused is dropped here too") {

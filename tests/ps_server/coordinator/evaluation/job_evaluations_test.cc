@@ -212,8 +212,15 @@ TEST_CASE("The job stops early at the end of the epoch that brings patience to i
   of.Advance(5);
   CHECK(of.WhyItStopsHere().empty());
   // If a coordinator finds the job ended, the job's position does not matter.
-  of.StoppedBefore();
+  of.StoppedBefore(v1::CoordinatorState());
   CHECK(of.stopped_early() == why);
+  v1::CoordinatorState end;
+  of.StopEarly("for another reason");
+  of.Save(5, &end);
+  CHECK(end.stop_reason() == "for another reason");
+  of.GoBack(/*at_end=*/false);
+  of.StoppedBefore(end);
+  CHECK(of.stopped_early() == "for another reason");
 }
 
 TEST_CASE("The hash of the final weights comes without an evaluation, and is no final one") {
