@@ -105,6 +105,14 @@ class Programs(InFolder):
         self.train(names)
         self.assertEqual(names["opt"].batches_total, 10 * EXAMPLES // 64 + 1)
 
+    def test_weights_of_batches(self):
+        names = self.names()
+        names["opt"] = opt = weir.torch.Optimizer(names["model"], "job.json", names["train_set"])
+        for x, y in opt.loader():
+            opt.zero_grad()
+            y[0] = -100
+            self.run_block("docs/python.md", "opt.step(loss=loss, weight=", names | {"logits": names["model"](x), "labels": y})
+
     def test_evaluation(self):
         names = self.run_block("docs/python.md", "def evaluate(model):", self.names())
         self.train(names)

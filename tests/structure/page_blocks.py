@@ -60,15 +60,21 @@ def _in_list(lines, i):
     return re.match(r" *(?:[-*]|\d+\.) ", before) is not None
 
 
-def blocks(root):
-    """Of all pages that people write, and of the examples' docstrings."""
+def pages(root):
+    """(name, text) of all pages that people write, and of the examples' docstrings."""
     for path in sorted(root.glob("examples/*.py")):
         docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")), clean=False)
-        yield from blocks_of(path.relative_to(root).as_posix(), f"\n{docstring}")
+        yield path.relative_to(root).as_posix(), f"\n{docstring}"
     for path in sorted({path for pattern in PAGES for path in root.glob(pattern)}):
         page = path.relative_to(root).as_posix()
         if page not in GENERATED:
-            yield from blocks_of(page, path.read_text(encoding="utf-8"))
+            yield page, path.read_text(encoding="utf-8")
+
+
+def blocks(root):
+    """Of all pages."""
+    for page, text in pages(root):
+        yield from blocks_of(page, text)
 
 
 def block_with(root, page, words):
