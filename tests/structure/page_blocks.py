@@ -5,7 +5,7 @@ import re
 
 PAGES = ("*.md", "docs/**/*.md", "worker/**/*.md")
 # Pages that a program writes.
-GENERATED = {"docs/config.md", "docs/flags.md"}
+GENERATED = {"docs/config.md", "docs/flags.md", "docs/metrics_list.md"}
 FENCE = re.compile(r"( *)```([\w+-]*)$")
 # A line before a block: <!-- run by: //tests/python:data_test --> or <!-- not run: needs a cluster -->.
 MARK = re.compile(r" *<!-- (run by|not run): (.+) -->$")
