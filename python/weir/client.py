@@ -36,7 +36,7 @@ class Client:
     train_examples: the size of the training set, the same for every worker; 0 for a reader.
     cluster, task, token_file: as the flags of `worker`; by default TF_CONFIG and WEIR_TOKEN_FILE of the environment
         say it. Without a cluster the job runs in this process, with `servers` servers on loopback. In a cluster with
-        TLS, WEIR_TLS_CA, WEIR_TLS_CERTIFICATE and WEIR_TLS_KEY name this worker's files.
+        TLS, WEIR_TLS_CA, WEIR_TLS_CERTIFICATE and WEIR_TLS_KEY name this worker's files. overrides: as of Job.
     history: a file that gets every answer of the servers, as lines of JSON.
     log_level: "debug", "info", "warning", "error"; the log goes to stderr. Default: info in a cluster, else warning.
     progress: steps() shows on stderr how far the job is, in one line. By default where the servers are in this process,
@@ -118,7 +118,7 @@ class Client:
 
     def join(self, timeout: float | None = None) -> None:
         """Enters the job and waits until it may start, at most cluster.start_seconds. JobDone: its examples are done.
-        ConfigError names the first difference between this program and the job."""
+        ConfigError names the first difference between this program and the job. timeout: seconds; then TimeoutError."""
         if self._done is not None:
             raise self._done
         initial = self.model.initial
@@ -141,7 +141,7 @@ class Client:
         """Ends the membership. failure: why this worker gives up; None: the work is done. Servers in this process end
         with the job, unless the failure is a Fenced, and this waits for that. A KeyboardInterrupt, or SIGTERM, makes them save the job
         first, if it has a checkpoint.directory; the call then raises: Drained says from where the job continues, another
-        Error why it was not saved."""
+        Error why it was not saved. timeout: seconds; then TimeoutError, and the call continues by itself."""
         self._joined = False
         self._work_calls.end()
         self._work_calls = WorkCalls()
@@ -154,7 +154,7 @@ class Client:
         end_of(library.leave(self._live(), kind, reason)).result(timeout)
 
     def give_up(self, failure: BaseException | str) -> None:
-        """Leaves with a reason, if this client is in the job. Raises nothing but a second Ctrl-C: the reason says more than
+        """Leaves with the failure as its reason, if this client is in the job. Raises nothing but a second Ctrl-C: the reason says more than
         what goes wrong here. Takes a moment at most, or where Ctrl-C saves the job cluster.server_wait_seconds."""
         if self._closed or not self._joined:
             return
@@ -253,7 +253,7 @@ class Client:
         return bool(self._membership().draining)
 
     def wait_draining(self, timeout: float) -> bool:
-        """Waits until the job's examples are done, at most this many seconds. Returns whether they are."""
+        """Waits until the job's examples are done, at most `timeout` seconds. Returns whether they are."""
         end_of(library.wait_draining(self._live(), timeout)).result()
         return self.draining
 
@@ -271,7 +271,7 @@ class Client:
     def set_progress(self, examples: int, batches: int, loss_sum: float, last_examples: int = 0,
                      last_loss_sum: float = 0.0, not_finite: int = 0) -> None:
         """The batches since this client joined, for status displays and for train.divergence; call it after each batch.
-        loss_sum: over batches, mean loss x examples. last_...: of the job's last epoch. not_finite: batches whose loss
+        loss_sum: over batches, mean loss x examples. last_examples, last_loss_sum: of the job's last epoch. not_finite: batches whose loss
         is not finite, which count nowhere else."""
         progress = _library.Progress(examples, batches, loss_sum, last_examples, last_loss_sum, not_finite)
         check(library.set_progress(self._live(), ctypes.byref(progress)))
@@ -311,7 +311,7 @@ class Client:
     def report(self, of: Weights, *, loss: float, examples: int, accuracy: float | None = None, auc: float | None = None,
                order: Order | None = None, final_sha256: str | None = None) -> "Future[None]":
         """Tells the job the result of an evaluation of these weights, on this many examples: `weir status`, the dashboard
-        and the summary have the newest one. accuracy, auc: in [0, 1].
+        and the summary have the newest one. loss: the mean over them. accuracy, auc: in [0, 1].
 
         order: the one that this answers.
         final_sha256: the weights are those of the job's end (`draining` was true before they were read), and this is the
@@ -338,7 +338,7 @@ class Client:
 
     def log_auc(self, name: str, scores: Any, labels: Any) -> None:
         """Logs the scores of examples, in [0, 1], and their labels, 0 or 1, as log() does, of which the area under the ROC curve is
-        shown, of all workers together. Scores are told apart to 1/1024. At most 4 names have an AUC."""
+        shown under the name, of all workers together. Scores are told apart to 1/1024. At most 4 names have an AUC."""
         metrics.log_auc(self._live(), name, scores, labels)
 
     def stop(self, reason: str) -> None:
@@ -386,7 +386,7 @@ class Client:
 
     def next_work(self, timeout: float | None = None) -> Work | None:
         """The next gradient to compute; waits while there is none. None: the job's examples are done, and this
-        worker's pushes are acknowledged. TimeoutError: none came; the next call continues the wait."""
+        worker's pushes are acknowledged. TimeoutError: none came in `timeout` seconds; the next call continues the wait."""
         future = self.begin_next_work()
         try:
             return future.result(timeout)
@@ -441,7 +441,7 @@ class Client:
                   gate: Gate | None = None, rows: Rows | None = None,
                   next_rows: Rows | None = None, *, weight: Any = None) -> "Future[Any]":
         """push() and the pull() at the next clock, as one exchange; for the last work of a clock. Without `into` the
-        weights are read where they lie, and are a View. rows, weight: as of push(). next_rows: as of pull()."""
+        weights are read where they lie, and are a View. base, gradient, gate, rows, weight: as of push(). next_rows: as of pull()."""
         push = push_order(self.model, self.tables, work, base, gradient, gate, rows, weight)
         return self._exchange(push, pull_order(self.model, self.tables, work.clock + 1, into, next_rows, in_place=into is None), slice(None))
 

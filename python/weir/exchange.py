@@ -39,10 +39,12 @@ class Work:
 
     @staticmethod
     def of(work: _library.Work) -> Work:
+        """A work that the library has given; for Weir itself."""
         return Work(work.clock, work.batch, work.first_example, work.examples, work.examples_left, work.part,
                     bool(work.last_of_clock))
 
     def to_library(self) -> _library.Work:
+        """As the library takes it; for Weir itself."""
         return _library.Work(self.clock, self.batch, self.first_example, self.examples, self.examples_left, self.part,
                              self.last_of_clock)
 
@@ -107,7 +109,7 @@ class Gate(Owner):
         self._handle = library.new_gate()
 
     def ready(self, name: str) -> None:
-        """The tensor holds its gradient, and does not change until the push's future is done. Returns at once."""
+        """The tensor of this name holds its gradient, and does not change until the push's future is done. Returns at once."""
         if name not in self._indices:
             raise ConfigError(f"the model has no tensor {name!r}; it has {', '.join(list(self._indices)[:10])}")
         library.gate_ready(self._handle, self._indices[name])

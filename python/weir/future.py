@@ -43,7 +43,7 @@ class Future(Generic[T]):
         return self._handle is None or bool(library.wait(self._handle, 0))
 
     def wait(self, timeout: float) -> bool:
-        """As done(), after this many seconds at most."""
+        """As done(), after `timeout` seconds at most."""
         return self._handle is None or bool(library.wait(self._handle, timeout))
 
     def result(self, timeout: float | None = None) -> T:

@@ -22,6 +22,8 @@ from .job import FlatTensors, Floats, Job
 from .steps import Step as _Step
 from .steps import run
 
+__all__ = ["Step", "Trainer", "flatten", "unflatten"]
+
 
 def _name(path: Sequence[Any]) -> str:
     # The kinds of entries that JAX has differ in what they call their value.

@@ -83,7 +83,7 @@ class Job(Owner):
     def __init__(self, job: str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = ()):
         if not isinstance(job, (str, os.PathLike, Mapping)):
             raise ConfigError(f"job must be the path of a job's config, or a mapping with its fields; got {type(job).__name__}")
-        sets = [*overrides, *json.loads(os.environ.get("WEIR_SET", "[]"))]
+        sets = [*overrides, *_sets_of_environment()]
         array = (ctypes.c_char_p * len(sets))(*(s.encode() for s in sets))
         path = None if isinstance(job, Mapping) else os.fsencode(job)
         try:
@@ -95,13 +95,25 @@ class Job(Owner):
         self.config: dict[str, Any] = json.loads(library.job_json(self._handle))
 
     def get(self, path: str, default: Any = None) -> Any:
-        """The field at a path: get("train.clip_norm")."""
+        """The field at a path, or `default` if the config has none: get("train.clip_norm")."""
         found: Any = self.config
         for name in path.split("."):
             if not isinstance(found, dict) or name not in found:
                 return default
             found = found[name]
         return found
+
+
+def _sets_of_environment() -> list[str]:
+    text = os.environ.get("WEIR_SET", "[]")
+    try:
+        sets = json.loads(text)
+    except ValueError:
+        sets = None
+    if not isinstance(sets, list) or not all(isinstance(s, str) for s in sets):
+        raise ConfigError(f"the environment's WEIR_SET must be a list of \"field=value\" in JSON, as `weir up` and `weir run` make it; got "
+                          f"{text!r}. Unset it, or give the settings as overrides")
+    return sets
 
 
 class FlatTensors(Mapping[str, Floats]):
@@ -194,7 +206,7 @@ class Model:
 
 
 def save_weights(directory: str | os.PathLike[str], weights: Mapping[str, Floats], buffers: Collection[str] = ()) -> None:
-    """Writes initial weights, for a job's checkpoint.init_from. The folder is made; ConfigError or Error: it holds
+    """Writes initial weights, for a job's checkpoint.init_from. The directory is made; ConfigError or Error: it holds
     weights already, which stay.
 
     weights: the model's tensors by name, float32, in the model's order. buffers: which of them are running statistics

@@ -124,7 +124,7 @@ class Step:
         return call()
 
     def ready(self, name: str) -> None:
-        """The tensor's values in step.gradient are final, so that they may travel while others are computed; push()
+        """The values of the tensor of this name in step.gradient are final, so that they may travel while others are computed; push()
         sends the rest. They leave with push() where nothing is gained by that (Client.gains_from_gate), and with
         train.clip_norm or clip_value, since the norm is that of the whole gradient (not with train.clip "mean"); and where the
         job has embedding tables."""

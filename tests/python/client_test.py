@@ -358,6 +358,9 @@ class Errors(unittest.TestCase):
         self.error(weir.ConfigError, "the initial value w[1] is NaN",
                    lambda: weir.Client(job(), {"w": np.array([0, np.nan])}, 8).join())
         self.assertEqual(weir.Job(job(), ["train.epochs=3"]).get("train.epochs"), 3)
+        for text in ("", "{}", "[1]"):
+            with unittest.mock.patch.dict(os.environ, WEIR_SET=text):
+                self.error(weir.ConfigError, "WEIR_SET must be a list", lambda: weir.Job(job()))
 
     def test_paths(self):
         home = "/home/someone"

@@ -46,7 +46,7 @@ def job(examples):
 def blocks():
     """The page's programs, by words of the text before each: ("Parquet, where it fits", program)."""
     page = (support.ROOT / "docs/data.md").read_text(encoding="utf-8")
-    found = re.findall(r"((?:[^\n]+\n)+)\n```python\n(.*?)```", page, re.DOTALL)
+    found = re.findall(r"((?:[^\n]+\n)+)\n(?:<!--[^\n]*\n)?```python\n(.*?)```", page, re.DOTALL)
     return [(text.replace("*", ""), program) for text, program in found]
 
 

@@ -2,6 +2,7 @@
 """weir.jax: pytrees as the tensors of a job, and a loop that trains what a serial loop in JAX trains, to the bit in sync."""
 import collections
 import re
+import sys
 import unittest
 
 import support
@@ -11,6 +12,9 @@ import jax  # pylint: disable=wrong-import-position
 import jax.numpy as jnp  # pylint: disable=wrong-import-position
 import numpy as np  # pylint: disable=wrong-import-position
 import weir.jax  # pylint: disable=wrong-import-position
+
+sys.path.insert(0, str(support.ROOT / "tests/structure"))
+import page_blocks  # pylint: disable=wrong-import-position
 
 EXAMPLES, INPUTS, BATCH, PARTS, EPOCHS, SEED = 96, 6, 8, 3, 4, 9
 RATE, MOMENTUM = 0.05, 0.9
@@ -111,6 +115,17 @@ class Training(unittest.TestCase):
             trained, _, _ = train(servers=servers)
             for name, array in weir.jax.flatten(trained).items():
                 np.testing.assert_array_equal(array, weights[name], f"{name}, {servers} servers")
+
+    def test_the_program_of_the_page(self):
+        """That of docs/python.md trains what the loop above trains."""
+        program = page_blocks.block_with(support.ROOT, "docs/python.md", "weir.jax.Trainer(").text
+        x, y = examples()
+        names = {"weir": weir, "params": make_params(), "loss_and_gradient": loss_and_gradient, "x": x, "y": y}
+        with support.folder() as folder:
+            program = program.replace('"job.json"', repr(support.write_job(f"{folder}/job.json", **job())))
+            exec(compile(program, "docs/python.md", "exec"), names)  # pylint: disable=exec-used
+        for name, array in weir.jax.flatten(train()[0]).items():
+            np.testing.assert_array_equal(weir.jax.flatten(names["params"])[name], array, name)
 
     def test_each_mode(self):
         for mode in ({"mode": "sync", "parts": 2}, {"mode": "bounded", "staleness": 1}, {"mode": "async"}):

@@ -36,6 +36,9 @@ import ray  # pylint: disable=wrong-import-position,wrong-import-order
 import torch_jobs  # pylint: disable=wrong-import-position
 import weir.ray  # pylint: disable=wrong-import-position
 
+sys.path.insert(0, str(support.ROOT / "tests/structure"))
+import page_blocks  # pylint: disable=wrong-import-position
+
 HEAD = "127.0.0.2"
 HOLD_AT = 5  # of a worker's batches, at which one worker waits
 GONE_SECONDS = 15
@@ -179,6 +182,13 @@ class Ray(unittest.TestCase):
         self.assertEqual([name for name, _ in result.values], ["digits"] * 2)
         self.assertTrue(result.summary["tls"])
         self.assertEqual(result.summary["restarts"], {})
+
+    def test_the_program_of_the_page(self):
+        """That of docs/ray.md, a driver of its own."""
+        program = page_blocks.block_with(support.ROOT, "docs/ray.md", "weir.ray.run(").text
+        done = support.run([sys.executable, "-c", program], env=os.environ | {"RAY_ADDRESS": self.address})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"\[\(0, [\d.e-]+\), \(1, [\d.e-]+\)\] [0-9a-f]{64}")
 
     def test_a_script_that_is_killed_once_in_plain_text(self):
         run = torch_jobs.Run(self)

@@ -32,7 +32,7 @@ SLACK = 10
 # Headers that programs of users include, or that these headers include. Their comments have the tags "Requires:", "Errors:" and
 # "Thread safety:".
 PUBLIC = re.compile(r"client/(client|task|types|tensors/gradient_gate)\.h|"
-                    r"common/(sync/future|model/model_spec|rpc/job_token|rpc/tls)\.h|python/capi/.*\.h")
+                    r"common/(threads/future|model/model_spec|rpc/job_token|rpc/tls)\.h|python/capi/.*\.h")
 UNTAGGED_SAFETY = re.compile(r"(?:^|\. )((?:Not t|T)hread-safe)\b")
 UNTAGGED_ERROR = re.compile(r"(?:^|[.;] )((?:Aborted|AlreadyExists|DataLoss|DeadlineExceeded|FailedPrecondition|Internal|"
                             r"InvalidArgument|NotFound|OutOfRange|ResourceExhausted|Unavailable|Unimplemented)(?:, \w+)*: )")

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """The bundle's part for C++, as a user has it: examples/cpp builds with CMake, and with pkg-config, outside of Bazel and of the source
-tree, and trains; what the public headers declare can be linked; and a program takes its libraries from the bundle.
+tree, and trains, all as docs/cpp.md says; what the public headers declare can be linked; and a program takes its libraries from the bundle.
 """
 import os
 import pathlib

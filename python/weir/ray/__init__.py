@@ -28,6 +28,7 @@ def run(program: Callable[[dict[str, Any]], Any] | str | os.PathLike[str] | Sequ
         list with its arguments, which must be there on every node (runtime_env's working_dir brings it). Either makes a
         weir.torch.Optimizer or another client without a cluster of its own.
     job: as for weir.torch.Optimizer. The config is read here; its paths are those of the nodes.
+    ps, workers: how many servers and workers. overrides: as of weir.Job.
     resources, ps_resources: of each worker and of each server, as Ray names them: {"CPU": 4, "GPU": 1}. Default: {"CPU": 1}.
     restarts: how often each task that was lost, with its node or alone, is started again where there is room. A server is, if the
         job has a checkpoint.directory that all nodes can reach; if ps:0 was lost, all tasks are.

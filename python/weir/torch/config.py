@@ -52,7 +52,7 @@ class JobFields(Dict[str, Any]):
         return json.dumps(self, indent=2) + "\n"
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Writes the file, whole or not at all; one that is there is replaced. ConfigError: this process is a task of a cluster, whose
+        """Writes the file at this path, whole or not at all; one that is there is replaced. ConfigError: this process is a task of a cluster, whose
         servers have read their file already."""
         if in_cluster(None):
             raise ConfigError(f"{os.fspath(path)} is not written, since this process is a task of a cluster (TF_CONFIG), whose servers have read "
@@ -65,7 +65,7 @@ class JobFields(Dict[str, Any]):
             part.unlink(missing_ok=True)
 
     def check(self, trained: Mapping[str, torch.Tensor]) -> None:
-        """ConfigError: a job would train other parameters than the optimizer that its rule is from."""
+        """ConfigError: the parameters `trained`, by name, are not those of the optimizer that the job's rule is from."""
         known = set(map(id, self._parameters))
         strange = [] if self._frozen else [name for name, parameter in trained.items() if id(parameter) not in known]
         if strange:

@@ -56,6 +56,7 @@ class TableModule(torch.nn.Module):
         return {**self.__dict__, "_read": None}
 
     def extra_repr(self) -> str:
+        """As of torch.nn.Module, for print()."""
         return repr(self.table)
 
 
@@ -87,6 +88,7 @@ class EmbeddingBag(TableModule):
                                include_last_offset=self.include_last_offset)
 
     def extra_repr(self) -> str:
+        """As of torch.nn.Module, for print()."""
         return f"{self.table!r}, mode={self.mode!r}"
 
 

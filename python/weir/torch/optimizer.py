@@ -322,16 +322,17 @@ class Optimizer(torch.optim.Optimizer):
 
     def log(self, values: Mapping[str, Any] | None = None, /, *, reduce: str = "mean", weight: float | None = None,
             **named: Any) -> None:
-        """Logs numbers by name, within the loop: opt.log(accuracy=0.9, lr=0.1) (weir.Client.log()). Tensors on a GPU are waited for."""
+        """Logs numbers by name, within the loop: opt.log(accuracy=0.9, lr=0.1). values, reduce, weight: as of weir.Client.log(). Tensors on a
+        GPU are waited for."""
         self.client.log(values, reduce=reduce, weight=weight, **named)
 
     def log_auc(self, name: str, scores: torch.Tensor, labels: torch.Tensor) -> None:
-        """Logs scores, in [0, 1], and labels, 0 or 1, whose AUC is shown (weir.Client.log_auc())."""
+        """Logs scores, in [0, 1], and labels, 0 or 1, whose AUC is shown under the name (weir.Client.log_auc())."""
         self.client.log_auc(name, scores.detach().float().cpu(), labels.detach().float().cpu())
 
     def stop(self, reason: str) -> None:
         """Ends the job well before all of its examples are done; call step() for the batch at hand, and let the loop end by itself
-        (weir.Client.stop())."""
+        (weir.Client.stop()). reason: 1 to 1,000 bytes, for people."""
         self.client.stop(reason)
 
     # ---- reading the weights
@@ -417,13 +418,15 @@ class Optimizer(torch.optim.Optimizer):
     # ---- what torch.optim.Optimizer has, and the job has in its place
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """ConfigError: a param_group cannot be added, since the job's tensors are agreed when it begins; optimizer.groups of the job gives
+        parameters rates of their own."""
         if self.param_groups:
             raise ConfigError("the job's tensors are agreed when it begins; give groups their own rates with "
                               "optimizer.groups of the job")
         super().add_param_group(param_group)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Raises: the optimizer's state is the servers'."""
+        """ConfigError: a state_dict cannot be loaded, since the optimizer's state is the servers'."""
         raise ConfigError("the optimizer's state is on the servers, and in the job's checkpoints (checkpoint.directory); a "
                           "job that is started again goes on from the newest. model.load_state_dict() sets the initial "
                           "weights before the loop begins")

@@ -156,7 +156,7 @@ def _not_as_it_was(name: str, why: str) -> ConfigError:
 
 
 def save_weights(model: torch.nn.Module, directory: str | os.PathLike[str], buffers: BufferRules | None = None) -> None:
-    """Writes the tensors of a model that a job has, its parameters and buffers, into a folder for `checkpoint.init_from`: the values
+    """Writes the tensors of a model that a job has, its parameters and buffers, into a directory for `checkpoint.init_from`: the values
     that a job then begins with. buffers: as of Optimizer, and the same. Fails if the folder holds weights already."""
     weights = ModelWeights(model, buffers)
     _job.save_weights(directory, weights.arrays(), weights.buffers)
