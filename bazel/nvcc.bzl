@@ -27,9 +27,11 @@ def cuda_library(name, srcs, hdrs, deps = [], visibility = None):
             name = name + "_" + src[:-len(".cu")],
             srcs = [src] + hdrs,
             outs = [out],
+            # The same bytes wherever the source tree is: no random numbers in names, no names of temporary files, and no -lineinfo,
+            # which has absolute paths.
             cmd = " ".join([
                 CUDA_HOME + "/bin/nvcc",
-                "-std=c++17 -O3 -lineinfo -I.",
+                "-std=c++17 -O3 -I. -objtemp --frandom-seed=" + src,
                 "-Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror,-fPIC,-fno-omit-frame-pointer",
             ] + ["'{}'".format(a) for a in _ARCHITECTURES] + [
                 "-c $(location {}) -o $@".format(src),

@@ -47,7 +47,8 @@ class CppClient(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))))
-        run(STAGE, cls.folder / "staged", LIBRARY)
+        # From the folder where ./dev bundle calls it.
+        run(STAGE, cls.folder / "staged", LIBRARY, cwd=STAGE.parent.parent.parent)
         # As where a user unpacks it.
         cls.bundle = (cls.folder / "staged").rename(cls.folder / "unpacked")
         cls.example = cls.bundle / "examples/cpp"

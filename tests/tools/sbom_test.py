@@ -7,6 +7,7 @@ import pathlib
 import subprocess
 import tempfile
 import unittest
+import unittest.mock
 
 SCRIPT = pathlib.Path("tools/sbom.py").resolve()
 LIBRARY = "/usr/lib/x86_64-linux-gnu/libgrpc.so.29"
@@ -60,6 +61,13 @@ class Sbom(unittest.TestCase):
             package = packages(self.bill(library))["libcublas.so.13.1"]
         self.assertEqual(package["versionInfo"], "13.1")
         self.assertEqual(package["checksums"][0]["checksumValue"], hashlib.sha256(b"a library").hexdigest())
+
+    def test_the_time_that_is_given_makes_the_same_bill(self):
+        with unittest.mock.patch.dict(os.environ, {"SOURCE_DATE_EPOCH": "86400"}):
+            bill, again, other = self.bill(LIBRARY), self.bill(LIBRARY), self.bill("--built-with=libgrpc-dev", LIBRARY)
+        self.assertEqual(bill, again)
+        self.assertEqual(bill["creationInfo"]["created"], "1970-01-02T00:00:00Z")
+        self.assertNotEqual(bill["documentNamespace"], other["documentNamespace"])
 
     def test_what_spdx_demands(self):
         bill = self.bill("--built-with=libgrpc-dev", LIBRARY)

@@ -9,7 +9,7 @@
 set -euo pipefail
 
 stage=$1 library=$2
-root=$(dirname "$(readlink -f "$0")")/../..
+root=$(dirname "$(dirname "$(dirname "$(readlink -f "$0")")")")
 # shellcheck source=tools/libraries.sh
 source "$root/tools/libraries.sh"
 cpp=$stage/cpp
@@ -22,9 +22,9 @@ needed_libraries "$library" | while read -r name _; do
   [[ $name =~ ^lib(stdc\+\+|gcc_s)\. ]] || ln -s "../../lib/$name" "$cpp/lib/$name"
 done
 
-# The public headers, and all headers of Weir and Abseil that they include.
+# The public headers, and all headers of Weir and Abseil that they include, by their whole paths: so not from the working folder.
 printf '#include "%s"\n' client/client.h client/task.h common/base/status_macros.h common/program/exit_codes.h |
-  g++ -std=c++17 -I"$root" -M -x c++ - | tr ' ' '\n' | while read -r header; do
+  (cd / && g++ -std=c++17 -I"$root" -M -x c++ -) | tr ' ' '\n' | while read -r header; do
   case $header in
     "$root"/*) install -D -m 644 "$header" "$cpp/include/${header#"$root"/}" ;;
     /usr/include/absl/*) install -D -m 644 "$header" "$cpp/include/${header#/usr/include/}" ;;

@@ -2,7 +2,8 @@
 #include "worker/compute/cuda_launch.h"
 
 namespace weir::cuda {
-namespace {
+// Not an anonymous one: for that nvcc makes names from the place of the source tree.
+inline namespace elementwise {
 
 __global__ void FillKernel(int64_t n, float value, float* x) {
   for (int64_t i = FirstElement(); i < n; i += ElementStep()) x[i] = value;
@@ -97,7 +98,7 @@ __global__ void AddBiasKernel(int64_t rows, int64_t columns, const float* __rest
   }
 }
 
-}  // namespace
+}  // namespace elementwise
 
 cudaError_t Fill(cudaStream_t stream, int64_t n, float value, float* x) {
   return Launch(stream, Blocks(n), kThreads, FillKernel, n, value, x);

@@ -2,7 +2,8 @@
 #include "worker/compute/cuda_launch.h"
 
 namespace weir::cuda {
-namespace {
+// Not an anonymous one: for that nvcc makes names from the place of the source tree.
+inline namespace images {
 
 // A row of blocks takes one tap of the kernel, so that the tap is divided by the window's sizes once.
 template <typename T>
@@ -138,7 +139,7 @@ cudaError_t ForImages(const Window& w, int64_t n, const LaunchSome& launch) {
   return cudaSuccess;
 }
 
-}  // namespace
+}  // namespace images
 
 template <typename T>
 cudaError_t Im2Col(cudaStream_t stream, const Window& window, int64_t n, const float* x, T* column) {

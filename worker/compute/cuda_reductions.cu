@@ -2,7 +2,8 @@
 #include "worker/compute/cuda_launch.h"
 
 namespace weir::cuda {
-namespace {
+// Not an anonymous one: for that nvcc makes names from the place of the source tree.
+inline namespace reductions {
 
 __global__ void SoftmaxCrossEntropyKernel(int64_t n, int64_t classes, const float* logits,
                                           const int32_t* labels, float gradient_scale, float* losses,
@@ -141,7 +142,7 @@ __global__ void AddPartialsKernel(int64_t channels, int64_t splits, const float*
   }
 }
 
-}  // namespace
+}  // namespace reductions
 
 cudaError_t SoftmaxCrossEntropy(cudaStream_t stream, int64_t n, int64_t classes, const float* logits,
                                 const int32_t* labels, float gradient_scale, float* losses, float* dlogits) {
