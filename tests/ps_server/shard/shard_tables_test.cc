@@ -309,7 +309,7 @@ TEST_CASE("sync: a step is one update with its parts in their order, as in a ser
       std::vector<Table::Part> update;
       for (const uint32_t part : committed) {
         const bool last = step == kSteps - 1 && part == kParts - 1;
-        Table::Part& of = update.emplace_back(Table::Part{{}, nullptr, last ? 3u : 8u});
+        Table::Part& of = update.emplace_back(Table::Part{{}, nullptr, last ? 3.0 : 8.0});
         for (const TestRows& rows : parts[part]) {
           if (rows.table != t) continue;
           of.keys = rows.keys;

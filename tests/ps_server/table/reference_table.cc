@@ -108,10 +108,10 @@ void ReferenceTable::Step(Row& row, const std::vector<float>& gradient, double l
 
 void ReferenceTable::Update(absl::Span<const Table::Part> parts, double learning_rate) {
   ++version_;
-  uint64_t examples = 0;
+  double total = 0;
   std::set<uint64_t> touched;
   for (const Table::Part& part : parts) {
-    examples += part.examples;
+    total += part.weight;
     touched.insert(part.keys.begin(), part.keys.end());
   }
   for (const uint64_t key : touched) {
@@ -127,7 +127,7 @@ void ReferenceTable::Update(absl::Span<const Table::Part> parts, double learning
         }
         state_.counters.erase(key);
       }
-      const float weight = static_cast<float>(part.examples) / static_cast<float>(examples);
+      const float weight = static_cast<float>(part.weight / total);
       const auto* const values =
           static_cast<const float*>(part.gradients) + (found - part.keys.begin()) * options_.dim;
       const bool first = sum.empty();

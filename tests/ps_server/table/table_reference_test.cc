@@ -42,12 +42,12 @@ const std::vector<uint64_t>& Universe() {
 struct Push {
   std::vector<uint64_t> keys;
   std::vector<float> gradients;
-  uint64_t examples;
+  double weight;
 };
 
 Push MakePush(RandomStream& random, size_t dim) {
   Push push;
-  push.examples = 1 + random.NextBelow(50);
+  push.weight = 0.75 * static_cast<double>(1 + random.NextBelow(50));
   // Few keys in most, and some keys much more often than others.
   const uint32_t one_in = random.NextBelow(4) == 0 ? 2 : 20;
   for (size_t i = 0; i < Universe().size(); ++i) {
@@ -92,7 +92,7 @@ class Shards {
           const auto row = pushes[p].gradients.begin() + static_cast<ptrdiff_t>(i * dim_);
           own[p].gradients.insert(own[p].gradients.end(), row, row + static_cast<ptrdiff_t>(dim_));
         }
-        parts.push_back({own[p].keys, own[p].gradients.data(), pushes[p].examples});
+        parts.push_back({own[p].keys, own[p].gradients.data(), pushes[p].weight});
       }
       REQUIRE(tables_[shard]->Update(parts, learning_rate).ok());
     }
@@ -213,7 +213,7 @@ void Compare(const Table::Options& options, uint64_t seed, int updates) {
     for (uint32_t p = 0, n = random.NextBelow(4); p < n; ++p) pushes.push_back(MakePush(random, options.dim));
     const double rate = 0.01 * (1 + random.NextBelow(10));
     std::vector<Table::Part> parts;
-    for (const Push& push : pushes) parts.push_back({push.keys, push.gradients.data(), push.examples});
+    for (const Push& push : pushes) parts.push_back({push.keys, push.gradients.data(), push.weight});
     reference.Update(parts, rate);
     for (auto& shards : all) shards->Update(pushes, rate);
 
@@ -269,7 +269,7 @@ void CompareRestored(const Table::Options& options, uint64_t seed, int updates) 
   for (int update = 0; update < updates; ++update) {
     const std::vector<Push> pushes = draw();
     std::vector<Table::Part> parts;
-    for (const Push& push : pushes) parts.push_back({push.keys, push.gradients.data(), push.examples});
+    for (const Push& push : pushes) parts.push_back({push.keys, push.gradients.data(), push.weight});
     reference.Update(parts, 0.05);
     shards->Update(pushes, 0.05);
     if (update % 4 != 3) continue;

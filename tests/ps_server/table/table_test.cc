@@ -159,7 +159,7 @@ TEST_CASE("Table: keys of another shard are refused") {
   CHECK(Message(table->ReadAt(pinned, {foreign}, out.data())) == expected);
 }
 
-TEST_CASE("Table: the parts of a step are one update with their mean, by examples") {
+TEST_CASE("Table: the parts of a step are one update with their mean, by weight") {
   const auto table = Make(MakeOptions());
   const std::vector<uint64_t> a = {1, 2}, b = {2, 3};
   const std::vector<float> ga = {4, 4, 8, 8}, gb = {16, 16, 40, 40};
