@@ -241,7 +241,10 @@ void Supervisor::Warn() {
 // ps:0 would wait cluster.start_seconds for tasks that will not come.
 void Supervisor::CheckStart() {
   const absl::Time now = Now();
-  if (now >= begun_by_ || cluster_.CountRunning("worker") >= plan_.needed_workers) return Warn();
+  if (cluster_.traits().free_workers || now >= begun_by_ ||
+      cluster_.CountRunning("worker") >= plan_.needed_workers) {
+    return Warn();
+  }
   if (failure_.has_value() || waits_ - last_exit_ < settle_) return;
   const auto cause = FirstCause(exits_);
   if (!cause.has_value()) return FailWithoutMembers();
@@ -265,7 +268,8 @@ void Supervisor::FailWithoutMembers() {
 
 // ps:0 would wait for a worker to come.
 void Supervisor::CheckWorkers() {
-  if (!workers_started_ || cluster_.Runs("worker") || some_worker_done_ || coordinator_done_) return;
+  if (!workers_started_ || cluster_.traits().free_workers) return;
+  if (cluster_.Runs("worker") || some_worker_done_ || coordinator_done_) return;
   // The job may be about to end.
   if (Now() - last_exit_ >= settle_) Fail({});
 }
@@ -310,7 +314,7 @@ void Supervisor::CheckLinger() {
     return End();
   }
   const absl::Duration limit = (servers_run ? kLinger + plan_.lease : kLinger) + digests_;
-  if (servers_run == others_run || quiet < limit) return;
+  if (servers_run == others_run || quiet < limit || cluster_.traits().free_workers) return;
   Fail({still_run(limit, servers_run ? "all workers have ended" : "all servers have ended"), kExitInternal,
         running[0], ""});
 }

@@ -21,6 +21,7 @@
 #include "cli/commands/job_plan.h"
 #include "cli/commands/slurm_job.h"
 #include "cli/commands/up.h"
+#include "cli/hosts/host_connection.h"
 #include "cli/installation/installation.h"
 #include "cli/report/summary.h"
 #include "cli/slurm/slurm_task.h"
@@ -44,17 +45,9 @@ struct SlurmOptions {
   std::vector<std::string> sbatch;  // "--time=1:00:00"
   bool plaintext = false;           // no TLS
   bool submit = false, here = false;
+  bool array = false;                      // workers are the elements of an array job
+  std::vector<std::string> worker_sbatch;  // as sbatch, of that job
 };
-
-// A word of a shell script.
-std::string Quoted(const std::string& word) {
-  constexpr absl::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
-  if (!word.empty() && absl::string_view(word).find_first_not_of(kPlain) == absl::string_view::npos) {
-    return word;
-  }
-  return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", R"('\'')"}}), "'");
-}
 
 // The command that runs the job in its allocation.
 std::string RunCommandLine(const SlurmOptions& options, const std::string& weir) {
@@ -75,15 +68,21 @@ std::string RunCommandLine(const SlurmOptions& options, const std::string& weir)
   if (job.evaluator) words.push_back("--evaluator");
   if (job.verbose) words.push_back("--verbose");
   if (options.plaintext) words.push_back("--insecure_plaintext");
+  if (options.array) {
+    words.push_back("--array");
+    add("--partition=", options.partition);
+    for (const std::string& option : options.worker_sbatch) add("--worker_sbatch=", option);
+  }
   if (!job.program.empty()) words.push_back("--");
   words.insert(words.end(), job.program.begin(), job.program.end());
-  return absl::StrJoin(words, " ",
-                       [](std::string* out, const std::string& word) { absl::StrAppend(out, Quoted(word)); });
+  return absl::StrJoin(
+      words, " ", [](std::string* out, const std::string& word) { absl::StrAppend(out, ShellQuoted(word)); });
 }
 
 std::string BatchScript(const SlurmOptions& options, const JobPlan& plan, const std::string& weir) {
-  const int tasks = plan.cluster.ps + plan.cluster.workers + (plan.cluster.evaluator ? 1 : 0);
-  std::vector<std::string> lines = {absl::StrCat("--job-name=", Quoted(plan.name))};
+  const int others = options.array ? 0 : plan.cluster.workers + (plan.cluster.evaluator ? 1 : 0);
+  const int tasks = plan.cluster.ps + others;
+  std::vector<std::string> lines = {absl::StrCat("--job-name=", ShellQuoted(plan.name))};
   if (options.nodes > 0) {
     lines.push_back(absl::StrCat("--nodes=", options.nodes));
     lines.push_back(absl::StrCat("--ntasks-per-node=", (tasks + options.nodes - 1) / options.nodes));
@@ -148,7 +147,12 @@ int Submit(const SlurmOptions& options, const std::string& script) {
 
 int RunSlurm(SlurmOptions options) {
   options.up.cluster.tls = !options.plaintext;
-  if (options.here) return RunInAllocation(options.up);
+  if (options.here) {
+    if (!options.array) return RunInAllocation(options.up, std::nullopt);
+    std::vector<std::string> array = options.worker_sbatch;
+    if (!options.partition.empty()) array.insert(array.begin(), "--partition=" + options.partition);
+    return RunInAllocation(options.up, array);
+  }
   Console console(Console::StandardError());
   const absl::StatusOr<JobPlan> plan = PlanJob(options.up, console);
   if (!plan.ok()) return Refuse(kExitConfig, plan.status().message());
@@ -205,6 +209,17 @@ void AddSlurmCommands(Commands& commands, std::optional<std::vector<std::string>
       ->type_name("OPTION")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  CLI::Option* array = slurm->add_flag("--array", options->array,
+                                       "Run the workers as elements of an array job of their own, which may "
+                                       "come and go; not with --evaluator");
+  array->excludes(slurm->get_option("--evaluator"));
+  slurm
+      ->add_option("--worker_sbatch", options->worker_sbatch,
+                   "An option of sbatch for the array job; may be given again")
+      ->type_name("OPTION")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->needs(array);
   AddNamed(slurm, "--log_dir", &options->up.cluster.log_dir, "DIR",
            "Logs, token and certificates, in a folder that all nodes see (default: weir-JOBID)");
   slurm->add_flag("--insecure_plaintext", options->plaintext,
@@ -221,6 +236,7 @@ void AddSlurmCommands(Commands& commands, std::optional<std::vector<std::string>
   one->add_option("--type", task->task.type, "What this step's tasks are")
       ->check(CLI::IsMember({"ps", "worker"}))
       ->required();
+  one->add_flag("--array", task->task.array, "Take the worker's number from SLURM_ARRAY_TASK_ID");
   one->add_option("--workers", task->task.workers, "Workers of the job; a task after them is the evaluator");
   AddNamed(one, "--servers", &task->servers, "HOST:PORT,...", "Addresses of all servers");
   AddNamed(one, "--folder", &task->task.folder, "DIR", "The job's folder")->required();

@@ -47,7 +47,8 @@ absl::Status ResumeIfQueuedAgain(UpOptions* options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<JobCluster>> MakeSlurmCluster(const JobPlan& plan, const std::string& id) {
+absl::StatusOr<std::unique_ptr<JobCluster>> MakeSlurmCluster(
+    const JobPlan& plan, const std::string& id, const std::optional<std::vector<std::string>>& array) {
   SlurmCluster::Allocation allocation;
   allocation.id = id;
   WEIR_ASSIGN_OR_RETURN(allocation.weir, FindProgram("cli", "weir"));
@@ -56,6 +57,8 @@ absl::StatusOr<std::unique_ptr<JobCluster>> MakeSlurmCluster(const JobPlan& plan
   // A server finds its weights again in a checkpoint, or not at all.
   allocation.restart_servers = plan.saves ? plan.restart : 0;
   allocation.threads = NumberFromSlurm("SLURM_CPUS_PER_TASK", 1);
+  allocation.array = array.has_value();
+  allocation.array_options = array.value_or(std::vector<std::string>());
   WEIR_ASSIGN_OR_RETURN(auto cluster, SlurmCluster::Create(plan.cluster, std::move(allocation)));
   plan.cluster.console->Line(absl::StrCat("logs, and what `weir status` needs: ", plan.cluster.log_dir));
   return cluster;
@@ -76,7 +79,7 @@ void QueueAgain(const std::string& id, Console& console) {
 
 }  // namespace
 
-int RunInAllocation(UpOptions options) {
+int RunInAllocation(UpOptions options, const std::optional<std::vector<std::string>>& array) {
   const char* const allocation = std::getenv("SLURM_JOB_ID");
   if (allocation == nullptr || *allocation == '\0') {
     return Refuse(kExitConfig,
@@ -97,7 +100,7 @@ int RunInAllocation(UpOptions options) {
   bool saves = false;
   const UpResult result = RunJob(options, console, interrupts, [&](const JobPlan& plan) {
     saves = plan.saves;
-    return MakeSlurmCluster(plan, id);
+    return MakeSlurmCluster(plan, id, array);
   });
   if (result.summary.has_value()) {
     const absl::Status written =

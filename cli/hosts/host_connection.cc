@@ -69,6 +69,9 @@ std::string HintAt(const ProcessExit& exit, const HostConnection::Options& optio
 }  // namespace
 
 std::string ShellQuoted(absl::string_view text) {
+  constexpr absl::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+  if (!text.empty() && text.find_first_not_of(kPlain) == absl::string_view::npos) return std::string(text);
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", R"('\'')"}}), "'");
 }
 
@@ -84,23 +87,18 @@ std::vector<std::string> CommandOnHost(const Host& host, const std::string& ssh,
   return args;
 }
 
-std::vector<std::string> WithInput(const std::string& path, std::vector<std::string> args) {
-  args.insert(args.begin(), {"sh", "-c", R"(exec "$@" <"$0")", path});
-  return args;
-}
-
 absl::StatusOr<std::unique_ptr<HostConnection>> HostConnection::Open(Options options) {
   std::unique_ptr<HostConnection> connection(new HostConnection(std::move(options)));
   const auto& [host, access, on_file] = connection->options_;
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "cannot make a pipe");
-  connection->read_end_ = UniqueFd(ends[0]);
+  const UniqueFd read_end(ends[0]);
   connection->input_ = UniqueFd(ends[1]);
   // A write to an ssh that has ended is no reason to end.
   BlockSignals({SIGPIPE});
   Subprocess::Options process;
   process.args = CommandOnHost(host, access.ssh, AgentCommand(host.is_here() ? OwnPath() : access.weir));
-  process.args = WithInput(absl::StrCat("/proc/", getpid(), "/fd/", ends[0]), std::move(process.args));
+  process.input = read_end.get();
   process.on_line = [c = connection.get()](absl::string_view line) { c->OnLine(line); };
   process.on_exit = [c = connection.get()](const ProcessExit& exit) { c->OnEnd(exit); };
   WEIR_ASSIGN_OR_RETURN(connection->process_, Subprocess::Start(std::move(process)));
@@ -145,7 +143,6 @@ absl::Status HostConnection::AwaitHello(steady_clock::time_point deadline) {
                      hello.size() > 1 ? Printable(hello[1]) : "?", ", and this one ", kVersion,
                      "; install the same version there, or name it with --weir=PATH"));
   }
-  read_end_.Close();  // the agent's ssh has it
   folder_ = hello[2];
   // "CLIENT PORT SERVER PORT"
   const std::vector<std::string> ends = absl::StrSplit(hello[3], ' ');

@@ -40,9 +40,6 @@ std::string ShellQuoted(absl::string_view text);
 // The arguments that run a command of a shell on the host.
 std::vector<std::string> CommandOnHost(const Host& host, const std::string& ssh, const std::string& command);
 
-// The arguments that run a command with a file as its standard input.
-std::vector<std::string> WithInput(const std::string& path, std::vector<std::string> args);
-
 // One ssh to a host, with the agent (RunHostAgent) at its other end, which runs tasks there. When the
 // connection ends, in whichever way, the agent kills the tasks. One thread uses the object.
 class HostConnection {
@@ -107,8 +104,7 @@ class HostConnection {
   const Options options_;
   std::string folder_, its_address_, our_address_;
   Binaries binaries_;
-  UniqueFd input_;     // the agent's, to write to
-  UniqueFd read_end_;  // until ssh has opened it
+  UniqueFd input_;  // the agent's, to write to
   std::chrono::steady_clock::time_point sent_;
   mutable Mutex mutex_;
   CondVar changed_;

@@ -1,5 +1,6 @@
 #include "cli/hosts/hosts.h"
 
+#include <fcntl.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include "cli/report/format.h"
 #include "common/base/status_macros.h"
 #include "common/system/subprocess.h"
+#include "common/system/unique_fd.h"
 
 namespace weir {
 namespace {
@@ -180,10 +182,12 @@ absl::Status Hosts::Copy() {
   std::vector<Work> all(options_.hosts.size());
   WEIR_RETURN_IF_ERROR(ForEach([&](int i) -> absl::Status {
     if (options_.hosts[i].is_here()) return absl::OkStatus();
+    const UniqueFd packed(open(archive.c_str(), O_RDONLY | O_CLOEXEC));
     Subprocess::Options unpack;
-    unpack.args = WithInput(archive, CommandOnHost(options_.hosts[i], options_.access.ssh,
-                                                   absl::StrCat("d=", ShellQuoted(options_.access.directory),
-                                                                R"(; mkdir -p "$d" && tar -xzf - -C "$d")")));
+    unpack.input = packed.get();
+    unpack.args = CommandOnHost(options_.hosts[i], options_.access.ssh,
+                                absl::StrCat("d=", ShellQuoted(options_.access.directory),
+                                             R"(; mkdir -p "$d" && tar -xzf - -C "$d")"));
     return start(std::move(unpack), &all[i]);
   }));
   return ForEach([&](int i) -> absl::Status {

@@ -57,9 +57,10 @@ class JobCluster {
     // One task may notice the loss of another before the other's end is seen, by at most this time.
     absl::Duration settle = absl::Milliseconds(300);
     absl::Duration end_limit = absl::Seconds(10);  // from SIGTERM to SIGKILL
-    bool restarts = false;  // starts tasks again itself; Restart() and EndOne() are not called
-    int notice = 0;         // the signal that announces the end of the time; 0: there is none
-    bool ends = false;      // on SIGTERM the cluster itself ends the tasks, with SIGTERM
+    bool restarts = false;      // starts tasks again itself; Restart() and EndOne() are not called
+    int notice = 0;             // the signal that announces the end of the time; 0: there is none
+    bool ends = false;          // on SIGTERM the cluster itself ends the tasks, with SIGTERM
+    bool free_workers = false;  // workers are no tasks of this object: they come and go
     // Of a task that Missing() names for long: what it has not done, and what to do.
     std::string missing = " opened no port";
     std::string hint = "this machine may be overloaded; then try again";

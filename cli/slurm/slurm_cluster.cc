@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -11,21 +12,26 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "cli/hosts/host_connection.h"
 #include "cli/installation/installation.h"
 #include "cli/installation/task_environment.h"
 #include "cli/report/format.h"
 #include "cli/report/summary.h"
 #include "common/base/status_macros.h"
+#include "common/config/written_text.h"
 
 namespace weir {
 namespace {
 
 constexpr size_t kKeptLines = 10;
-constexpr std::chrono::seconds kCancelLimit{10};
+constexpr std::chrono::seconds kCancelLimit{10}, kSubmitLimit{15};
+constexpr char kArray[] = "array";  // the file with SLURM's number of the array job
 
 }  // namespace
 
@@ -34,6 +40,7 @@ SlurmCluster::SlurmCluster(Options options, Allocation allocation)
           std::move(options),
           Traits{/*settle=*/absl::Seconds(1),  // with the time that srun takes to bring a report
                  /*end_limit=*/absl::Seconds(60), /*restarts=*/true, /*notice=*/SIGUSR1, /*ends=*/true,
+                 /*free_workers=*/allocation.array,
                  /*missing=*/" did not start",
                  absl::StrCat("is `weir` on a disk that all nodes see, and does `squeue --steps --job=",
                               allocation.id, "` show the step?")}),
@@ -58,10 +65,17 @@ absl::Status SlurmCluster::PrepareFolder() {
   }
   // A job that SLURM has queued again has its earlier start's files.
   for (const char* left : {"cluster.json", kSummary}) RemoveIfThere(File(left));
+  // Its array of workers outlives a node that is lost.
+  if (const absl::StatusOr<std::string> before = ReadTextFile(File(kArray)); before.ok()) {
+    array_ = *before;
+    CancelArray("");
+  }
   return absl::OkStatus();
 }
 
 SlurmCluster::~SlurmCluster() {
+  // Workers of a job that is done end by themselves, perhaps after a last evaluation.
+  CancelArray(ending_ ? "" : "PENDING");
   Kill();
   steps_.clear();  // joins their threads, which use the rest
 }
@@ -84,9 +98,9 @@ absl::Status SlurmCluster::StartWorkers() {
   for (int i = 0; i < options_.ps; ++i) servers.push_back(addresses_.at(absl::StrCat("ps:", i)));
   WEIR_RETURN_IF_ERROR(
       WriteFileWhole(File("cluster.json"), absl::StrCat(R"({"ps":)", JsonList(servers), "}\n")));
-  std::vector<Task*> tasks(options_.workers);
-  for (int i = 0; i < options_.workers; ++i) {
-    WEIR_ASSIGN_OR_RETURN(tasks[i], AddTask("worker", i));
+  std::vector<Task*> tasks(allocation_.array ? 0 : options_.workers);
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    WEIR_ASSIGN_OR_RETURN(tasks[i], AddTask("worker", static_cast<int>(i)));
   }
   if (options_.evaluator) {
     WEIR_ASSIGN_OR_RETURN(tasks.emplace_back(), AddTask("evaluator", 0));
@@ -97,10 +111,78 @@ absl::Status SlurmCluster::StartWorkers() {
     program.insert(program.end(),
                    {absl::StrCat("--token_file=", File(kToken)), absl::StrCat("--device=", options_.device)});
   }
-  return StartStep(
-      "worker", tasks, allocation_.restart_workers,
-      {absl::StrCat("--workers=", options_.workers), absl::StrCat("--servers=", absl::StrJoin(servers, ","))},
-      program);
+  std::vector<std::string> flags = {absl::StrCat("--workers=", options_.workers),
+                                    absl::StrCat("--servers=", absl::StrJoin(servers, ","))};
+  if (allocation_.array) {
+    flags.push_back("--array");
+    return SubmitArray(flags, program);
+  }
+  return StartStep("worker", tasks, allocation_.restart_workers, flags, program);
+}
+
+std::vector<std::string> SlurmCluster::TaskCommand(const std::string& type, int restart,
+                                                   const std::vector<std::string>& flags,
+                                                   const std::vector<std::string>& program) const {
+  std::vector<std::string> words = {allocation_.weir, "task", absl::StrCat("--type=", type),
+                                    absl::StrCat("--folder=", options_.log_dir),
+                                    absl::StrCat("--restart=", restart)};
+  words.insert(words.end(), flags.begin(), flags.end());
+  words.push_back("--");
+  words.insert(words.end(), program.begin(), program.end());
+  return words;
+}
+
+absl::Status SlurmCluster::SubmitArray(const std::vector<std::string>& flags,
+                                       const std::vector<std::string>& program) {
+  Subprocess::Options sbatch;
+  sbatch.args = {"sbatch",
+                 "--parsable",
+                 absl::StrCat("--job-name=weir-", allocation_.id, "-workers"),
+                 absl::StrCat("--array=0-", options_.workers - 1),
+                 "--ntasks=1",
+                 "--requeue",
+                 "--open-mode=append",
+                 absl::StrCat("--output=", File("worker-%a.log"))};
+  sbatch.args.insert(sbatch.args.end(), allocation_.array_options.begin(), allocation_.array_options.end());
+  // The shell of an element knows its number and its CPUs.
+  const std::string words = absl::StrJoin(
+      TaskCommand("worker", allocation_.restart_workers, flags, program), " ",
+      [](std::string* out, const std::string& word) { absl::StrAppend(out, ShellQuoted(word)); });
+  sbatch.args.push_back(
+      absl::StrCat("--wrap=export OMP_NUM_THREADS=\"${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}\"; "
+                   "exec srun --ntasks=1 --cpu-bind=none ",
+                   words));
+  if (!options_.program.empty()) {
+    sbatch.environment = ProgramEnvironment(File(kToken), options_.overrides);
+    SetProgramEnvironment(/*threads=*/0, &sbatch.environment);
+  }
+  // What SLURM says of this allocation is wrong in another.
+  sbatch.remove_environment = {"TF_CONFIG"};
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const absl::string_view variable = *entry;
+    const std::string name(variable.substr(0, variable.find('=')));
+    if (absl::StartsWith(name, "SLURM_") && name != "SLURM_CONF") sbatch.remove_environment.push_back(name);
+  }
+  WEIR_ASSIGN_OR_RETURN(const CommandResult result, RunCommand(std::move(sbatch), kSubmitLimit));
+  const std::string said(absl::StripAsciiWhitespace(result.output));
+  if (!result.exit.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("sbatch refused the array of workers: ", said,
+                     "; jobs must be allowed to submit jobs, and --worker_sbatch has the array's options"));
+  }
+  array_ = said.substr(0, said.find(';'));  // with several clusters: "12;name"
+  options_.console->Line(
+      absl::StrCat("workers: the elements of job ", array_, "; their output: ", File("worker-N.log")));
+  return WriteFileWhole(File(kArray), array_);
+}
+
+void SlurmCluster::CancelArray(const std::string& state) {
+  if (array_.empty()) return;
+  std::vector<std::string> words = {array_};
+  if (!state.empty()) words.insert(words.begin(), absl::StrCat("--state=", state));
+  RunScancel(std::move(words));
+  array_.clear();
+  RemoveIfThere(File(kArray));
 }
 
 absl::Status SlurmCluster::StartStep(const std::string& type, const std::vector<Task*>& tasks, int restart,
@@ -123,15 +205,9 @@ absl::Status SlurmCluster::StartStep(const std::string& type, const std::vector<
                "--kill-on-bad-exit=0",
                "--wait=0",
                "--export=ALL",
-               "--label",
-               allocation_.weir,
-               "task",
-               absl::StrCat("--type=", type),
-               absl::StrCat("--folder=", options_.log_dir),
-               absl::StrCat("--restart=", restart)};
-  srun.args.insert(srun.args.end(), flags.begin(), flags.end());
-  srun.args.push_back("--");
-  srun.args.insert(srun.args.end(), program.begin(), program.end());
+               "--label"};
+  const std::vector<std::string> task = TaskCommand(type, restart, flags, program);
+  srun.args.insert(srun.args.end(), task.begin(), task.end());
   if (type == "worker" && !options_.program.empty()) {
     srun.environment = ProgramEnvironment(File(kToken), options_.overrides);
     SetProgramEnvironment(allocation_.threads, &srun.environment);
@@ -224,10 +300,15 @@ std::vector<TaskExit> SlurmCluster::WaitForExits(int also, absl::Duration limit)
 // Runs scancel for one step. If that fails, SLURM ends the step with the job.
 void SlurmCluster::Cancel(const Step& step, const std::vector<std::string>& flags) {
   if (step.ended || step.id.empty()) return;
+  std::vector<std::string> words = flags;
+  words.push_back(absl::StrCat(allocation_.id, ".", step.id));
+  RunScancel(std::move(words));
+}
+
+void SlurmCluster::RunScancel(std::vector<std::string> words) {
   Subprocess::Options scancel;
-  scancel.args = {"scancel"};
-  scancel.args.insert(scancel.args.end(), flags.begin(), flags.end());
-  scancel.args.push_back(absl::StrCat(allocation_.id, ".", step.id));
+  words.insert(words.begin(), "scancel");
+  scancel.args = std::move(words);
   const auto result = RunCommand(std::move(scancel), kCancelLimit);
   if (!result.ok()) options_.console->Warn(absl::StrCat("scancel: ", result.status().message()));
 }
@@ -245,6 +326,7 @@ void SlurmCluster::Save() { End(steps_[0]); }
 
 void SlurmCluster::EndAll() {
   ending_ = true;
+  CancelArray("");
   for (Step& step : steps_) End(step);
 }
 

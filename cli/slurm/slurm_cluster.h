@@ -21,6 +21,7 @@ namespace weir {
 // Tasks in an allocation of SLURM, in two steps: the servers, then workers and evaluator. Each task is kept
 // by `weir task` (slurm_task.h), whose reports and whose program's output srun brings here. A task that has
 // not reported its end has ended with its step; if it never started, its last lines are srun's.
+// With Allocation::array the workers are no tasks of this object, and SLURM keeps their output.
 class SlurmCluster : public JobCluster {
  public:
   struct Allocation {
@@ -29,6 +30,9 @@ class SlurmCluster : public JobCluster {
     int nodes = 1;
     int restart_servers = 0, restart_workers = 0;
     int threads = 1;  // OMP_NUM_THREADS of a program of the user
+    // Workers are the elements of an array job of their own, submitted with these options of sbatch.
+    bool array = false;
+    std::vector<std::string> array_options = {};
   };
   // Makes the folder of logs, which all nodes see, for this user alone.
   static absl::StatusOr<std::unique_ptr<JobCluster>> Create(Options options, Allocation allocation);
@@ -64,14 +68,23 @@ class SlurmCluster : public JobCluster {
   absl::Status PrepareFolder();
   absl::Status StartStep(const std::string& type, const std::vector<Task*>& tasks, int restart,
                          const std::vector<std::string>& flags, const std::vector<std::string>& program);
+  // The words of `weir task`.
+  std::vector<std::string> TaskCommand(const std::string& type, int restart,
+                                       const std::vector<std::string>& flags,
+                                       const std::vector<std::string>& program) const;
+  absl::Status SubmitArray(const std::vector<std::string>& flags, const std::vector<std::string>& program);
+  // Cancels the elements of the array in this state; "": all.
+  void CancelArray(const std::string& state);
   void OnLine(size_t number, const Step& step, absl::string_view line);
   void Add(Event event);
   void Handle(const Event& event, std::vector<TaskExit>* exits);
   void End(Step& step);
   void Cancel(const Step& step, const std::vector<std::string>& flags);
+  void RunScancel(std::vector<std::string> words);
 
   const Allocation allocation_;
   bool ending_ = false;
+  std::string array_;                             // SLURM's number of the array job; "": there is none
   std::map<std::string, std::string> addresses_;  // of the tasks that have started
   Mutex mutex_;
   std::vector<Event> events_ ABSL_GUARDED_BY(mutex_);

@@ -39,12 +39,6 @@ absl::StatusOr<std::string> FromSlurm(const char* variable) {
       absl::StrCat(variable, " is not set: srun starts `weir task`, inside a job of `weir slurm`"));
 }
 
-void Report(const TaskReport& report) {
-  // One write, so that no line of the program comes between.
-  std::printf("%s\n", ReportLine(report).c_str());
-  std::fflush(stdout);
-}
-
 // SLURM ends each process of a step with SIGTERM, so a task that has ended so was meant to.
 bool WasEnded(const ProcessExit& exit) { return exit.signal == SIGTERM || exit.code == kExitDrained; }
 
@@ -60,6 +54,7 @@ class Keeper {
   bool serves() const { return type_ == "ps"; }
   std::string PortFile() const { return absl::StrCat(task_.folder, "/ps-", index_, ".port"); }
   absl::StatusOr<std::unique_ptr<Subprocess>> Start() const;
+  void Report(const TaskReport& report) const;
   void ReportStart(Subprocess& process);
 
   const SlurmTask& task_;
@@ -92,6 +87,13 @@ absl::StatusOr<std::unique_ptr<Subprocess>> Keeper::Start() const {
                              : TlsFiles();
   SetTaskEnvironment(absl::StrCat("{", jobs, "}"), type_, index_, files, &process.environment);
   return Subprocess::Start(std::move(process));
+}
+
+void Keeper::Report(const TaskReport& report) const {
+  if (task_.array) return;
+  // One write, so that no line of the program comes between.
+  std::printf("%s\n", ReportLine(report).c_str());
+  std::fflush(stdout);
 }
 
 // Of a server: waits until it has its port, or has ended.
@@ -131,12 +133,13 @@ absl::StatusOr<int> Keeper::Run() {
 }  // namespace
 
 absl::StatusOr<int> RunSlurmTask(const SlurmTask& task) {
-  WEIR_ASSIGN_OR_RETURN(const std::string rank, FromSlurm("SLURM_PROCID"));
+  const char* const variable = task.array ? "SLURM_ARRAY_TASK_ID" : "SLURM_PROCID";
+  WEIR_ASSIGN_OR_RETURN(const std::string rank, FromSlurm(variable));
   WEIR_ASSIGN_OR_RETURN(const std::string step, FromSlurm("SLURM_STEP_ID"));
   WEIR_ASSIGN_OR_RETURN(const std::string node, FromSlurm("SLURMD_NODENAME"));
   int index = 0;
   if (!absl::SimpleAtoi(rank, &index) || index < 0) {
-    return absl::FailedPreconditionError(absl::StrCat("SLURM_PROCID is '", rank, "', not a task's number"));
+    return absl::FailedPreconditionError(absl::StrCat(variable, " is '", rank, "', not a task's number"));
   }
   const bool evaluates = task.type == "worker" && index >= task.workers;
   // The program gets SLURM's signals, too. This process stays to report how the program ended.

@@ -7,9 +7,10 @@
 
 namespace weir {
 
-// One task of a job inside srun. SLURM_PROCID says which one it is.
+// One task of a job inside srun. SLURM_PROCID says which one it is, but for elements of an array.
 struct SlurmTask {
   std::string type;                  // "ps" or "worker", which its step is of
+  bool array = false;                // the task is worker SLURM_ARRAY_TASK_ID, and nobody reads reports
   int workers = 0;                   // a task of a step of workers beyond this number is the evaluator
   std::vector<std::string> servers;  // for workers: the addresses of all servers
   std::string folder;                // of the job, which all nodes see: certificates, ports, the summary

@@ -157,8 +157,11 @@ absl::Status Subprocess::State::Prepare() {
   if (options.on_line && !options.output_file.empty()) {
     return absl::InvalidArgumentError("output goes to a file or to a function, not to both");
   }
-  input = UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (input.get() < 0) return absl::ErrnoToStatus(errno, "cannot open /dev/null");
+  input = UniqueFd(options.input < 0 ? open("/dev/null", O_RDONLY | O_CLOEXEC)
+                                     : fcntl(options.input, F_DUPFD_CLOEXEC, 0));
+  if (input.get() < 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot open the input of ", options.args[0]));
+  }
   if (options.on_line) return MakePipe(output_read, output_write);
   if (!options.output_file.empty()) {
     output_write =

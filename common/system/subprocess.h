@@ -29,7 +29,7 @@ struct ProcessExit {
 
 // A child process. It is killed (SIGKILL) when this process ends (PR_SET_PDEATHSIG) or this object is
 // destroyed, and is reaped as soon as it ends. It has its own process group, so that a terminal's Ctrl-C
-// reaches the parent alone, no open file of the parent but its own output, and standard input from /dev/null.
+// reaches the parent alone, and no open file of the parent but its own input and output.
 // Signals that the parent ignores are ignored in it, the others have their default effect, and those are
 // blocked that were blocked in the parent at its start (MaskAtStart). Thread-safe.
 class Subprocess {
@@ -39,6 +39,8 @@ class Subprocess {
     std::map<std::string, std::string> environment;  // on top of this process's own
     std::vector<std::string> remove_environment;     // variables that it must not see (TF_CONFIG, say)
     std::string working_directory;                   // empty: this process's
+    // Standard input: a file descriptor of this process, which Start() duplicates; -1: /dev/null.
+    int input = -1;
 
     // Standard output and standard error go together to at most one of these two; with neither they are
     // inherited.

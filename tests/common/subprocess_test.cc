@@ -110,6 +110,19 @@ TEST_CASE("environment and folder") {
   CHECK(Output(options) == "kept gone a b=c\n/usr\n");
 }
 
+TEST_CASE("input comes from the descriptor that the options name, and is empty without one") {
+  CHECK(Output(Shell("cat; echo end")) == "end\n");
+  int ends[2];
+  REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
+  Subprocess::Options options = Shell("cat");
+  options.input = ends[0];
+  REQUIRE(write(ends[1], "given", 5) == 5);
+  close(ends[1]);
+  CHECK(Output(options) == "given\n");
+  // The parent's own is still open.
+  CHECK(close(ends[0]) == 0);
+}
+
 TEST_CASE("a signal and a deadline") {
   auto options = Shell("trap 'exit 5' TERM; echo ready; while :; do sleep 0.01; done");
   std::promise<void> ready;

@@ -166,6 +166,59 @@ class SlurmTest(unittest.TestCase):
         self.assertIn("going on from", self.output(number))
         self.assertEqual(summary["weights_sha256"], self.on_one_host(*words))
 
+    def array(self, number):
+        """SLURM's number of the array of workers, once it is submitted."""
+        return self.wait_for(lambda: (found := re.search(r"workers: the elements of job (\d+);", self.output(number))) and int(found[1]),
+                             number, "no array")
+
+    def elements(self, array):
+        """The states of the array's elements that SLURM still has in its queue: number -> state."""
+        lines = slurm.Slurm.ask("squeue", "--noheader", "--array", "--format=%K %T", f"--job={array}").splitlines()
+        return {int(element): state for element, state in map(str.split, lines)}
+
+    def array_ends(self, array, number):
+        self.addCleanup(slurm.Slurm.ask, "scancel", str(array))
+        self.wait_for(lambda: not self.elements(array), number, "elements are left")
+
+    def test_array_of_workers_that_come_and_go(self):
+        words = self.digits(150)
+        number = self.submit(*words, "--array", "--set=cluster.min_workers=1", "--worker_sbatch=--comment=elastic",
+                             f"--set=checkpoint.directory={self.folder}/saved")
+        array = self.array(number)
+        self.saved(number)
+        self.wait_for(lambda: self.elements(array) == {0: "RUNNING", 1: "RUNNING"}, number, "no two workers")
+        self.assertEqual(self.cluster.job(array)["Comment"], "elastic")
+        subprocess.run(["scancel", f"{array}_0"], check=True)
+        self.wait_for(lambda: self.elements(array) == {1: "RUNNING"}, number, "the element has not ended")
+        summary = self.finished(number)
+        self.assertEqual(summary["weights_sha256"], self.on_one_host(*words))
+        self.assertEqual(summary["exit_codes"], {"ps:0": 0, "ps:1": 0})
+        self.array_ends(array, number)
+        self.assertEqual(self.cluster.job(f"{array}_1")["JobState"], "COMPLETED")
+
+    def test_array_whose_workers_all_went_gets_others(self):
+        words = self.digits(150)
+        number = self.submit(*words, "--array", "--set=cluster.min_workers=1", f"--set=checkpoint.directory={self.folder}/saved")
+        array = self.array(number)
+        self.saved(number)
+        for element in 0, 1:
+            subprocess.run(["scontrol", "requeuehold", f"{array}_{element}"], check=True)
+        self.wait_for(lambda: set(self.elements(array).values()) == {"PENDING"}, number, "they still run")
+        self.assertEqual(self.cluster.job(number)["JobState"], "RUNNING", self.output(number))
+        subprocess.run(["scontrol", "release", f"{array}_1"], check=True)
+        subprocess.run(["scontrol", "update", f"JobId={array}_1", "StartTime=now"], check=True)
+        self.assertEqual(self.finished(number)["weights_sha256"], self.on_one_host(*words))
+        self.array_ends(array, number)
+
+    def test_array_ends_with_its_job(self):
+        number = self.submit(*self.digits(100000), "--array", f"--set=checkpoint.directory={self.folder}/saved")
+        array = self.array(number)
+        self.saved(number)
+        subprocess.run(["scancel", str(number)], check=True)
+        self.assertEqual(self.cluster.wait(number)["JobState"], "CANCELLED")
+        self.array_ends(array, number)
+        self.nothing_left(number)
+
     def test_scancel(self):
         number = self.submit(*self.digits(100000), f"--set=checkpoint.directory={self.folder}/saved")
         self.saved(number)
