@@ -131,8 +131,6 @@ absl::StatusOr<std::unique_ptr<StepClient>> ConnectClient(const Contestant& cont
 std::map<std::string, Kind>& Kinds() {
   static auto& kinds = *new std::map<std::string, Kind>{
       {"raw", RawSockets()},
-      {"ring", SharedRing()},
-      {"protobuf", GrpcProtobuf()},
       {"weir", WeirKind()},
   };
   return kinds;

@@ -19,7 +19,7 @@ namespace weir::bench {
 // and the new weights come back into the worker's tensor. Holds all that a process of this contestant needs.
 struct Contestant {
   std::string name;                    // in tables
-  std::string kind;                    // "raw", "ring", "protobuf", "weir", or one of AddKind()
+  std::string kind;                    // "raw", "weir", or one of AddKind()
   int64_t elements = 0;                // float32 of the model
   std::string optimizer = "momentum";  // "sgd", "momentum", "adam"
   int servers = 1, clients = 1;
@@ -30,8 +30,6 @@ struct Contestant {
   int windows_in_flight = 2;
   int connections = 1;             // from each client to each server
   std::string congestion_control;  // "": the system's
-
-  // ring: window_bytes and windows_in_flight describe its slots
 
   // weir: "" or members of a job's config, {"wire": {...}, "server": {...}}
   std::string config;
@@ -91,13 +89,6 @@ Kind WeirKind();
 // The limit that sockets set: a plain loop of send and recv with Weir's kernels to apply the gradient. There
 // is no protocol, no check, no version that a reader could hold, and no recovery.
 Kind RawSockets();
-// The limit that memory sets: the worker copies its gradient into the slots of a ring in shared memory. The
-// server applies it from there to weights in shared memory, which the worker copies into its tensor. One
-// server, one client, one thread each; neither side is protected from the other.
-Kind SharedRing();
-// The simplest way with gRPC: one unary call, with the gradient in one `bytes` field and the weights in
-// another.
-Kind GrpcProtobuf();
 
 // Makes a contestant of the kind "weir". `config`: members of the job's config, as JSON.
 Contestant Weir(const std::string& name, const std::string& config);

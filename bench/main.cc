@@ -94,13 +94,13 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
 
   CLI::App* wire = app.add_subcommand("wire",
-                                      "Measure a worker's step (push, apply, pull) with raw sockets, plain "
-                                      "protobuf over gRPC, and Weir on each transport");
+                                      "Measure a worker's step (push, apply, pull) with raw sockets, and with Weir "
+                                      "on each transport");
   wire->footer(kWireExamples);
   WireTableOptions table;
   table.layouts = {"1x1", "2x2"};
   table.optimizers = {"momentum"};
-  table.contestants = {"raw tcp", "protobuf", "weir tcp", "weir unix", "weir shared memory"};
+  table.contestants = {"raw tcp", "weir tcp", "weir unix", "weir shared memory"};
   std::vector<std::string> sizes = {"1KB", "64KB", "1MB", "16MB", "128MB"};
   std::string listen, connect, ps_server, json_file;
   CLI::Option* sizes_option = wire->add_option("--sizes", sizes, "Bytes of weights, 1KB to 64GB")

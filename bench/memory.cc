@@ -54,12 +54,11 @@ Tensor::~Tensor() {
 Tensor::Tensor(Tensor&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)), elements_(other.elements_) {}
 
-Parameters::Parameters(const std::string& optimizer, int64_t elements, float* weights)
+Parameters::Parameters(const std::string& optimizer, int64_t elements)
     : optimizer_(MakeOptimizer(optimizer)) {
   memory_.reserve(6);
   for (int version = 0; version < 2; ++version) {
-    weights_[version] =
-        weights != nullptr ? weights + version * elements : memory_.emplace_back(elements, 0).data();
+    weights_[version] = memory_.emplace_back(elements, 0).data();
     for (size_t slot = 0; slot < optimizer_.slots().size(); ++slot) {
       slots_[slot][version] = memory_.emplace_back(elements, 0).data();
     }

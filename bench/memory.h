@@ -45,8 +45,7 @@ inline std::pair<int64_t, int64_t> PartOf(int64_t all, int64_t part, int64_t par
 // Two versions of a baseline server's weights and slots. Weir's kernels make one from the other.
 class Parameters {
  public:
-  // `weights`: 2 x elements floats of the caller, to hold the weights; nullptr: this object allocates them.
-  Parameters(const std::string& optimizer, int64_t elements, float* weights = nullptr);
+  Parameters(const std::string& optimizer, int64_t elements);
 
   // Makes elements [first, first + n) of version `1 - from` (0 or 1) from version `from` and the gradient;
   // returns the new weights. Thread-safe for disjoint ranges.

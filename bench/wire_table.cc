@@ -144,8 +144,7 @@ Contestant Make(const std::string& name, const RawSetting& setting) {
     contestant.in_place = name == kShared;
     return contestant;
   }
-  contestant.kind = name == "protobuf" ? "protobuf" : name == "ring" ? "ring" : "raw";
-  if (name == "ring") contestant.window_bytes = 256 << 10, contestant.windows_in_flight = 8;
+  contestant.kind = "raw";
   if (name == kLimit) return WithSetting(contestant, setting);
   if (name == "raw unix") contestant.transport = "unix";
   return contestant;
@@ -188,8 +187,7 @@ absl::StatusOr<Contestant> MakeWithSettings(const std::string& text, const RawSe
 }
 
 bool NeedsOneHost(const std::string& name) {
-  return name == "raw unix" || name == "ring" || name == "weir unix" || name == kShared ||
-         name == kSharedCopied;
+  return name == "raw unix" || name == "weir unix" || name == kShared || name == kSharedCopied;
 }
 
 json Cell(const Track& track, const Track& limit) {
@@ -242,9 +240,8 @@ void PrintCell(const json& cell) {
 
 }  // namespace
 
-const std::vector<std::string> kWireContestants = {
-    "raw tcp",       "raw unix", "ring",      "protobuf",           "weir tcp",
-    "weir tcp bf16", kTls,       "weir unix", "weir shared memory", "weir shared memory copied"};
+const std::vector<std::string> kWireContestants = {"raw tcp", "raw unix",  "weir tcp", "weir tcp bf16",
+                                                   kTls,      "weir unix", kShared,    kSharedCopied};
 
 absl::StatusOr<int64_t> ParseSize(const std::string& text) {
   for (const auto& [unit, factor] :
@@ -310,7 +307,6 @@ absl::StatusOr<json> PrintWireTable(const WireTableOptions& options, ServerHost*
         std::vector<Contestant> contestants;
         for (const std::string& name : options.contestants) {
           if (options.two_hosts && NeedsOneHost(name)) continue;
-          if (name == "ring" && shape != std::pair{1, 1}) continue;
           WEIR_ASSIGN_OR_RETURN(Contestant contestant,
                                 MakeWithSettings(name, sweep.best, options.certificates));
           contestant.elements = bytes / static_cast<int64_t>(sizeof(float));

@@ -59,16 +59,15 @@ TEST_CASE("weir bench wire measures every form and writes its table") {
   const CommandResult result =
       Run({"cli/weir", "bench", "wire", "--sizes=1KB,256KB", "--layouts=1x1,2x2", "--optimizers=adam",
            "--rounds=1", "--turn_seconds=0.002", "--json=" + file,
-           "--contestants=raw tcp,raw unix,ring,protobuf,weir tcp,weir tcp bf16,weir unix,"
+           "--contestants=raw tcp,raw unix,weir tcp,weir tcp bf16,weir unix,"
            "weir shared memory,weir shared memory copied"});
   INFO(result.output);
   REQUIRE(result.exit.ok());
   CHECK_THAT(result.output, Contains("256KB    2x2 adam      weir shared memory"));
   CHECK_THAT(result.output, Contains("3 of 4 races are done; about ") && !Contains("4 of 4"));
   const json table = json::parse(std::ifstream(file));
-  // The ring is for one server and one worker.
-  CHECK(table["cells"].size() == 2 * (9 + 8));
-  CHECK(CheckCells(table).size() == 9);
+  CHECK(table["cells"].size() == 2 * 2 * 7);
+  CHECK(CheckCells(table).size() == 7);
 }
 
 TEST_CASE("weir bench wire between two hosts") {
@@ -92,8 +91,7 @@ TEST_CASE("weir bench wire between two hosts") {
   INFO(result.output);
   REQUIRE(result.exit.ok());
   // Contestants that share memory are left out.
-  CHECK(CheckCells(json::parse(std::ifstream(file))) ==
-        std::set<std::string>{"raw tcp", "protobuf", "weir tcp"});
+  CHECK(CheckCells(json::parse(std::ifstream(file))) == std::set<std::string>{"raw tcp", "weir tcp"});
 }
 
 TEST_CASE("nobody listens") {

@@ -657,24 +657,24 @@ TEST_CASE("a job that failed says why in every call") {
 
 TEST_CASE("to leave a job that failed takes no time, even if the servers are gone") {
   ClientFixture f(ClientFixture::Small());
-  f.config.mutable_cluster()->set_server_wait_seconds(60);
+  f.config.mutable_cluster()->set_server_wait_seconds(600);
   auto client = f.Join();
   f.cluster.SetState(v1::FAILED, "scripted");
   CHECK_FALSE(client->WaitDraining(Soon()).ok());
   f.cluster.Kill(0);
   const auto begin = steady_clock::now();
   CHECK_FALSE(client->Leave(absl::UnavailableError("ps:1 was lost")).ok());
-  CHECK(steady_clock::now() - begin < std::chrono::seconds(10));
+  CHECK(steady_clock::now() - begin < std::chrono::seconds(60));
 }
 
 TEST_CASE("who leaves because of a failure does not wait for a coordinator that is away") {
   ClientFixture f(ClientFixture::Small());
-  f.config.mutable_cluster()->set_server_wait_seconds(60);
+  f.config.mutable_cluster()->set_server_wait_seconds(600);
   auto client = f.Join();
   f.cluster.Kill(0);
   const auto begin = steady_clock::now();
   CHECK_FALSE(client->Leave(absl::UnavailableError("ps:0 was lost, said a pull")).ok());
-  CHECK(steady_clock::now() - begin < std::chrono::seconds(10));
+  CHECK(steady_clock::now() - begin < std::chrono::seconds(60));
 }
 
 TEST_CASE("a lost coordinator wakes every waiter with its name") {
@@ -851,7 +851,7 @@ TEST_CASE("a client whose servers are gone is destroyed without delay") {
   f.cluster.Kill(1);
   const auto begin = steady_clock::now();
   client.reset();
-  CHECK(steady_clock::now() - begin < std::chrono::seconds(5));
+  CHECK(steady_clock::now() - begin < std::chrono::seconds(30));
   CHECK(pull.ready());
 }
 

@@ -168,10 +168,8 @@ class PythonPods(PodsCase):
             with self.subTest(program[1]):
                 cluster = self.pods(self.manifest_of(program=program))
                 worker = cluster.named("weir-worker-0")
-                begin = time.monotonic()
                 cluster.start(worker)
                 self.assert_exits(cluster, worker, code)
-                self.assertLess(time.monotonic() - begin, 30)
                 self.assertIn(says, cluster.log(worker))
                 permanent, _, retried = worker.pods.job["podFailurePolicy"]["rules"]
                 self.assertEqual(permanent["action"], "FailJob")

@@ -104,17 +104,21 @@ TEST_CASE("SIGTERM of ps:0: it exits 143, the others 138") {
 // ---- the start
 
 TEST_CASE("a server that is ended waits for nobody who has a connection to it and no call") {
-  TestJob job(Endless({}));
-  job.Start("ps:0");
-  // No call is open on this connection.
-  StatusClient idle(job.address("ps:0"));
-  job.WaitForStatus("the server answers", [](const v1::ClusterStatus&) { return true; });
-  REQUIRE(idle.Get(absl::Seconds(20)).ok());
-  const Stopwatch watch;
-  job["ps:0"].Signal(SIGTERM);
-  job.ExpectExit("ps:0", 143);
-  // A peer that does not read a notice would cost two seconds.
-  CHECK(watch.Elapsed() < Seconds(1.5));
+  // A peer that does not read a notice would cost two seconds each time. A busy machine may, now and then.
+  bool at_once = false;
+  for (int tries = 0; tries < 5 && !at_once; ++tries) {
+    TestJob job(Endless({}));
+    job.Start("ps:0");
+    // No call is open on this connection.
+    StatusClient idle(job.address("ps:0"));
+    job.WaitForStatus("the server answers", [](const v1::ClusterStatus&) { return true; });
+    REQUIRE(idle.Get(absl::Seconds(20)).ok());
+    const Stopwatch watch;
+    job["ps:0"].Signal(SIGTERM);
+    job.ExpectExit("ps:0", 143);
+    at_once = watch.Elapsed() < Seconds(1.5);
+  }
+  CHECK(at_once);
 }
 
 TEST_CASE("a missing worker: the job does not start, everybody ends with 138 and says who is missing") {

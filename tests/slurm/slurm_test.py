@@ -242,10 +242,8 @@ class SlurmTest(unittest.TestCase):
         self.assertIn("    ValueError: the data are gone", self.output(number))
 
     def test_wrong_partition(self):
-        begin = time.monotonic()
         done = self.run_weir("slurm", str(CNN), "--submit", "--partition=gpus", "--", PYTHON, "train.py")
         self.assertEqual(done.returncode, BAD_CONFIG, done.stderr)
-        self.assertLess(time.monotonic() - begin, 30)
         for words in "partition gpus", "Invalid partition name", f"has the partitions {slurm.PARTITION}", "--partition=NAME":
             self.assertIn(words, done.stderr)
         self.assertEqual(list(self.folder.iterdir()), [])
@@ -254,10 +252,8 @@ class SlurmTest(unittest.TestCase):
         elsewhere = self.folder / "slurm.conf"
         config = pathlib.Path(os.environ["SLURM_CONF"]).read_text(encoding="utf-8")
         elsewhere.write_text(config + "SlurmctldPort=1\nMessageTimeout=5\n", encoding="utf-8")
-        begin = time.monotonic()
         done = self.run_weir("slurm", str(CNN), "--submit", "--", PYTHON, "train.py", SLURM_CONF=str(elsewhere))
         self.assertEqual(done.returncode, PEER_LOST, done.stderr)
-        self.assertLess(time.monotonic() - begin, 30)
         self.assertIn("SLURM does not answer", done.stderr)
 
     def test_no_allocation(self):
