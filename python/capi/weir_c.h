@@ -192,8 +192,8 @@ typedef struct {
   uint64_t id;
   uint64_t epoch;
 } weir_order_to_evaluate;
-// Each order comes once. Does not wait.
-weir_error* weir_take_order(weir_client* client, weir_order_to_evaluate* order);
+// Each order comes once. Waits for it, at most so many seconds or until the job's examples are done.
+weir_error* weir_take_order(weir_client* client, double seconds, weir_order_to_evaluate* order);
 // Waits, once the job's examples are done, until this worker must make the final evaluation
 // (weir_take_answer(): 1) or the evaluation was made (0).
 weir_future* weir_awaits_evaluation(weir_client* client);

@@ -242,7 +242,7 @@ class _Membership:
         self._collect(wait=True)
 
     def _next_work(self) -> Work | None:
-        evaluations = self.client.evaluations
+        evaluations = self.client._evaluations
         if not evaluations.of_epochs:
             return self.client.next_work()
         evaluations.look(self.client)
@@ -253,7 +253,7 @@ class _Membership:
             future.give_up()
 
     def _wait(self, future: Future[T]) -> T:
-        return self.client.evaluations.wait(self.client, future)
+        return self.client._evaluations.wait(self.client, future)
 
     def free(self) -> None:
         """Lets the memory go, which the program's last step would keep."""
@@ -389,7 +389,7 @@ def run(client: Client, result: Arrays | None = None, result_rows: Rows | None =
         # What is wrong with them must not show when the job is done.
         client.model.place(result, "steps", writeable=True)
         client.tables.place(result_rows, "steps", writeable=True)
-        client.evaluations.rows = result_rows
+        client._evaluations.rows = result_rows
     with contextlib.closing(_Progress()) as progress:
         yield from _memberships(client, result, result_rows, progress, recycles, seeds)
 
@@ -429,7 +429,7 @@ def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None
                 _log.info("%s", done)
                 if not client.joined:
                     return
-            client.evaluations.at_end(client)
+            client._evaluations.at_end(client)
             if result is not None:
                 client.snapshot(result, result_rows).result()
             client.leave()
