@@ -84,6 +84,7 @@ class ClientImpl final : public Client {
   absl::Status Leave(const absl::Status& failure) override;
   uint32_t worker() const override { return caller_.worker(); }
   uint64_t start_clock() const override { return start_clock_; }
+  bool progressed() const override { return progressed_; }
   uint64_t job() const override { return caller_.job(); }
   const ModelSpec& model() const override { return exchanges_.tensors().model(); }
   const std::vector<TableSpec>& tables() const override { return exchanges_.tables(); }
@@ -160,6 +161,7 @@ class ClientImpl final : public Client {
   const uint64_t start_clock_;
   ExchangeBuilder exchanges_;
   std::atomic<uint64_t> epoch_;
+  std::atomic<bool> progressed_ = false;
   MemberReport report_;
 
   mutable Mutex mutex_;

@@ -138,8 +138,9 @@ const char* weir_resumed_from(const weir_client* client);
 // of a job that was done before, which nobody can join. The future reads the keys.
 weir_future* weir_load_resumed(weir_client* client, float* const* into, const weir_rows* rows, size_t n_rows);
 
-// Joins the job; again, after the membership was lost (kind 3). `initial`: the initial values of
-// WEIR_UPLOADED tensors, in the model's order, which the future reads; else NULL.
+// Joins the job; again, after the membership was lost (kind 3), unless that has happened too often without
+// any progress. `initial`: the initial values of WEIR_UPLOADED tensors, in the model's order, which the
+// future reads; else NULL.
 // Requires: a membership that was lost has been left.
 weir_future* weir_join(weir_client* client, const float* const* initial);
 // `reason` NULL: the work is done. Otherwise ends this membership with a failure of this kind, which says why
