@@ -276,7 +276,7 @@ absl::Status Member::Leave(const absl::Status& failure) {
     if (absl::IsAborted(fenced)) last_fence_ = rejoining_.OnFenced(fenced, *client);
   }
   if (!failure.ok()) return ended;
-  // Or the job cannot be saved.
+  // The job has gone back, or cannot be saved.
   if (absl::IsAborted(left) || KindOf(left) == v1::FAILURE_RESOURCE) return left;
   if (!left.ok()) LogWarning("could not take leave: ", left.message());
   return local == nullptr ? absl::OkStatus() : local->Wait();
