@@ -261,6 +261,9 @@ class Client {
   virtual uint32_t worker() const = 0;
   // The clock at which this member began: the job's progress at that time, as a worker counts it.
   virtual uint64_t start_clock() const = 0;
+  // Returns whether this member did something that the job keeps, unless the job goes back to a checkpoint: a
+  // push was acknowledged. A reader: whether it has read weights.
+  virtual bool progressed() const = 0;
   // The id of the job (v1::JobIdentity), for ClientOptions::job. 0: ps:0 speaks a protocol version before
   // 1.9.
   virtual uint64_t job() const = 0;

@@ -72,21 +72,15 @@ absl::Status EvaluateEnd(const v1::JobConfig& config, const HeldOut& sets, Model
   return EvaluateAndReport(sets.test, /*validation=*/false, /*at_end=*/true, model, client);
 }
 
-absl::Status RunEvaluator(const v1::JobConfig& config, const HeldOut& sets, Model* model, Client* client,
-                          bool* reported) {
+absl::Status RunEvaluator(const v1::JobConfig& config, const HeldOut& sets, Model* model, Client* client) {
   const std::chrono::duration<double> interval(config.evaluation().interval_seconds());
   while (true) {
     const auto next = std::chrono::steady_clock::now() +
                       std::chrono::duration_cast<std::chrono::steady_clock::duration>(interval);
     WEIR_ASSIGN_OR_RETURN(const bool draining, client->WaitDraining(next));
-    if (draining) {
-      WEIR_RETURN_IF_ERROR(EvaluateEnd(config, sets, model, client));
-    } else {
-      WEIR_RETURN_IF_ERROR(EvaluateAndReport(sets.while_training(), sets.validation != nullptr,
-                                             /*at_end=*/false, model, client));
-    }
-    *reported = true;
-    if (draining) return absl::OkStatus();
+    if (draining) return EvaluateEnd(config, sets, model, client);
+    WEIR_RETURN_IF_ERROR(EvaluateAndReport(sets.while_training(), sets.validation != nullptr,
+                                           /*at_end=*/false, model, client));
   }
 }
 
@@ -123,7 +117,7 @@ void EpochEvaluator::Run() {
       continue;
     }
     PullResult of;
-    absl::StatusOr<EvaluationResult> result = Evaluate(**order, &of);
+    absl::StatusOr<EvaluationResult> result = Evaluate(&of);
     if (!GoesOn().ok()) return;
     if (!result.ok()) {
       LogWarning("cannot evaluate epoch ", (*order)->epoch, ": ", result.status().message());
@@ -137,7 +131,7 @@ void EpochEvaluator::Run() {
   }
 }
 
-absl::StatusOr<EvaluationResult> EpochEvaluator::Evaluate(const EvaluationOrder& order, PullResult* of) {
+absl::StatusOr<EvaluationResult> EpochEvaluator::Evaluate(PullResult* of) {
   if (replicas_ == nullptr) {
     WEIR_ASSIGN_OR_RETURN(replicas_, make_());
     rows_ = RowsForAll(replicas_->model().embeddings(), *sets_.while_training());

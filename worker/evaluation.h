@@ -36,9 +36,7 @@ struct HeldOut {
 absl::Status EvaluateEnd(const v1::JobConfig& config, const HeldOut& sets, Model* model, Client* client);
 
 // The work of an evaluator task: evaluates at intervals until the job's examples are done, and then the end.
-// Sets *reported when a result was reported.
-absl::Status RunEvaluator(const v1::JobConfig& config, const HeldOut& sets, Model* model, Client* client,
-                          bool* reported);
+absl::Status RunEvaluator(const v1::JobConfig& config, const HeldOut& sets, Model* model, Client* client);
 
 // Evaluates the weights at epochs' ends when this member is asked to (Client::WaitEvaluation). Does so on its
 // own thread, with a copy of the model that is made when first needed, so that training continues meanwhile.
@@ -59,7 +57,7 @@ class EpochEvaluator {
   void Run();
   // An error: the result of an evaluation is of no use any more.
   absl::Status GoesOn() const;
-  absl::StatusOr<EvaluationResult> Evaluate(const EvaluationOrder& order, PullResult* of);
+  absl::StatusOr<EvaluationResult> Evaluate(PullResult* of);
 
   const HeldOut sets_;
   const MakeReplicas make_;

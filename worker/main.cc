@@ -15,6 +15,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "client/client.h"
+#include "client/memberships.h"
+#include "client/preemption.h"
 #include "client/task.h"
 #include "common/base/status_macros.h"
 #include "common/config/cluster_spec.h"
@@ -35,7 +37,6 @@
 #include "worker/data/load_data.h"
 #include "worker/dataset_gradients.h"
 #include "worker/evaluation.h"
-#include "worker/memberships.h"
 #include "worker/replicas.h"
 #include "worker/trainer.h"
 
@@ -60,34 +61,28 @@ absl::Status EvaluateAtEnd(const v1::JobConfig& config, const HeldOut& sets, Mod
 }
 
 // Does everything between joining and leaving.
-MembershipEnd Work(const v1::JobConfig& config, bool evaluator, const Datasets& data,
-                   const std::vector<std::string>& devices, Replicas* replicas, Client* client) {
+absl::Status Work(const v1::JobConfig& config, bool evaluator, const Datasets& data,
+                  const std::vector<std::string>& devices, Replicas* replicas, Client* client) {
   const HeldOut sets(data);
   Model* const model = &replicas->model();
-  MembershipEnd end;
   // Destroyed, and so done, before this member leaves.
   std::unique_ptr<EpochEvaluator> epochs;
   if (EvaluatesEpochs(config, data)) {
-    auto started = EpochEvaluator::Start(
-        sets, [&] { return Replicas::Create(config, data.train, {devices[0]}); }, client);
-    if (!started.ok()) {
-      end.status = started.status();
-      return end;
-    }
-    epochs = *std::move(started);
+    WEIR_ASSIGN_OR_RETURN(
+        epochs, EpochEvaluator::Start(
+                    sets, [&] { return Replicas::Create(config, data.train, {devices[0]}); }, client));
   }
+  absl::Status status;
   if (evaluator) {
-    end.status = RunEvaluator(config, sets, model, client, &end.progressed);
+    status = RunEvaluator(config, sets, model, client);
   } else {
     DatasetGradients gradients(config, data.train, replicas);
-    Trainer trainer(config, &gradients, client);
-    end.status = trainer.Run();
-    end.progressed = trainer.progressed();
-    if (end.status.ok()) end.status = EvaluateAtEnd(config, sets, model, client);
+    status = Trainer(config, &gradients, client).Run();
+    if (status.ok()) status = EvaluateAtEnd(config, sets, model, client);
   }
   // Who has failed says so at once, and who was fenced joins again at once: without members a job ends.
-  if (!end.status.ok() && epochs != nullptr) epochs->Abandon();
-  return end;
+  if (!status.ok() && epochs != nullptr) epochs->Abandon();
+  return status;
 }
 
 absl::StatusOr<ChosenDevices> DevicesFor(const v1::JobConfig& config, const std::string& flag,
@@ -149,12 +144,9 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
   const bool reader = options.reader;
   if (!reader) options.compute_seconds = [&replicas] { return replicas->compute_time().Seconds(); };
   WEIR_RETURN_IF_ERROR(WorkUntilDone(
-      std::move(options), absl::Seconds(config.cluster().start_seconds()),
-      [&replicas](const ClientOptions& with) { return Client::Join(with, replicas->model().spec()); },
-      [&](Client* client) {
-        const Preemption::Member member(preemption, client);
-        return Work(config, reader, data, devices.names, replicas.get(), client);
-      }));
+      std::move(options), replicas->model().spec(),
+      [&](Client* client) { return Work(config, reader, data, devices.names, replicas.get(), client); },
+      preemption));
   return local == nullptr ? absl::OkStatus() : local->Wait();
 }
 
@@ -232,13 +224,9 @@ int Main(const Flags& flags) {
           "--summary is for a job in one process; in a cluster ps:0 writes it (`ps_server --summary=FILE`)");
     }
   }
-  BlockSignals({SIGINT, SIGTERM});
-  Preemption preemption;
-  const auto signals = SignalWaiter::Start({SIGINT, SIGTERM}, [&preemption](int signal) {
-    preemption.LeaveAndExit(absl::StrCat("got signal ", signal), kExitDrained);
-  });
-  if (!signals.ok()) return Refuse(kExitInternal, signals.status().message());
-  const absl::Status status = Run(*config, flags, *environment, &preemption);
+  const auto preemption = Preemption::Start({SIGINT, SIGTERM});
+  if (!preemption.ok()) return Refuse(kExitInternal, preemption.status().message());
+  const absl::Status status = Run(*config, flags, *environment, preemption->get());
   if (!status.ok()) LogError(status.message());
   return ExitCodeOf(status);
 }

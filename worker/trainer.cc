@@ -166,7 +166,6 @@ absl::StatusOr<std::shared_ptr<Trainer::Incoming>> Trainer::BeginPull(uint64_t c
   incoming->clock = clock;
   incoming->gate = std::make_shared<WeightsGate>(spec_.tensors.size());
   WEIR_ASSIGN_OR_RETURN(incoming->weights, computer_->TakeMemory());
-  incoming->pushes = push.has_value();
   ExchangeOrder order{std::move(push), ExchangeOrder::Pull()};
   order.pull->clock = clock;
   order.pull->tensors =
@@ -187,7 +186,6 @@ absl::StatusOr<std::shared_ptr<Trainer::Incoming>> Trainer::BeginPull(uint64_t c
 absl::Status Trainer::UseArriving() {
   if (arriving_ == nullptr) return absl::OkStatus();
   WEIR_ASSIGN_OR_RETURN(base_, arriving_->Get());
-  progressed_ |= arriving_->pushes;
   if (base_.past) return absl::CancelledError("the step is past");
   clock_ = arriving_->clock;
   weights_ = arriving_->weights;
@@ -286,7 +284,6 @@ absl::Status Trainer::CollectPushes() {
     if (!push.ready()) return false;
     const absl::StatusOr<PushResult>& result = push.Get();
     status.Update(result.status());
-    progressed_ |= result.ok();
     if (result.ok() && !result->applied) LogWarning("a push was not applied: ", result->reason);
     return true;
   };

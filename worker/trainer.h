@@ -62,9 +62,6 @@ class Trainer {
   // Returns when the job's examples are done, or the client's error.
   absl::Status Run();
 
-  // Whether a push of this trainer was acknowledged.
-  bool progressed() const { return progressed_; }
-
   // Returns whether pushes begin while backward computes. False if gradients are clipped, which takes the
   // whole gradient, or if rows are pushed, whose gradients are there at the end of backward. Also false if
   // other workers' pushes would overtake a push that takes long to arrive, so that it is sent twice.
@@ -82,8 +79,6 @@ class Trainer {
     // Rows that come with the weights; may be null.
     std::shared_ptr<WorkRows> rows;
     std::shared_ptr<WeightsGate> gate;
-    // A push goes with the pull.
-    bool pushes = false;
     std::optional<Future<ExchangeResult>> result;
 
     absl::StatusOr<PullResult> Get() const;
@@ -124,7 +119,6 @@ class Trainer {
   const bool prefetch_;
 
   Progress progress_;
-  bool progressed_ = false;
 
   // The current weights: their clock (none at first), the pull that brought them, their memory, and whether
   // nothing was computed with them yet.

@@ -51,6 +51,7 @@ void ClientImpl::Start(uint32_t shards, std::optional<ShardSet::Push> push,
   shards_.Start(shards, std::move(push), std::move(pull), rows,
                 [this, call, gradient, done = std::move(done)](absl::StatusOr<Answers> answers) {
                   if (gradient != nullptr) answers = JudgeFinite(*gradient, std::move(answers));
+                  if (answers.ok() && (call.push.has_value() || options_.reader)) progressed_ = true;
                   {
                     MutexLock lock(mutex_);
                     work_.End(call, answers);

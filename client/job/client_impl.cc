@@ -28,16 +28,6 @@ Nanoseconds Seconds(double seconds) {
   return std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(seconds));
 }
 
-v1::WorkerReport ToProto(const Progress& progress) {
-  v1::WorkerReport report;
-  report.set_examples(progress.examples);
-  report.set_batches(progress.batches);
-  report.set_loss_sum(progress.loss_sum);
-  report.set_last_examples(progress.last_examples);
-  report.set_last_loss_sum(progress.last_loss_sum);
-  return report;
-}
-
 v1::Caller MakeCaller(uint64_t instance, const v1::JoinReply& reply) {
   v1::Caller caller;
   caller.set_worker(reply.worker());
@@ -64,6 +54,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
       start_clock_(reply.start_clock()),
       exchanges_(options_, model, config, reply, channels.chunk_unit),
       epoch_(reply.membership().epoch()),
+      report_(options_.compute_seconds),
       news_(reply),
       work_(mode_, {config.data().batch_size(), reply.total_batches(), reply.total_examples()}, reply),
       otherwise_(std::move(channels.otherwise)),
@@ -83,11 +74,10 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
   heartbeat.request = [this] {
     v1::HeartbeatRequest request;
     *request.mutable_caller() = CallerNow();
+    request.set_only_news(true);
+    *request.mutable_report() = report_.Make();
     MutexLock lock(mutex_);
     request.set_known_revision(news_.revision());
-    request.set_only_news(true);
-    *request.mutable_report() = ReportNow();
-    losses_sent_ = losses_.newest();
     return request;
   };
   heartbeat.on_reply = [this](const v1::HeartbeatReply& beat) { return OnHeartbeat(beat); };
@@ -124,15 +114,6 @@ ClientImpl::~ClientImpl() {
 
 // ---- membership
 
-v1::WorkerReport ClientImpl::ReportNow() const {
-  v1::WorkerReport report = ToProto(progress_);
-  const double computed = options_.compute_seconds ? options_.compute_seconds() : -1;
-  if (computed >= 0) report.set_compute_seconds(computed);
-  losses_.Describe(&report);
-  metrics_.Describe(&report);
-  return report;
-}
-
 absl::Status ClientImpl::Alive() const {
   if (!failure_.ok()) return failure_;
   return left_ ? absl::FailedPreconditionError("this client has left the job") : absl::OkStatus();
@@ -167,10 +148,10 @@ bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
   }
   // The shards move before the next heartbeat says that this client knows the membership.
   if (reply.has_membership()) shards_.Move(reply.moved());
+  report_.OnAcknowledged();
   std::vector<uint32_t> restored;
   {
     MutexLock lock(mutex_);
-    losses_.OnAcknowledged(losses_sent_);
     restored = news_.Take(reply);
     if (reply.has_membership()) {
       epoch_.store(news_.membership().epoch());
@@ -262,8 +243,31 @@ absl::StatusOr<std::optional<EvaluationOrder>> ClientImpl::WaitEvaluation(Steady
 
 void ClientImpl::SetProgress(const Progress& progress) {
   MutexLock lock(mutex_);
-  progress_ = progress;
-  losses_.OnProgress(progress, work_.newest_clock());
+  report_.SetProgress(progress, work_.newest_clock());
+}
+
+absl::Status ClientImpl::Log(absl::Span<const LoggedValue> values, bool last, double weight) {
+  if (options_.reader) return absl::FailedPreconditionError("a reader logs no metrics; a worker does");
+  MutexLock lock(mutex_);
+  const double examples = static_cast<double>(std::max<uint64_t>(1, work_.newest_examples()));
+  return report_.Log(values, last, weight == 0 ? examples : weight, work_.newest_clock());
+}
+
+absl::Status ClientImpl::LogScores(absl::string_view name, absl::Span<const float> scores,
+                                   absl::Span<const float> labels) {
+  if (options_.reader) return absl::FailedPreconditionError("a reader logs no metrics; a worker does");
+  return report_.LogScores(name, scores, labels);
+}
+
+absl::Status ClientImpl::Stop(const std::string& reason) {
+  v1::StopRequest request;
+  *request.mutable_caller() = CallerNow();
+  request.set_reason(reason);
+  absl::Status status = coordinator_.Start(request, limits()).Get().status();
+  if (!absl::IsUnimplemented(status)) return status;
+  return absl::FailedPreconditionError(absl::StrCat(
+      coordinator_channel_->name(), " cannot stop a job: that needs version 1.10 of the protocol, ",
+      "and it speaks an earlier one. Upgrade ps:0"));
 }
 
 absl::Status ClientImpl::Report(const PullResult& of, const EvaluationResult& result) {
@@ -348,7 +352,7 @@ absl::Status ClientImpl::LeaveFor(const absl::Status& failure, CallLimits limits
     request.set_done(why.ok());
     request.set_reason(std::string(why.message()));
     request.set_failure_kind(KindOf(why));
-    *request.mutable_report() = ReportNow();
+    *request.mutable_report() = report_.Make();
     Changed();
   }
   heartbeat_->Stop();

@@ -19,8 +19,7 @@
 #include "client/job/heartbeat.h"
 #include "client/job/history.h"
 #include "client/job/job_news.h"
-#include "client/job/loss_windows.h"
-#include "client/job/metric_log.h"
+#include "client/job/member_report.h"
 #include "client/job/pending_work.h"
 #include "client/job/transport.h"
 #include "client/tensors/outgoing_gradient.h"
@@ -85,6 +84,7 @@ class ClientImpl final : public Client {
   absl::Status Leave(const absl::Status& failure) override;
   uint32_t worker() const override { return caller_.worker(); }
   uint64_t start_clock() const override { return start_clock_; }
+  bool progressed() const override { return progressed_; }
   uint64_t job() const override { return caller_.job(); }
   const ModelSpec& model() const override { return exchanges_.tensors().model(); }
   const std::vector<TableSpec>& tables() const override { return exchanges_.tables(); }
@@ -117,7 +117,6 @@ class ClientImpl final : public Client {
     return caller;
   }
 
-  v1::WorkerReport ReportNow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The error that every call gets from now on; OK: none.
   absl::Status Alive() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Wakes the threads that wait, because a member that they may wait for has changed.
@@ -162,6 +161,8 @@ class ClientImpl final : public Client {
   const uint64_t start_clock_;
   ExchangeBuilder exchanges_;
   std::atomic<uint64_t> epoch_;
+  std::atomic<bool> progressed_ = false;
+  MemberReport report_;
 
   mutable Mutex mutex_;
   // Signals that a member below has changed.
@@ -177,11 +178,6 @@ class ClientImpl final : public Client {
   PendingWork work_ ABSL_GUARDED_BY(mutex_);
   // A final evaluation is, or was, reported by this client.
   bool reports_final_ ABSL_GUARDED_BY(mutex_) = false;
-  Progress progress_ ABSL_GUARDED_BY(mutex_);
-  LossWindows losses_ ABSL_GUARDED_BY(mutex_);
-  MetricLog metrics_ ABSL_GUARDED_BY(mutex_);
-  // LossWindows::newest() when the heartbeat in flight was made.
-  uint64_t losses_sent_ ABSL_GUARDED_BY(mutex_) = 0;
   // The upload of the initial values is under way; why it failed.
   bool uploading_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status upload_error_ ABSL_GUARDED_BY(mutex_);

@@ -1,26 +1,18 @@
-// How a process becomes a member of the job.
+// ClientImpl's way into the job: membership, connections, initial values.
 #include <algorithm>
-#include <chrono>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
-#include "client/call.h"
-#include "client/exchange/shard_channel.h"
 #include "client/job/client_impl.h"
+#include "client/job/join_job.h"
 #include "client/job/transport.h"
-#include "common/base/bounded.h"
 #include "common/base/status_macros.h"
 #include "common/codec/floats.h"
 #include "common/model/partition.h"
-#include "common/model/wire_model.h"
-#include "common/protocol/handshake.h"
 #include "common/protocol/job_failure.h"
 #include "common/telemetry/logging.h"
 #include "common/threads/mutex.h"
@@ -29,164 +21,7 @@
 namespace weir {
 namespace {
 
-struct JoinOptions {
-  // Opens a channel to the coordinator, which need not be there yet. `attempt`: how long an attempt to
-  // connect may take. Each try to join has a channel of its own: on one channel, gRPC would look up a name
-  // that does not resolve yet less and less often.
-  std::function<std::unique_ptr<CoordinatorChannel>(std::chrono::nanoseconds attempt)> open;
-  // How long to wait for the job (cluster.start_seconds).
-  std::chrono::nanoseconds start{};
-  // This process was in the job before, so it waits only `server_wait` for a coordinator that is not there at
-  // all.
-  bool again = false;
-  std::chrono::nanoseconds server_wait{};
-};
-
-using Nanoseconds = std::chrono::nanoseconds;
-
 constexpr absl::Duration kReportEvery = absl::Seconds(10);
-// How often to look whether there is a connection.
-constexpr absl::Duration kLook = absl::Milliseconds(200);
-// For so long must the channel find a cause: files of certificates may be half replaced just now.
-constexpr absl::Duration kCauseLasts = absl::Seconds(2);
-// The coordinator applies the same limit, and its error says more than ours would.
-constexpr absl::Duration kSlack = absl::Seconds(1);
-
-// A result that another thread waits for. Shared with the call, which may end later.
-template <typename Reply>
-class Answer {
- public:
-  void Set(absl::StatusOr<Reply> reply) {
-    MutexLock lock(mutex_);
-    reply_ = std::move(reply);
-    set_.NotifyAll();
-  }
-  // nullopt: there was no result within `limit`.
-  std::optional<absl::StatusOr<Reply>> WaitFor(absl::Duration limit, const Clock& clock) {
-    const absl::Time until = clock.Now() + limit;
-    MutexLock lock(mutex_);
-    while (!reply_.has_value()) {
-      const absl::Duration left = until - clock.Now();
-      if (left <= absl::ZeroDuration()) return std::nullopt;
-      set_.WaitFor(mutex_, absl::ToChronoNanoseconds(absl::Ceil(left, absl::Nanoseconds(1))));
-    }
-    return std::move(reply_);
-  }
-
- private:
-  Mutex mutex_;
-  CondVar set_;
-  std::optional<absl::StatusOr<Reply>> reply_ ABSL_GUARDED_BY(mutex_);
-};
-
-// What this process waits for, as the coordinator says; "": the coordinator does not answer.
-std::string WaitingFor(const v1::JoinRequest& request, CoordinatorChannel& channel, const Clock& clock) {
-  if (!channel.connected()) return "";
-  const auto answer = std::make_shared<Answer<v1::ClusterStatus>>();
-  const auto asked =
-      channel.Start(v1::StatusRequest(), std::chrono::seconds(1),
-                    [answer](absl::StatusOr<v1::ClusterStatus> status) { answer->Set(std::move(status)); });
-  std::optional<absl::StatusOr<v1::ClusterStatus>> status;
-  // The call has a deadline of its own.
-  while (!(status = answer->WaitFor(absl::Seconds(2), clock)).has_value()) asked->Cancel();
-  if (!status->ok()) return "";
-  for (const v1::TaskStatus& task : (*status)->tasks()) {
-    if (request.role() != v1::WORKER || task.task() != request.task() || task.phase() != v1::TASK_LIVE) {
-      continue;
-    }
-    return absl::StrCat(
-        "waits to join: another process is ", task.task(), " and was heard ",
-        absl::FormatDuration(absl::Trunc(absl::Seconds(task.seconds_since_heard()), absl::Milliseconds(100))),
-        " ago; is the same task index used twice? If so, end one of the two, or give this one another index. "
-        "If the other process is gone, this one takes its place once the lease of the other ends");
-  }
-  if ((*status)->waiting_for().empty()) {
-    return absl::StrCat("waits for ", channel.name(), " to let it join; the job is ",
-                        v1::JobState_Name((*status)->state()));
-  }
-  return absl::StrCat("waits for the job to start; missing: ", ShortList((*status)->waiting_for()));
-}
-
-// Enters the job, and waits until the job may start. Logs what it waits for after 10 seconds, and every 10
-// seconds from then on. Errors are the coordinator's; Unavailable or DeadlineExceeded: the time has passed.
-// Not on the loop.
-absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, const JoinOptions& options,
-                                      EventLoop& loop) {
-  // Awake times: when to give up, and when the coordinator was last connected.
-  const Clock& awake = loop.awake();
-  const Clock& real = loop.real();
-  const absl::Time deadline = awake.Now() + absl::FromChrono(options.start);
-  absl::Time heard = awake.Now();
-  absl::Time next_report = real.Now() + kReportEvery;
-  Backoff backoff(std::chrono::milliseconds(50), std::chrono::milliseconds(options.again ? 100 : 1000),
-                  [&loop] { return loop.Random(); });
-  std::string last_error = "it did not answer yet";
-  Nanoseconds attempt = kFirstAttempt;
-  std::optional<absl::Time> cause_since;  // since when the channel finds one
-  while (true) {
-    const absl::Duration try_limit = deadline - awake.Now() + kSlack;
-    const absl::Time try_ends = real.Now() + try_limit;
-    const std::unique_ptr<CoordinatorChannel> channel = options.open(attempt);
-    const std::string name = channel->name();
-    attempt = std::min<Nanoseconds>(2 * attempt, kLongestAttempt);
-    const auto answer = std::make_shared<Answer<v1::JoinReply>>();
-    channel->Start(request, absl::ToChronoNanoseconds(try_limit),
-                   [answer](absl::StatusOr<v1::JoinReply> reply) { answer->Set(std::move(reply)); });
-    std::string waiting_for;
-    std::optional<absl::StatusOr<v1::JoinReply>> reply;
-    // A try has the deadline of the whole join, so this loop ends.
-    while (!(reply = answer->WaitFor(std::min(next_report - real.Now(), kLook), real)).has_value()) {
-      if (channel->connected()) heard = awake.Now();
-      if (real.Now() < next_report) continue;
-      waiting_for = WaitingFor(request, *channel, real);
-      LogWarning(waiting_for.empty() ? absl::StrCat("waits for ", name, ": ", last_error) : waiting_for);
-      next_report += kReportEvery;
-    }
-    if (reply->ok()) return **std::move(reply);
-    const absl::Status& status = reply->status();
-    const absl::Time now = awake.Now();
-    if (channel->connected()) heard = now;
-    const std::string limit = absl::StrCat(
-        " within cluster.start_seconds = ", std::chrono::duration<double>(options.start).count(), " s");
-    if (absl::IsDeadlineExceeded(status) && now < deadline && real.Now() >= try_ends) {
-      continue;  // this process was stopped meanwhile
-    }
-    if (absl::IsDeadlineExceeded(status) && now >= deadline) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          name, " did not start the job", limit, ": ",
-          waiting_for.empty() ? std::string(status.message()) : absl::StrCat("this process ", waiting_for)));
-    }
-    if (!absl::IsUnavailable(status) && !absl::IsCancelled(status)) {
-      return Reworded(status, absl::StrCat(name, ": ", status.message()));
-    }
-    if (const absl::Status lasting = channel->Diagnose(); lasting.ok()) {
-      cause_since.reset();
-    } else if (awake.Now() - cause_since.emplace(cause_since.value_or(awake.Now())) >= kCauseLasts) {
-      return lasting;
-    }
-    last_error = std::string(status.message());
-    if (now >= deadline) {
-      return absl::UnavailableError(absl::StrCat(name, " could not be reached", limit, ": ", last_error));
-    }
-    if (options.again && now - heard >= absl::FromChrono(options.server_wait)) {
-      return absl::UnavailableError(
-          absl::StrCat(name, " could not be reached within cluster.server_wait_seconds = ",
-                       std::chrono::duration<double>(options.server_wait).count(),
-                       " s, to join the job again: ", last_error));
-    }
-    // Sleeps: nothing sets this answer.
-    Answer<v1::JoinReply>().WaitFor(std::min(absl::FromChrono(backoff.Next()), deadline - now), real);
-    if (real.Now() >= next_report) {
-      LogWarning("waits for ", name, ": ", last_error);
-      next_report += kReportEvery;
-    }
-  }
-}
-
-std::chrono::nanoseconds Seconds(double seconds) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
-}
-
 // ps:0 applies the same limit, and its error says more than ours would.
 constexpr absl::Duration kUploadSlack = absl::Seconds(2);
 
@@ -216,46 +51,6 @@ std::string UploaderTask(const v1::Membership& membership) {
   return "a worker";
 }
 
-// Checks that this client can work with the reply.
-absl::Status CheckReply(const v1::JoinReply& reply, const ClientOptions& options, const ModelSpec& model,
-                        const v1::JobConfig& config) {
-  WEIR_RETURN_IF_ERROR(CheckProtocol("ps:0", reply.protocol(), options.task));
-  if (reply.num_shards() == 0 || !(reply.lease_seconds() > 0) ||
-      (TraitsOf(config).works_on_parts && !options.reader && reply.parts() == 0)) {
-    return absl::InternalError(
-        absl::StrCat("the coordinator's reply to Join lacks something: ", reply.ShortDebugString()));
-  }
-  if (reply.model_hash() != model.Hash()) {
-    return absl::FailedPreconditionError("the job's model is a different one from this program's");
-  }
-  if (options.servers.size() < reply.num_shards() &&
-      reply.ps_addresses_size() != static_cast<int>(reply.num_shards())) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the job has ", reply.num_shards(), " shards, but ", options.servers.size(),
-                     " addresses are known: ", absl::StrJoin(options.servers, ", ")));
-  }
-  return absl::OkStatus();
-}
-
-// Where a step takes more examples than the training set has, the job's epochs are fewer steps than one
-// expects.
-void WarnOfLargeBatch(const v1::JoinReply& reply, uint64_t train_examples, const v1::JobConfig& config) {
-  const bool sync = TraitsOf(config).works_on_parts;
-  const uint64_t batch = config.data().batch_size();
-  const uint64_t examples = sync ? batch * reply.parts() : batch;
-  if (examples <= train_examples) return;
-  const char* const unit = sync ? "step" : "batch";
-  const uint64_t units = sync ? reply.total_steps() : reply.total_batches();
-  LogWarning("a ", unit, " has ", examples, " examples (", sync ? absl::StrCat(reply.parts(), " x ") : "",
-             "data.batch_size ", batch, "), and the training set has ", train_examples, ": a ", unit,
-             " goes through several epochs, and all ", reply.total_examples(), " examples of the job are ",
-             units, " ", unit,
-             units == 1 ? ""
-             : sync     ? "s"
-                        : "es",
-             "; lower data.batch_size for more");
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ClientImpl>> ClientImpl::Enter(const ClientOptions& options, bool again,
@@ -267,36 +62,9 @@ absl::StatusOr<std::unique_ptr<ClientImpl>> ClientImpl::Enter(const ClientOption
     WEIR_ASSIGN_OR_RETURN(history, History::Open(options.history_path, again));
   }
 
-  v1::JoinRequest request;
-  request.set_role(options.reader ? v1::READER : v1::WORKER);
-  request.set_task(options.task);
-  request.set_rank(options.rank);
-  request.set_instance(transport.NewInstance());
-  request.set_model(ToProto(model).SerializeAsString());
-  request.set_job_config(options.job_config);
-  request.set_train_examples(options.train_examples);
-  for (const Fingerprint& fingerprint : options.fingerprints) {
-    v1::Fingerprint& declared = *request.add_fingerprints();
-    declared.set_name(fingerprint.name);
-    declared.set_value(fingerprint.value);
-  }
-  request.set_evaluates(options.evaluates);
-  *request.mutable_protocol() = OwnProtocol();
-  if (job != 0) request.mutable_job()->set_id(job);
-  for (const std::string& server : options.servers) request.add_ps_addresses(server);
-
-  const std::shared_ptr<EventLoop> loop = transport.loop();
-  JoinOptions join;
-  join.start = Seconds(config.cluster().start_seconds());
-  join.server_wait = Seconds(config.cluster().server_wait_seconds());
-  join.again = again;
-  join.open = [&](std::chrono::nanoseconds attempt) {
-    return transport.OpenCoordinator(options.servers[0], attempt);
-  };
-  WEIR_ASSIGN_OR_RETURN(const v1::JoinReply reply, JoinJob(request, join, *loop));
-  WEIR_RETURN_IF_ERROR(CheckReply(reply, options, model, config));
-  // One worker says it.
-  if (!options.reader && options.rank == 0 && !again) WarnOfLargeBatch(reply, options.train_examples, config);
+  const uint64_t instance = transport.NewInstance();
+  WEIR_ASSIGN_OR_RETURN(const v1::JoinReply reply,
+                        JoinJob(options, again, job, instance, model, config, transport));
 
   // The addresses that this program was given come first: it may reach the servers in a different way from
   // ps:0 does. ps:0 knows better only if servers have moved since, or if those addresses are out of date.
@@ -308,7 +76,7 @@ absl::StatusOr<std::unique_ptr<ClientImpl>> ClientImpl::Enter(const ClientOption
   // The servers beyond hold no shard.
   if (servers.size() > reply.num_shards()) servers.resize(reply.num_shards());
   if (servers.size() != reply.num_shards()) servers = channels.otherwise;
-  channels.loop = loop;
+  channels.loop = transport.loop();
   channels.coordinator = transport.OpenCoordinator(servers[0], std::nullopt);
   const Partition partition(model.elements(), reply.num_shards());
   for (uint32_t shard = 0; shard < servers.size(); ++shard) {
@@ -316,7 +84,7 @@ absl::StatusOr<std::unique_ptr<ClientImpl>> ClientImpl::Enter(const ClientOption
   }
   channels.chunk_unit = transport.chunk_unit();
   channels.observer = transport.observer();
-  return std::make_unique<ClientImpl>(options, model, config, request.instance(), reply, std::move(channels),
+  return std::make_unique<ClientImpl>(options, model, config, instance, reply, std::move(channels),
                                       std::move(history));
 }
 
@@ -370,9 +138,9 @@ absl::StatusOr<std::unique_ptr<Client>> ClientImpl::Join(const ClientOptions& op
   if (options.servers.empty()) return absl::InvalidArgumentError("no server is given");
   WEIR_RETURN_IF_ERROR(model.Validate());
   if (!options.reader) WEIR_RETURN_IF_ERROR(CheckInitialValues(options.initial_values, model));
-  const std::chrono::nanoseconds limit = Seconds(config.cluster().start_seconds());
-  const auto deadline = std::chrono::steady_clock::now() + limit;
-  const absl::Time values_deadline = transport.loop()->awake().Now() + absl::FromChrono(limit) + kUploadSlack;
+  const absl::Duration limit = absl::Seconds(config.cluster().start_seconds());
+  const auto deadline = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(limit);
+  const absl::Time values_deadline = transport.loop()->awake().Now() + limit + kUploadSlack;
   uint64_t job = options.job;
   for (bool again = options.again;; again = true) {
     WEIR_ASSIGN_OR_RETURN(std::unique_ptr<ClientImpl> client,

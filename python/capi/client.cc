@@ -263,11 +263,11 @@ void weir_set_computing(weir_client* client, int computes) {
   computes != 0 ? time.Start() : time.Stop();
 }
 
-weir_error* weir_take_order(weir_client* client, weir_order_to_evaluate* order) {
+weir_error* weir_take_order(weir_client* client, double seconds, weir_order_to_evaluate* order) {
   *order = {};
   const absl::StatusOr<std::shared_ptr<weir::Client>> in = client->member->client();
   if (!in.ok()) return weir::ErrorOf(in.status());
-  const auto taken = (*in)->WaitEvaluation(weir::DeadlineIn(0));
+  const auto taken = (*in)->WaitEvaluation(weir::DeadlineIn(seconds));
   if (!taken.ok()) return weir::ErrorOf(taken.status());
   if (taken->has_value()) *order = {(*taken)->id, (*taken)->epoch};
   return nullptr;

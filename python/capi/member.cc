@@ -179,6 +179,7 @@ absl::Status Member::Join(const std::vector<ConstTensor>& initial) {
     if (closed_) return Closed();
     if (client_ != nullptr)
       return absl::FailedPreconditionError("this client is in the job already; leave first");
+    WEIR_RETURN_IF_ERROR(last_fence_);
     options = options_;
     local = local_;
   }
@@ -255,12 +256,15 @@ absl::Status Member::Leave(const absl::Status& failure) {
   if (!failure.ok() && local != nullptr && KindOf(failure) != v1::FAILURE_FENCED)
     ended = EndJob(*local, failure);
   const absl::Status left = client->Leave(failure);
+  // All was done, but the job went back before all members had left.
+  const absl::Status& fenced = failure.ok() ? left : failure;
   {
     MutexLock lock(mutex_);
     client_ = nullptr;
+    if (absl::IsAborted(fenced)) last_fence_ = rejoining_.OnFenced(fenced, *client);
   }
   if (!failure.ok()) return ended;
-  // All was done, but the job went back before all members had left; or the job cannot be saved.
+  // The job has gone back, or cannot be saved.
   if (absl::IsAborted(left) || KindOf(left) == v1::FAILURE_RESOURCE) return left;
   if (!left.ok()) LogWarning("could not take leave: ", left.message());
   return local == nullptr ? absl::OkStatus() : local->Wait();

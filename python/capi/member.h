@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "client/client.h"
 #include "client/compute_time.h"
+#include "client/memberships.h"
 #include "common/model/model_spec.h"
 #include "common/threads/mutex.h"
 #include "local/in_process_cluster.h"
@@ -34,6 +35,7 @@ class Member {
   // Of the gradients that the program computes.
   ComputeTime& compute_time() { return *compute_time_; }
   // Takes as long as Client::Join(). `initial`: ClientOptions::initial_values.
+  // Errors: too many memberships without progress were lost (Rejoining).
   absl::Status Join(const std::vector<ConstTensor>& initial);
   // Errors: FailedPrecondition: not joined, or left, or closed; or Forked().
   absl::StatusOr<std::shared_ptr<Client>> client() const;
@@ -56,6 +58,7 @@ class Member {
         has_servers_(local != nullptr),
         options_(std::move(options)),
         resumed_from_(std::move(resumed_from)),
+        rejoining_(absl::Seconds(config_.cluster().start_seconds())),
         local_(std::move(local)) {}
 
   absl::StatusOr<std::shared_ptr<Client>> JoinedClient() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -71,6 +74,9 @@ class Member {
   const std::string resumed_from_;
   mutable Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  Rejoining rejoining_ ABSL_GUARDED_BY(mutex_);
+  // Why this process does not join again; OK: it may.
+  absl::Status last_fence_ ABSL_GUARDED_BY(mutex_);
   // Null in a cluster. The client has a share of it, and so it outlives the client.
   std::shared_ptr<InProcessCluster> local_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Client> client_ ABSL_GUARDED_BY(mutex_);

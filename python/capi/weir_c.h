@@ -138,8 +138,9 @@ const char* weir_resumed_from(const weir_client* client);
 // of a job that was done before, which nobody can join. The future reads the keys.
 weir_future* weir_load_resumed(weir_client* client, float* const* into, const weir_rows* rows, size_t n_rows);
 
-// Joins the job; again, after the membership was lost (kind 3). `initial`: the initial values of
-// WEIR_UPLOADED tensors, in the model's order, which the future reads; else NULL.
+// Joins the job; again, after the membership was lost (kind 3), unless that has happened too often without
+// any progress. `initial`: the initial values of WEIR_UPLOADED tensors, in the model's order, which the
+// future reads; else NULL.
 // Requires: a membership that was lost has been left.
 weir_future* weir_join(weir_client* client, const float* const* initial);
 // `reason` NULL: the work is done. Otherwise ends this membership with a failure of this kind, which says why
@@ -192,8 +193,8 @@ typedef struct {
   uint64_t id;
   uint64_t epoch;
 } weir_order_to_evaluate;
-// Each order comes once. Does not wait.
-weir_error* weir_take_order(weir_client* client, weir_order_to_evaluate* order);
+// Each order comes once. Waits for it, at most so many seconds or until the job's examples are done.
+weir_error* weir_take_order(weir_client* client, double seconds, weir_order_to_evaluate* order);
 // Waits, once the job's examples are done, until this worker must make the final evaluation
 // (weir_take_answer(): 1) or the evaluation was made (0).
 weir_future* weir_awaits_evaluation(weir_client* client);

@@ -97,7 +97,7 @@ _FUNCTIONS = {
     "wait_draining": (c_void_p, [c_void_p, c_double]),
     "set_progress": (c_void_p, [c_void_p, POINTER(Progress)]),
     "set_computing": (None, [c_void_p, c_int]),
-    "take_order": (c_void_p, [c_void_p, POINTER(OrderToEvaluate)]),
+    "take_order": (c_void_p, [c_void_p, c_double, POINTER(OrderToEvaluate)]),
     "awaits_evaluation": (c_void_p, [c_void_p]),
     "take_answer": (c_void_p, [c_void_p, POINTER(c_int)]),
     "report": (c_void_p, [c_void_p, c_void_p, POINTER(Evaluation)]),

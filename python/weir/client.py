@@ -10,7 +10,7 @@ from . import _library, metrics
 from ._ending import LAST_CALL, Terminated, close_at_end, end_on_sigterm, terminated
 from ._library import library
 from .errors import ConfigError, Drained, Error, Fenced, JobDone, check, made
-from .evaluations import Evaluate, Evaluations, Order, Result
+from .evaluations import Evaluate, Evaluated, Evaluations, Order, Result
 from .exchange import Gate, Gradient, Pushed, View, Weights, Work, WorkCall, WorkCalls, pull_order, push_order, take_exchange
 from .fingerprints import EXAMPLES, in_cluster, of_program, of_training_set
 from .future import Future, end_of
@@ -52,8 +52,8 @@ class Client:
     code_version: text that must be the same for every worker. By default in sync that of the program's main file.
     fingerprints: name -> value, at most 8 texts of 64 and 128 bytes: what else must be the same for every worker.
 
-    reader: this client reads the weights of a cluster's job, and takes no part in training. snapshot() and
-        wait_draining() are for it.
+    reader: this client reads the weights of a cluster's job, and takes no part in training. snapshot(), wait_draining() and,
+        with evaluate or test, evaluations() are for it.
 
     Rows of the job's embedding tables are {"table": (keys, values)}: keys is int64 or uint64 [n], in any order and perhaps
     several times, and is read before a call returns; values is float32 [n, dim], used where it is. An int64 key means the
@@ -81,7 +81,7 @@ class Client:
         #: The job's embedding tables: name -> dim, the values of a row.
         self.tables = Tables(self.job)
         self.train_examples = train_examples
-        self.evaluations = Evaluations(self.job, evaluate, test)
+        self._evaluations = Evaluations(self.job, evaluate, test)
         alike = dict(fingerprints or {})
         if not reader:
             self.order = ExampleOrder(train_examples, int(self.job.config["seed"]))
@@ -97,7 +97,7 @@ class Client:
         pairs = [_library.Fingerprint(name.encode(), value.encode()) for name, value in alike.items()]
         options = _library.Options(encoded(cluster), encoded(task), encoded(token_file), encoded(history),
                                    encoded(log_level), train_examples, servers, reader,
-                                   self.evaluations.of_epochs, (_library.Fingerprint * len(pairs))(*pairs), len(pairs))
+                                   self._evaluations.of_epochs, (_library.Fingerprint * len(pairs))(*pairs), len(pairs))
         opened = library.open(self.job._handle, ctypes.byref(options), self.model.array, len(self.model.names))
         self._handle = Future(opened, lambda future: made(library.take_client, future)).result()
         self._closed = False
@@ -290,11 +290,16 @@ class Client:
         """Whether steps() shows a line of progress."""
         return self._membership().in_process and is_live(sys.stderr) if self._progress is None else self._progress
 
-    def take_order(self) -> Order | None:
-        """The order to evaluate the end of an epoch, if this member has one: a member that was made with evaluate. Each comes once. Does
-        not wait."""
+    def evaluations(self) -> Iterator[Evaluated]:
+        """For a reader: calls evaluate for each end of an epoch that the job asks it for, and test, or else evaluate, for the job's
+        end; reports the results, and yields each. Joins again where the membership was lost."""
+        return self._evaluations.of_reader(self)
+
+    def take_order(self, wait: float = 0) -> Order | None:
+        """The order to evaluate the end of an epoch, if this member has one: a member that was made with evaluate. Each comes once.
+        wait: for one, so many seconds at most, or until the job's examples are done; Ctrl-C is heard afterwards."""
         order = _library.OrderToEvaluate()
-        check(library.take_order(self._live(), ctypes.byref(order)))
+        check(library.take_order(self._live(), wait, ctypes.byref(order)))
         return Order(order.id, order.epoch) if order.id else None
 
     def awaits_evaluation(self) -> bool:

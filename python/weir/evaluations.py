@@ -4,12 +4,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping, NamedTuple, TypeVar
 
 import numpy as np
 
 from . import _library
-from .errors import ConfigError, PeerLost
+from .errors import ConfigError, Fenced, JobDone, PeerLost
 from .exchange import Weights
 from .future import Future
 from .job import FlatTensors, Job
@@ -27,6 +27,8 @@ _log = logging.getLogger("weir")
 
 # How often a worker that waits looks for an order, in seconds.
 _LOOK = 0.01
+# How long a reader waits for an order at once, in seconds; Ctrl-C waits meanwhile.
+_WAIT = 0.1
 # How often to try a read while a server is away; each has waited for a while itself.
 _READS = 5
 
@@ -59,6 +61,16 @@ class Result(NamedTuple):
         accuracy, auc = (-1 if value is None else value for value in (self.accuracy, self.auc))
         return _library.Evaluation(self.loss, accuracy, auc, self.examples, validation, 0 if order is None else order.id, final,
                                    sha256.encode())
+
+
+class Evaluated(NamedTuple):
+    """An evaluation that a reader has made. epoch: that has ended, counted from 1; None: the job has. version: of the weights, in
+    updates since the start; in sync the step. validation: evaluate has made it, and test makes that of the job's end."""
+
+    epoch: int | None
+    version: int
+    validation: bool
+    result: Result
 
 
 #: An order could not be carried out.
@@ -111,9 +123,38 @@ class Evaluations:
 
     def at_end(self, client: Client) -> None:
         """When the job's examples are done: makes the last evaluation, or waits until another worker has."""
+        if (self._test or self._evaluate) is not None and client.awaits_evaluation():
+            self._make_last(client)
+
+    def of_reader(self, client: Client) -> Iterator[Evaluated]:
+        """As Client.evaluations()."""
+        if (self._test or self._evaluate) is None:
+            raise ConfigError("evaluations() calls the functions that the reader was made with: give it evaluate=, test=, or both")
+        done = False
+        while not done:
+            try:
+                # An order may come with the news that the examples are done.
+                done = client.draining
+                made = self.look(client, _WAIT)
+                done = done and made is None
+                if done:
+                    made = self._make_last(client)
+            except Fenced as fenced:
+                done = False
+                client.leave(fenced)
+                _log.warning("%s; joining again", fenced)
+                try:
+                    client.join()
+                except JobDone as others:
+                    _log.info("%s", others)
+                    return
+                continue
+            if made is not None:
+                yield made
+
+    def _make_last(self, client: Client) -> Evaluated:
         last = self._test or self._evaluate
-        if last is None or not client.awaits_evaluation():
-            return
+        assert last is not None
         weights, values = self._read(client)
         sha256 = hashlib.sha256(values.flat.data).hexdigest()
         if self._validates_end:
@@ -122,19 +163,22 @@ class Evaluations:
         _log.info("final evaluation at version %d: %s", weights.version, result)
         client._report(weights, result, final=True, sha256=sha256).result()
         self._memory = None
+        return Evaluated(None, weights.version, False, result)
 
-    def look(self, client: Client) -> None:
-        """Evaluates, if the job asks for it."""
-        order = client.take_order()
+    def look(self, client: Client, wait: float = 0) -> Evaluated | None:
+        """Evaluates, if the job asks for it, within so many seconds. None: it does not, or the weights could not be read."""
+        order = client.take_order(wait)
         if order is None:
-            return
+            return None
         try:
             weights, values = self._read(client)
         except PeerLost as lost:
             _log.warning("cannot evaluate epoch %d: %s", order.epoch, lost)
             client._report(None, FAILED, order).result()
-            return
-        client._report(weights, self._validated(values), order, validation=self._test is not None).result()
+            return None
+        result, validation = self._validated(values), self._test is not None
+        client._report(weights, result, order, validation=validation).result()
+        return Evaluated(order.epoch, weights.version, validation, result)
 
     def _validated(self, values: FlatTensors) -> Result:
         assert self._evaluate is not None

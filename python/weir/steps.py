@@ -5,7 +5,6 @@ import contextlib
 import logging
 import math
 import sys
-import time
 from collections import deque
 from typing import Any, Callable, Iterator, Mapping, TypeVar
 
@@ -24,9 +23,6 @@ from .tables import Keys, Rows, RowSet
 T = TypeVar("T")
 
 _log = logging.getLogger("weir")
-
-# After this many memberships in a row without any progress, if these took cluster.start_seconds, the loop gives up, as `worker` does.
-_FRUITLESS = 10
 
 
 def loss_of(loss: Any) -> float | None:
@@ -206,7 +202,6 @@ class _Membership:
         self.job_seed = int(client.job.config["seed"])
         # Memory that no push uses any more.
         self._spare: list[Gradient] = []
-        self.progressed = False
         # In bounded: the pull of the next clock is under way during a whole step.
         self._prefetch = bool(client.job.get("consistency.prefetch", False))
         # The mean of a step is clipped by the servers.
@@ -251,7 +246,7 @@ class _Membership:
         self._collect(wait=True)
 
     def _next_work(self) -> Work | None:
-        evaluations = self.client.evaluations
+        evaluations = self.client._evaluations
         if not evaluations.of_epochs:
             return self.client.next_work()
         evaluations.look(self.client)
@@ -262,7 +257,7 @@ class _Membership:
             future.give_up()
 
     def _wait(self, future: Future[T]) -> T:
-        return self.client.evaluations.wait(self.client, future)
+        return self.client._evaluations.wait(self.client, future)
 
     def free(self) -> None:
         """Lets the memory go, which the program's last step would keep."""
@@ -335,7 +330,6 @@ class _Membership:
         return result
 
     def _pushed(self, pushed: Pushed, gradient: Arrays | None) -> None:
-        self.progressed = True
         if not pushed.applied:
             _log.warning("a push was not applied: %s", pushed.reason)
         elif self._recycles and isinstance(gradient, Gradient):
@@ -402,25 +396,23 @@ def run(client: Client, result: Arrays | None = None, result_rows: Rows | None =
     seeds: numpy.random and `random` are seeded for each step; otherwise the caller does so.
 
     A membership that is lost (the lease ended, or the job went back to a checkpoint) begins again, as long as there is
-    progress. Other errors are raised.
+    progress, which join() knows. Other errors are raised.
     """
     if result is not None:
         # What is wrong with them must not show when the job is done.
         client.model.place(result, "steps", writeable=True)
         client.tables.place(result_rows, "steps", writeable=True)
-        client.evaluations.rows = result_rows
+        client._evaluations.rows = result_rows
     with contextlib.closing(_Progress()) as progress:
         yield from _memberships(client, result, result_rows, progress, recycles, seeds)
 
 
 def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None, progress: _Progress,
                  recycles: bool, seeds: bool) -> Iterator[Step]:
-    fruitless, furthest, progressed = 0, 0, time.monotonic()
     drained: Drained | None = None
-    start_wait = float(client.job.config["cluster"]["start_seconds"])
     while True:
         membership: _Membership | None = None
-        start: int | None = None
+        is_member = False
         calls = client._work_calls
         try:
             try:
@@ -431,7 +423,7 @@ def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None
                         if drained is not None:
                             raise drained from None  # no server has come in the place of the ones that were drained
                         raise
-                start = client.start_clock
+                is_member = True
                 progress.restart()
                 membership = _Membership(client, progress, recycles, seeds)
                 yield from membership.run()
@@ -448,25 +440,15 @@ def _memberships(client: Client, result: Arrays | None, result_rows: Rows | None
                 _log.info("%s", done)
                 if not client.joined:
                     return
-            client.evaluations.at_end(client)
+            client._evaluations.at_end(client)
             if result is not None:
                 client.snapshot(result, result_rows).result()
             client.leave()
             return
         except (Fenced, Drained) as fenced:
-            if start is None:
+            if not is_member:
                 raise  # join()
             drained = fenced if isinstance(fenced, Drained) else client.drained()
-            went_on = start > furthest
-            furthest = max(furthest, start)
-            now = time.monotonic()
-            if went_on or membership is not None and membership.progressed:
-                fruitless, progressed = 0, now
-            else:
-                fruitless += 1
-            if fruitless >= _FRUITLESS and now - progressed >= start_wait:
-                raise Fenced(f"{fenced}; that was {fruitless} times in a row without any progress, for longer than "
-                             f"cluster.start_seconds = {start_wait:g}, and is the last")
             # leave() itself may have found it out, and a step may have joined again.
             if client.joined and client._work_calls is calls:
                 client.leave(Fenced(str(fenced)))

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/client.h"
+#include "client/memberships.h"
 #include "common/base/status_macros.h"
 #include "common/config/cluster_spec.h"
 #include "common/config/job_config.h"
@@ -23,7 +24,6 @@
 #include "common/system/unique_fd.h"
 #include "common/telemetry/grpc_process.h"
 #include "common/telemetry/logging.h"
-#include "worker/memberships.h"
 
 namespace weir {
 namespace {
@@ -48,16 +48,11 @@ class Membership {
   Membership(const Flags& flags, int history, Tensors* tensors, Client* client)
       : flags_(flags), history_(history), tensors_(*tensors), client_(client) {}
 
-  MembershipEnd Run() {
-    MembershipEnd end;
-    bool more = true;
-    while (more && end.status.ok()) {
-      const auto step = Step();
-      end.status = step.status();
-      more = step.ok() && *step;
+  absl::Status Run() {
+    while (true) {
+      WEIR_ASSIGN_OR_RETURN(const bool more, Step());
+      if (!more) return absl::OkStatus();
     }
-    end.progressed = progressed_;
-    return end;
   }
 
  private:
@@ -82,7 +77,6 @@ class Membership {
     if (exchange_.has_value()) {
       const auto result = std::exchange(exchange_, std::nullopt)->Get();
       WEIR_RETURN_IF_ERROR(result.status());
-      progressed_ = true;
       if (!result->pull.past) {
         const std::vector<uint64_t>& versions = result->pull.versions;
         dprintf(
@@ -111,7 +105,6 @@ class Membership {
   std::optional<uint64_t> have_;  // the clock of the weights
   std::optional<Future<PushPullResult>> exchange_;
   uint64_t exchange_clock_ = 0;
-  bool progressed_ = false;
 };
 
 int Main(const Flags& flags) {
@@ -133,10 +126,9 @@ int Main(const Flags& flags) {
   options.train_examples = 1000;
   const ModelSpec model{{{"w", {flags.elements}, TensorKind::kParameter, Initializer::Zeros()}}};
   Tensors tensors(flags.elements);
-  const absl::Status status = WorkUntilDone(
-      std::move(options), absl::Seconds(config->cluster().start_seconds()),
-      [&model](const ClientOptions& with) { return Client::Join(with, model); },
-      [&](Client* client) { return Membership(flags, history.get(), &tensors, client).Run(); });
+  const absl::Status status = WorkUntilDone(std::move(options), model, [&](Client* client) {
+    return Membership(flags, history.get(), &tensors, client).Run();
+  });
   if (!status.ok()) LogError(status.message());
   return status.ok() ? 0 : 1;
 }

@@ -50,6 +50,7 @@ class ForwardingClient : public Client {
   absl::Status Leave(const absl::Status& failure) override { return to_->Leave(failure); }
   uint32_t worker() const override { return to_->worker(); }
   uint64_t start_clock() const override { return to_->start_clock(); }
+  bool progressed() const override { return to_->progressed(); }
   uint64_t job() const override { return to_->job(); }
   const ModelSpec& model() const override { return to_->model(); }
   const std::vector<TableSpec>& tables() const override { return to_->tables(); }

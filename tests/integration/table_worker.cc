@@ -32,11 +32,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/client.h"
+#include "client/memberships.h"
 #include "common/base/status_macros.h"
 #include "common/config/job_config.h"
 #include "common/model/key_bucket.h"
 #include "tests/integration/table_job.h"
-#include "worker/memberships.h"
 
 namespace weir {
 namespace {
@@ -136,7 +136,7 @@ struct Memory {
   std::vector<Ahead> ahead;
 };
 
-absl::Status TrainWith(Program& program, Memory& memory, Client& client, bool* progressed) {
+absl::Status TrainWith(Program& program, Memory& memory, Client& client) {
   const ModelSpec& model = memory.model;
   std::vector<Ahead>& ahead = memory.ahead;
   std::vector<std::function<absl::StatusOr<PushResult>()>> pushes;
@@ -206,7 +206,6 @@ absl::Status TrainWith(Program& program, Memory& memory, Client& client, bool* p
       const auto push = client.Push(*work, *base, dense, nullptr, std::move(pushed));
       pushes.push_back([push] { return push.Get(); });
     }
-    *progressed = true;
     if (program.dies && pushes.size() == 4) raise(SIGKILL);
     if (pushes.size() == kPushesBeforeWait && std::exchange(program.waits, false)) {
       for (const auto& push : pushes) WEIR_RETURN_IF_ERROR(push().status());
@@ -220,17 +219,11 @@ absl::Status TrainWith(Program& program, Memory& memory, Client& client, bool* p
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Client>> Join(const ClientOptions& options) {
-  return Client::Join(options, TableJobModel());
-}
-
-absl::Status Train(Program program, absl::Duration start_wait) {
+absl::Status Train(Program program) {
   std::vector<std::unique_ptr<Memory>> memory;  // of each membership
-  return WorkUntilDone(program.options, start_wait, Join, [&](Client* client) {
+  return WorkUntilDone(program.options, TableJobModel(), [&](Client* client) {
     memory.push_back(std::make_unique<Memory>());
-    MembershipEnd end;
-    end.status = TrainWith(program, *memory.back(), *client, &end.progressed);
-    return end;
+    return TrainWith(program, *memory.back(), *client);
   });
 }
 
@@ -292,11 +285,9 @@ absl::Status Main(const std::vector<std::string>& args) {
   if (program.history) {
     program.options.history_path = absl::StrCat(program.out, ".", program.options.task, ".history");
   }
-  const absl::Duration start_wait = absl::Seconds(config.cluster().start_seconds());
-  if (!program.options.reader) return Train(program, start_wait);
-  return WorkUntilDone(program.options, start_wait, Join, [&](Client* client) {
-    return MembershipEnd{Evaluate(program, client), /*progressed=*/true};
-  });
+  if (!program.options.reader) return Train(program);
+  return WorkUntilDone(program.options, TableJobModel(),
+                       [&](Client* client) { return Evaluate(program, client); });
 }
 
 }  // namespace

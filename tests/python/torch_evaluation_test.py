@@ -28,12 +28,13 @@ class Evaluated(unittest.TestCase):
         return train.measure(model, train.Examples())
 
     def test_every_epoch_in_sync(self):
-        """The same results for any number of workers, and the bits of a run without evaluations."""
+        """The same results for any number of workers, and of an evaluator, and the bits of a run without evaluations."""
         seen = []
-        for workers, ways in ((1, ["norm"]), (2, ["norm"]), (3, ["norm", "overlap"])):
-            with self.subTest(workers=workers):
+        for workers, ways, flags in ((1, ["norm"], []), (2, ["norm"], []), (3, ["norm", "overlap"], []),
+                                     (2, ["norm", "evaluator"], ["--evaluator"])):
+            with self.subTest(workers=workers, ways=ways):
                 run = Run(self, {"norm": True})
-                done, summary = self.up(run, workers, *ways)
+                done, summary = self.up(run, workers, *ways, flags=flags)
                 run.check(done, models=workers)
                 entries, final = summary["evaluations"], self.measured(run)
                 self.assertEqual([(e["epoch"], e["step"]) for e in entries], [(n + 1, STEPS // EPOCHS * (n + 1)) for n in range(EPOCHS)])
@@ -42,8 +43,11 @@ class Evaluated(unittest.TestCase):
                 self.assertEqual(len({e["test_loss"] for e in entries}), EPOCHS)
                 self.assertFalse(any(e["validation"] for e in entries))
                 seen.append(entries)
-        self.assertEqual(seen[0], seen[1])
-        self.assertEqual(seen[0], seen[2])
+                self.assertEqual(seen[0], entries)
+                if flags:
+                    made = json.loads((run.folder / "made.json").read_text())
+                    self.assertEqual(made[:-1], [[e["epoch"], e["step"], e["test_loss"]] for e in entries[:-1]])
+                    self.assertEqual(made[-1], [None, STEPS, final["loss"]])
 
     def test_an_early_stop_with_a_validation_and_a_test_set(self):
         """No result is better by so much, so the job stops after epoch 2. The test set is touched once."""

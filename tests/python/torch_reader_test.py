@@ -81,6 +81,11 @@ class Reader(unittest.TestCase):
             reader = weir.torch.Reader(train.make_model(), job(), cluster=str(cluster))
             with self.assertRaisesRegex(weir.Error, r"within `with reader.snapshot\(\)"):
                 reader.report(loss=0, examples=1)
+            with self.assertRaisesRegex(weir.ConfigError, "give it evaluate=, test="):
+                next(reader.evaluations())
+            asked = weir.torch.Reader(train.make_model(), job(), cluster=str(cluster), evaluate=len)
+            with self.assertRaisesRegex(weir.ConfigError, r"loop over evaluations\(\)"):
+                next(asked.versions())
 
     def test_the_last_report_is_of_the_end(self):
         """Also where the weights of the end are read before it is known to be the end, or have changed on a server that is

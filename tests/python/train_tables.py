@@ -1,5 +1,6 @@
 """A worker that trains a small model with embedding tables, for the tests: it saves the trained weights, and the rows of all keys."""
 import argparse
+import collections
 import json
 import os
 import pathlib
@@ -93,9 +94,16 @@ def everything(model, keys):
 
 def evaluate(model, tables, args):
     """What an evaluator task does: keeps the trained weights with rows of the same version, and the newest rows."""
-    with weir.torch.Reader(model, args.job) as reader:
-        for _ in reader.versions(interval=0.02, keys=tables):
-            torch.save(everything(model, tables["words"]), args.folder / "read.pt")
+    def keep(_):
+        torch.save(everything(model, tables["words"]), args.folder / "read.pt")
+        return {"loss": 0}
+
+    with weir.torch.Reader(model, args.job, evaluate=keep if args.asked else None) as reader:
+        if args.asked:
+            collections.deque(reader.evaluations(keys=tables), maxlen=0)
+        else:
+            for _ in reader.versions(interval=0.02, keys=tables):
+                keep(model)
         with reader.snapshot():
             torch.save(everything(model, tables["words"]), args.folder / "newest.pt")
 
@@ -107,6 +115,7 @@ def main():
     parser.add_argument("--servers", type=int, default=1)
     parser.add_argument("--num_workers", type=int, default=0)
     parser.add_argument("--prefetch", action="store_true", help="rows are read early")
+    parser.add_argument("--asked", action="store_true", help="the evaluator reads when the job asks for it")
     parser.add_argument("--stop", action="store_true",
                         help="worker 1 stands still before its second batch, until worker 0 has gone on without it")
     parser.add_argument("--snapshot", action="store_true", help="and then reads the newest weights before its rows")

@@ -36,7 +36,7 @@ class SimInPlaceWorker final : public SimProgram {
     }
   };
 
-  MembershipEnd Work(Client* client) override { return {Train(client), /*progressed=*/true}; }
+  absl::Status Work(Client* client) override { return Train(client); }
 
   absl::Status Train(Client* client) {
     coming_.reset();

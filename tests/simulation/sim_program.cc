@@ -135,12 +135,12 @@ absl::Status SimProgram::RunToEnd() {
       },
       [this](Client* client) {
         doing_ = "works";
-        const MembershipEnd end = Work(client);
+        absl::Status end = Work(client);
         LetGo();
         doing_ = "waits to leave";
         return end;
       },
-      site_->world);
+      /*preemption=*/nullptr, site_->world);
 }
 
 void SimProgram::OnJoined(const v1::JoinReply& reply) {

@@ -11,13 +11,13 @@
 
 #include "client/client.h"
 #include "client/job/transport.h"
+#include "client/memberships.h"
 #include "client/tensors/tensor_map.h"
 #include "common/threads/mutex.h"
 #include "tests/simulation/fiber.h"
 #include "tests/simulation/sim_channel.h"
 #include "tests/simulation/sim_event_loop.h"
 #include "tests/simulation/site.h"
-#include "worker/memberships.h"
 
 namespace weir {
 
@@ -59,7 +59,7 @@ class SimProgram : private Transport, private ShardSet::Observer {
 
  protected:
   // One membership, from join to leave.
-  virtual MembershipEnd Work(Client* client) = 0;
+  virtual absl::Status Work(Client* client) = 0;
   // A membership, or the process, is over.
   virtual void LetGo() {}
 

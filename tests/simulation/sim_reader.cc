@@ -21,7 +21,7 @@ class SimReader final : public SimProgram {
     return plan_.habit != ReaderPlan::Habit::kReads && site_->world.elapsed() >= plan_.at;
   }
 
-  MembershipEnd Work(Client* client) override { return {Read(client), /*progressed=*/true}; }
+  absl::Status Work(Client* client) override { return Read(client); }
 
   absl::Status Read(Client* client) {
     uint32_t held = 0;

@@ -68,15 +68,11 @@ class SimTrainer final : public SimProgram, private GradientComputer {
     SimTrainer* const trainer_;
   };
 
-  MembershipEnd Work(Client* client) override {
+  absl::Status Work(Client* client) override {
     ahead_ = nullptr;
     const std::unique_ptr<Client> other = site_->seams.client ? site_->seams.client(client) : nullptr;
     LoggedClient logged(this, other == nullptr ? client : other.get());
-    Trainer trainer(site_->plan.config, this, &logged);
-    MembershipEnd end;
-    end.status = trainer.Run();
-    end.progressed = trainer.progressed();
-    return end;
+    return Trainer(site_->plan.config, this, &logged).Run();
   }
 
   void LogPush(const weir::Work& work, const PullResult& base) {

@@ -44,6 +44,7 @@ class StubClient : public Client {
   absl::Status Leave(const absl::Status&) override { return absl::OkStatus(); }
   uint32_t worker() const override { return 0; }
   uint64_t start_clock() const override { return 0; }
+  bool progressed() const override { return false; }
   uint64_t job() const override { return 0; }
   const ModelSpec& model() const override { return model_; }
   const std::vector<TableSpec>& tables() const override { return tables_; }

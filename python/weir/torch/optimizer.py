@@ -17,9 +17,8 @@ import torch.utils.data
 from .._ending import Interrupts
 from ..client import Client
 from ..errors import ConfigError, Error
-from ..evaluations import Evaluate
 from ..fingerprints import EXAMPLES, in_cluster
-from ..job import ExampleOrder, FlatTensors, Job
+from ..job import ExampleOrder, Job
 from ..steps import Step, loss_of, run
 from ..tables import Tables
 from .batches import Batches
@@ -27,6 +26,7 @@ from .buffers import BufferRules
 from .changes import Changes
 from .config import JobFields
 from .embedding import KeptRows, KeysOfTables, TableRows, as_arrays
+from .evaluation import EvaluateModel, of_values
 from .gradients import Gradients
 from .loops import SEVERAL_LOSSES, Begins, Epoch, Loader, Loop, epochs_of, refuse_keywords
 from .samplers import Arrangement, BatchSampler, Sampler
@@ -42,9 +42,6 @@ _FIELDS = {
 }
 
 T = TypeVar("T")
-
-#: Returns what weir.Client's evaluate returns, of the model.
-EvaluateModel = Callable[[Any], Mapping[str, Any]]
 
 _LEFT = ("its loop over loader() ended before the job was done (an exception, or break); for a shorter job set train.epochs or "
          "train.examples")
@@ -203,8 +200,9 @@ class Optimizer(torch.optim.Optimizer):
             order = arrangement.of(ExampleOrder(self._examples, seed), self._examples, batch, seed)
             compared = min(EXAMPLES, self._examples) if in_cluster(self._arguments["cluster"]) else 0
             batches = Batches(examples, order, batch, self._whole.likely_parts, num_workers, collate_fn, seed, compared, **options)
+        evaluate, test = (of_values(of, self._model, self._weights, self._kept_rows) for of in (self._evaluate, self._test))
         self._client = client = Client(job, self._weights.tensors(), self._examples, fingerprints=batches.fingerprints,
-                                       evaluate=self._of_values(self._evaluate), test=self._of_values(self._test), **self._arguments)
+                                       evaluate=evaluate, test=test, **self._arguments)
         with Interrupts() as interrupts:
             yield from self._steps(client, batches, kept, prefetch_keys, interrupts)
 
@@ -357,21 +355,8 @@ class Optimizer(torch.optim.Optimizer):
         with self._rows.snapshot(self._client, self._weights, keys, self._as_member) as weights:
             yield weights.version
 
-    def _of_values(self, function: EvaluateModel | None) -> Evaluate | None:
-        """The function, of a model, as weir.Client takes it."""
-        if function is None or not callable(function):
-            return function
-
-        def evaluate(values: FlatTensors) -> Mapping[str, Any]:
-            modes = [(module, module.training) for module in self._model.modules()]
-            try:
-                with self._weights.showing(values), self._rows.elsewhere(self.client, self._kept, self._as_member), torch.no_grad():
-                    return function(self._model.eval())
-            finally:
-                for module, training in modes:
-                    module.training = training
-
-        return evaluate
+    def _kept_rows(self) -> contextlib.AbstractContextManager[None]:
+        return self._rows.elsewhere(self.client, self._kept, self._as_member)
 
     def _as_member(self, call: Callable[[], T]) -> T:
         return call() if self._step is None else self._step.as_member(call)

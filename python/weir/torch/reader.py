@@ -10,25 +10,34 @@ import numpy as np
 import torch
 
 from ..client import Client
-from ..errors import Error, Fenced
+from ..errors import ConfigError, Error, Fenced
+from ..evaluations import Evaluated
 from ..exchange import Weights
 from ..job import Job
 from .buffers import BufferRules
-from .embedding import KeysOfTables, TableRows
+from .embedding import KeptRows, KeysOfTables, TableRows
+from .evaluation import EvaluateModel, of_values
 from .weights import ModelWeights
 
 T = TypeVar("T")
 
 
 class Reader:
-    """Reads a job's weights into a model, for an evaluator of its own.
+    """Reads a job's weights into a model, for an evaluator of its own: at the ends of epochs, as the job asks for it,
+
+        with weir.torch.Reader(model, "job.json", evaluate=evaluate) as reader:
+            for made in reader.evaluations():
+                print(made.epoch, made.result.loss)
+
+    or at intervals, for people alone.
 
         with weir.torch.Reader(model, "job.json", cluster="cluster.json") as reader:
             for version in reader.versions():
-                loss, accuracy = evaluate(model, test_set)
+                loss, accuracy = measure(model, test_set)
                 reader.report(loss=loss, accuracy=accuracy, examples=len(test_set))
 
     model: the one that the job's workers train. job, overrides, buffers: as theirs.
+    evaluate, test: as of weir.torch.Optimizer, for evaluations().
     cluster, task, token_file, log_level: as of weir.Client. The task is an evaluator's: with `cluster` and without
         TF_CONFIG it is evaluator:0, which the cluster need not list.
 
@@ -38,11 +47,16 @@ class Reader:
 
     def __init__(self, model: torch.nn.Module, job: str | os.PathLike[str] | Mapping[str, Any] | Job, *,
                  cluster: str | None = None, task: str | None = None, token_file: str | None = None,
-                 log_level: str | None = None, overrides: Sequence[str] = (), buffers: BufferRules | None = None):
+                 log_level: str | None = None, overrides: Sequence[str] = (), buffers: BufferRules | None = None,
+                 evaluate: EvaluateModel | None = None, test: EvaluateModel | None = None):
         self._weights = ModelWeights(model, buffers)
+        self._evaluates = evaluate is not None or test is not None
+        # Of evaluations().
+        self._kept: KeptRows | None = None
+        functions = [of_values(of, model, self._weights, self._kept_rows) for of in (evaluate, test)]
         #: This reader's membership (weir.Client).
         self.client = Client(job, self._weights.tensors(), 0, cluster=cluster, task=task, token_file=token_file,
-                             log_level=log_level, overrides=overrides, reader=True)
+                             log_level=log_level, overrides=overrides, reader=True, evaluate=functions[0], test=functions[1])
         self._rows = TableRows(model, self.client.tables)
         self._rows.bind()
         self._memory = np.empty(self.client.model.elements, dtype=np.float32)
@@ -98,6 +112,9 @@ class Reader:
         interval: the least time between two reads, in seconds; by default the job's evaluation.interval_seconds. keys: as of
         snapshot().
         """
+        if self._evaluates:
+            raise ConfigError("this reader was made with evaluate= or test=, so that the job waits for its evaluations: loop over "
+                              "evaluations(), or make it without")
         if interval is None:
             interval = float(self.client.job.get("evaluation.interval_seconds", 5))
         done, last = self.client.draining, -1
@@ -115,6 +132,20 @@ class Reader:
                 return
             last = version
             done = self._as_member(lambda: self.client.wait_draining(interval))
+
+    def evaluations(self, keys: KeysOfTables | None = None) -> Iterator[Evaluated]:
+        """Calls evaluate for each end of an epoch that the job asks an evaluator for (evaluation.every_epochs), and test, or else
+        evaluate, for the job's end; reports the results to the job, which decide of its early stop and its best weights, and yields
+        each. The job asks an evaluator before its workers. In sync the weights are exactly those of the epoch's end, and the job's next
+        step waits until they are read; what evaluate computes then, nobody waits for, unless the job has evaluation.patience or
+        keep_best. keys: the rows of these, {"table": keys}, are of the same version; without it embedding modules read the newest."""
+        if keys is not None:
+            self._kept = KeptRows(keys, self.client.tables)
+            self.client._evaluations.rows = self._kept.rows
+        return self.client.evaluations()
+
+    def _kept_rows(self) -> contextlib.AbstractContextManager[None]:
+        return self._rows.elsewhere(self.client, self._kept, self._as_member)
 
     def _sha256(self) -> str:
         return hashlib.sha256(self._memory.data).hexdigest()

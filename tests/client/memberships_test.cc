@@ -1,4 +1,4 @@
-#include "worker/memberships.h"
+#include "client/memberships.h"
 
 #include <algorithm>
 #include <map>
@@ -16,29 +16,41 @@ namespace {
 
 using Catch::Contains;
 
+// How a membership ends.
+struct Ending {
+  absl::Status status;
+  bool progressed = false;
+};
+
 // A client that can only leave.
 class FakeClient final : public StubClient {
  public:
   FakeClient(std::vector<std::string>* leaves, absl::Status answer, uint64_t start_clock)
       : leaves_(leaves), answer_(std::move(answer)), start_clock_(start_clock) {}
 
+  absl::Status End(const Ending& ending) {
+    progressed_ = ending.progressed;
+    return ending.status;
+  }
   absl::Status Leave(const absl::Status& failure) override {
     leaves_->push_back(std::string(failure.message()));
     return answer_;
   }
   uint64_t start_clock() const override { return start_clock_; }
+  bool progressed() const override { return progressed_; }
 
  private:
   std::vector<std::string>* const leaves_;
   const absl::Status answer_;
   const uint64_t start_clock_;
+  bool progressed_ = false;
 };
 
 constexpr absl::Duration kStartWait = absl::Minutes(5);
 
 // A job that ends in the given way in each membership of a worker; the last way repeats.
 struct Story {
-  std::vector<MembershipEnd> ends;
+  std::vector<Ending> ends;
   // The errors of joins that fail, by the number of the join.
   std::map<size_t, absl::Status> refusals = {};
   // The answers to Leave(), by the number of the join.
@@ -68,17 +80,17 @@ struct Story {
                                               answer == answers.end() ? absl::OkStatus() : answer->second,
                                               joins * clocks_a_membership);
         },
-        [&](Client*) {
+        [&](Client* client) {
           clock.Advance(membership);
-          return ends[std::min(works++, ends.size() - 1)];
+          return static_cast<FakeClient*>(client)->End(ends[std::min(works++, ends.size() - 1)]);
         },
-        clock);
+        /*preemption=*/nullptr, clock);
   }
 };
 
-const MembershipEnd kDone{absl::OkStatus(), true};
-const MembershipEnd kFenced{absl::AbortedError("fenced: ps:1 was lost"), true};
-const MembershipEnd kFruitless{absl::AbortedError("fenced: ps:1 was lost"), false};
+const Ending kDone{absl::OkStatus(), true};
+const Ending kFenced{absl::AbortedError("fenced: ps:1 was lost"), true};
+const Ending kFruitless{absl::AbortedError("fenced: ps:1 was lost"), false};
 
 TEST_CASE("One membership is enough where nothing happens") {
   Story story{{kDone}};
@@ -155,11 +167,11 @@ TEST_CASE("Memberships without progress come to an end, and progress in between 
   CHECK(absl::IsAborted(status));
   CHECK_THAT(std::string(status.message()),
              Contains("ps:1 was lost") && Contains("10 times in a row") && Contains("start_seconds = 300"));
-  CHECK(never.works == kFruitlessMemberships);
+  CHECK(never.works == Rejoining::kMostFruitless);
 
   Story story;
   for (int round = 0; round < 3; ++round) {
-    for (int i = 1; i < kFruitlessMemberships; ++i) story.ends.push_back(kFruitless);
+    for (int i = 1; i < Rejoining::kMostFruitless; ++i) story.ends.push_back(kFruitless);
     story.ends.push_back(kFenced);
   }
   story.ends.push_back(kDone);
@@ -177,7 +189,7 @@ TEST_CASE("Memberships that end at once go on for cluster.start_seconds, however
 TEST_CASE("A worker without a part to compute stays as long as the job goes on") {
   Story story;
   story.clocks_a_membership = 3;
-  for (int i = 0; i < 3 * kFruitlessMemberships; ++i) story.ends.push_back(kFruitless);
+  for (int i = 0; i < 3 * Rejoining::kMostFruitless; ++i) story.ends.push_back(kFruitless);
   story.ends.push_back(kDone);
   CHECK(story.Run().ok());
   CHECK(story.works == story.ends.size());
