@@ -93,9 +93,10 @@ int Main(int argc, char** argv) {
   app.footer(kWireExamples);
   app.require_subcommand(1);
 
-  CLI::App* wire = app.add_subcommand("wire",
-                                      "Measure a worker's step (push, apply, pull) with raw sockets, and with Weir "
-                                      "on each transport");
+  CLI::App* wire =
+      app.add_subcommand("wire",
+                         "Measure a worker's step (push, apply, pull) with raw sockets, and with Weir "
+                         "on each transport");
   wire->footer(kWireExamples);
   WireTableOptions table;
   table.layouts = {"1x1", "2x2"};

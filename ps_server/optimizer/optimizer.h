@@ -104,8 +104,8 @@ class Optimizer {
 
   // Whether f of lamb is to be measured.
   bool scales_by_norms() const { return update_ != nullptr; }
-  // Only if scales_by_norms(): weights_out gets u, and slots_out what Apply() would write there. Neither the learning rate
-  // nor clip_weights matter. Returns as Apply().
+  // Only if scales_by_norms(): weights_out gets u, and slots_out what Apply() would write there. Neither the
+  // learning rate nor clip_weights matter. Returns as Apply().
   bool Update(ApplyArgs args) const;
 
  private:

@@ -391,7 +391,8 @@ TEST_CASE("Impossible combinations are refused with their paths") {
       {With(R"("optimizer": {"type": "lamb"}, "consistency": {"mode": "async"})"),
        "f:5:23: optimizer.type: is \"lamb\", which is for consistency.mode \"sync\": the norms by which it "
        "scales a step are over all servers, and only there do all apply the same step; use \"adamw\""},
-      {With(R"("train": {"clip": "mean", "clip_norm": 1}, "consistency": {"mode": "bounded", "staleness": 1})"),
+      {With(
+           R"("train": {"clip": "mean", "clip_norm": 1}, "consistency": {"mode": "bounded", "staleness": 1})"),
        "f:5:19: train.clip: is \"mean\", which is for consistency.mode \"sync\": in other modes each push is "
        "an update of its own, and there is no mean; take it out"},
       {With(R"("train": {"clip": "mean"})"),
