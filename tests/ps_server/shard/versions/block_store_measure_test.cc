@@ -30,7 +30,7 @@ ModelSpec OddModel() {
 // A part of a step, for the whole model.
 struct WholePart {
   std::vector<float> gradient;
-  uint64_t examples;
+  double weight;
 };
 
 // All shards of a job, and what ps:0 makes of what they measure.
@@ -59,7 +59,7 @@ class Cluster {
       for (const WholePart& part : parts) {
         const Slab& slab = memory[shard].emplace_back(stores_[shard]->TakeSlab());
         ForElements(shard, [&](int64_t local, int64_t at) { slab.get()[local] = part.gradient[at]; });
-        gradients[shard].push_back({slab.get(), part.examples});
+        gradients[shard].push_back({slab.get(), part.weight});
       }
     }
     StepFactors factors;
@@ -151,13 +151,11 @@ class Reference {
       : w(initial.begin(), initial.end()), m_(w.size()), v_(w.size()), max_norm_(max_norm) {}
 
   void Step(const std::vector<WholePart>& parts, int t) {
-    double examples = 0;
-    for (const WholePart& part : parts) examples += static_cast<double>(part.examples);
+    double total = 0;
+    for (const WholePart& part : parts) total += part.weight;
     std::vector<double> g(w.size());
     for (const WholePart& part : parts) {
-      for (size_t i = 0; i < g.size(); ++i) {
-        g[i] += part.gradient[i] * static_cast<double>(part.examples) / examples;
-      }
+      for (size_t i = 0; i < g.size(); ++i) g[i] += part.gradient[i] * part.weight / total;
     }
     const ModelSpec model = OddModel();
     const auto visit = [&](size_t tensor, const auto& each) {
