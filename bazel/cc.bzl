@@ -4,7 +4,9 @@
 
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 
-_HEADER = "//bazel:precompiled"
+# Assertions are most of a test's source. Without -Og and Catch2's way for fast compilation, in which an exception that an
+# assertion lets out ends the test case, they take GCC a third longer.
+TEST_OPTIONS = ["-Og", "-DCATCH_CONFIG_FAST_COMPILE"]
 
 def _precompiled_header_impl(ctx):
     cpp = ctx.fragments.cpp
@@ -28,7 +30,7 @@ def _precompiled_header_impl(ctx):
         cc_toolchain = toolchain,
         source_file = ctx.file.header.path,
         output_file = compiled.path,
-        user_compile_flags = cpp.copts + cpp.cxxopts + ["-x", "c++-header"],
+        user_compile_flags = cpp.copts + cpp.cxxopts + ctx.attr.copts + ["-x", "c++-header"],
         include_directories = context.includes,
         quote_include_directories = context.quote_includes,
         system_include_directories = context.system_includes,
@@ -66,6 +68,7 @@ precompiled_header = rule(
     implementation = _precompiled_header_impl,
     attrs = {
         "clang": attr.bool(doc = "The compiler is Clang, not GCC."),
+        "copts": attr.string_list(doc = "Further options of the sources that take it."),
         "deps": attr.label_list(doc = "Whose headers it includes.", providers = [CcInfo]),
         "header": attr.label(mandatory = True, allow_single_file = [".h"]),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
@@ -75,13 +78,18 @@ precompiled_header = rule(
     fragments = ["cpp"],
 )
 
-def _precompiled(attrs):
+def _precompiled(attrs, header = "precompiled"):
     """attrs with the precompiled header, unless there is nothing to compile or the options differ, for which GCC would not take it."""
     if not attrs.get("srcs") or attrs.get("copts"):
         return attrs
     attrs = dict(attrs)
-    attrs["copts"] = ["-Winvalid-pch", "-include", "$(BINDIR)/bazel/precompiled.h"]
-    attrs["deps"] = attrs.get("deps", []) + [_HEADER]
+    attrs["copts"] = ["-Winvalid-pch", "-include", "$(BINDIR)/bazel/%s.h" % header]
+    attrs["deps"] = attrs.get("deps", []) + ["//bazel:" + header]
+    return attrs
+
+def _with_assertions(attrs):
+    attrs = _precompiled(attrs, "precompiled_for_tests")
+    attrs["copts"] = attrs.get("copts", []) + TEST_OPTIONS
     return attrs
 
 def cc_library(**attrs):
@@ -91,8 +99,13 @@ def cc_binary(**attrs):
     native.cc_binary(**_precompiled(attrs))
 
 def cc_test(**attrs):
-    # Assertions are most of a test's source. Without -Og and Catch2's way for fast compilation, in which an exception that an
-    # assertion lets out ends the test case, they take GCC a third longer.
-    attrs = _precompiled(attrs)
-    attrs["copts"] = attrs.get("copts", []) + ["-Og", "-DCATCH_CONFIG_FAST_COMPILE"]
-    native.cc_test(**attrs)
+    native.cc_test(**_with_assertions(attrs))
+
+def cases_library(**attrs):
+    """Test cases that several tests link."""
+    native.cc_library(
+        testonly = True,
+        # Nobody calls them: they register themselves.
+        alwayslink = True,
+        **_with_assertions(attrs)
+    )

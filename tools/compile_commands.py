@@ -20,7 +20,7 @@ def clean(arguments, external):
             skip = False
         elif arg in DROP_WITH_VALUE:
             skip = True
-        elif arg not in DROP and not arg.startswith("-frandom-seed"):
+        elif arg not in DROP and not arg.startswith(("-frandom-seed", "--param")):
             # External repositories are links under the output base, not under the workspace.
             for prefix in ("", "-I", "-iquote", "-isystem"):
                 if arg.startswith(prefix + "external/"):

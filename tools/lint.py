@@ -14,7 +14,7 @@ import tempfile
 CLANG = ["-fsyntax-only", "-Werror", "-Wthread-safety", "-Wno-unused-parameter",
          "-Wno-unknown-warning-option", "-Wno-unknown-pragmas"]
 # Flags that only GCC, which builds the product, knows.
-GCC_ONLY = {"-fno-tree-loop-distribute-patterns", "-fno-gnu-unique"}
+GCC_ONLY = {"-fno-tree-loop-distribute-patterns"}
 HEADERS = "bazel/precompiled_headers.h"
 TIDY = ["clang-tidy-14", "--quiet", "-p", ".", "--extra-arg=-Wno-unknown-warning-option",
         "--extra-arg=-Wno-unknown-pragmas"]
@@ -31,7 +31,7 @@ def precompiled(command, folder):
     """The arguments by which Clang takes the headers that most sources include from a file, made with this source's options."""
     made = os.path.join(folder, "headers.pch")
     end = command.index("-c")
-    subprocess.run([*command[:end], "-x", "c++-header", HEADERS, "-o", made], check=True)
+    subprocess.run([*command[:end], "-x", "c++-header", "-fpch-instantiate-templates", HEADERS, "-o", made], check=True)
     return ["-include-pch", made]
 
 

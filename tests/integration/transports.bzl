@@ -1,6 +1,6 @@
 """Tests of jobs, over several transports."""
 
-load("//bazel:cc.bzl", "cc_library", "cc_test")
+load("//bazel:cc.bzl", "cases_library", "cc_test")
 
 def transport_tests(name, srcs, deps, transports, size, **kwargs):
     """A cc_test that runs over the default transport, and NAME_TRANSPORT for each further one.
@@ -8,13 +8,10 @@ def transport_tests(name, srcs, deps, transports, size, **kwargs):
     These run the cases that are tagged [transports], with WEIR_TEST_TRANSPORT set (transport.h).
     """
     cases = name + "_cases"
-    cc_library(
+    cases_library(
         name = cases,
-        testonly = True,
         srcs = srcs,
         deps = deps,
-        # Nobody calls them: they register themselves.
-        alwayslink = True,
         **kwargs
     )
     cc_test(

@@ -14,7 +14,7 @@ from torch.optim import SGD, Adagrad, Adam, Adamax, AdamW, RMSprop, lr_scheduler
 from torch_jobs import serial_run
 
 # Long enough for each factor to count, also that of Adam's bias.
-STEPS, SIZE = 400, 37
+STEPS, SIZE = 1000, 37
 
 torch.set_num_threads(1)
 

@@ -417,7 +417,7 @@ class Schedule {
 
 TEST_CASE("Schedules of faults: no checkpoint is lost, loads in part, or is committed twice") {
   const Share share = ThisShare();
-  const uint64_t seeds = 100 / share.count;
+  const uint64_t seeds = 60 / share.count;
   uint64_t committed = 0;
   for (uint64_t seed = share.index * seeds; seed < (share.index + 1) * seeds; ++seed) {
     INFO("seed " << seed);

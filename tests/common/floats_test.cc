@@ -1,12 +1,15 @@
+#include "common/codec/floats.h"
+
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "catch2/catch.hpp"
 #include "common/base/random.h"
-#include "common/codec/floats.h"
 
 namespace weir {
 namespace {
@@ -169,6 +172,98 @@ TEST_CASE("bfloat16: the widest level is the one in use") {
   for (size_t i = 0; i < values.size(); ++i) {
     CHECK(a[i] == b[i]);
     CHECK(back[i] == Approx(values[i]).epsilon(1.0 / 256));
+  }
+}
+
+// The definition of float16, without NaN.
+float SlowFloat16(uint16_t half) {
+  const int exponent = (half >> 10) & 31, fraction = half & 1023;
+  const float magnitude = exponent == 31  ? std::numeric_limits<float>::infinity()
+                          : exponent == 0 ? std::ldexp(static_cast<float>(fraction), -24)
+                                          : std::ldexp(static_cast<float>(1024 + fraction), exponent - 25);
+  return (half & 0x8000) != 0 ? -magnitude : magnitude;
+}
+
+TEST_CASE("float16: every value is expanded exactly, at any address") {
+  constexpr size_t kValues = 65536;
+  for (const size_t shift : {0, 1}) {
+    std::vector<char> memory(2 * kValues + 1);
+    for (size_t i = 0; i < kValues; ++i) {
+      const auto half = static_cast<uint16_t>(i);
+      std::memcpy(memory.data() + shift + 2 * i, &half, sizeof half);
+    }
+    std::vector<float> out(kValues);
+    FromFloat16(memory.data() + shift, out.data(), out.size());
+    size_t wrong = 0;
+    for (size_t i = 0; i < kValues; ++i) {
+      const auto half = static_cast<uint16_t>(i);
+      const bool nan = (half & 0x7fff) > 0x7c00;
+      const uint32_t expected = nan ? static_cast<uint32_t>(half & 0x8000) << 16 | 0x7f800000 |
+                                          static_cast<uint32_t>(half & 1023) << 13
+                                    : ToBits(SlowFloat16(half));
+      wrong += ToBits(out[i]) != expected;
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+const float kBad[] = {NAN, -NAN, INFINITY, -INFINITY};
+
+// The largest finite values, whose bits are next to infinity's, and small ones.
+std::vector<float> Finite(int64_t n, float largest) {
+  std::vector<float> values(static_cast<size_t>(n), 0.5f);
+  for (size_t i = 0; i < values.size(); i += 3) values[i] = i % 2 == 0 ? largest : -largest;
+  return values;
+}
+
+int64_t FirstInUnaligned(const std::vector<float>& values, int64_t n, size_t shift) {
+  std::vector<char> bytes(shift + values.size() * sizeof(float));
+  std::memcpy(bytes.data() + shift, values.data(), values.size() * sizeof(float));
+  return FirstNonFiniteAt(bytes.data() + shift, n);
+}
+
+TEST_CASE("FirstNonFinite: the first among float32, wherever it is and at any address") {
+  for (const int64_t n : {1, 2, 3, 15, 16, 17, 33, 64, 65, 1025, 16383, 16384, 16385, 40000}) {
+    const std::vector<float> values = Finite(n, FLT_MAX);
+    CAPTURE(n);
+    REQUIRE(FirstNonFinite(values.data(), n) == n);
+    size_t wrong = 0;
+    for (int64_t at = 0; at<n; at += n> 100 ? n / 29 : 1) {
+      for (const float x : kBad) {
+        std::vector<float> with = values;
+        with[static_cast<size_t>(n) - 1] = x;
+        with[static_cast<size_t>(at)] = x;
+        wrong += FirstNonFinite(with.data(), n) != at;
+        for (const size_t shift : {1, 2, 4}) wrong += FirstInUnaligned(with, n, shift) != at;
+        // Values behind the end do not count.
+        wrong += FirstNonFinite(with.data(), at) != at;
+      }
+    }
+    CHECK(wrong == 0);
+  }
+  CHECK(FirstNonFinite(static_cast<const float*>(nullptr), 0) == 0);
+}
+
+TEST_CASE("FirstNonFinite: the first among bfloat16") {
+  for (const int64_t n : {1, 31, 32, 33, 20000}) {
+    std::vector<float> values = Finite(n, 1e38f);
+    std::vector<uint16_t> small(values.size());
+    ToBfloat16(values.data(), small.data(), values.size());
+    CAPTURE(n);
+    CHECK(FirstNonFinite(small.data(), n) == n);
+    for (const float x : kBad) {
+      values[static_cast<size_t>(n / 2)] = x;
+      ToBfloat16(values.data(), small.data(), values.size());
+      CHECK(FirstNonFinite(small.data(), n) == n / 2);
+    }
+  }
+}
+
+TEST_CASE("FirstNonFiniteBfloat16: what bfloat16 rounds to infinity counts as infinite") {
+  for (const float x : {NAN, -INFINITY, FLT_MAX, -FLT_MAX}) {
+    const std::vector<float> values = {1, 3.3e38f, x, 1};
+    CAPTURE(x);
+    CHECK(FirstNonFiniteBfloat16(values.data(), 4) == 2);
   }
 }
 

@@ -1,7 +1,8 @@
+#include "common/base/host.h"
+
 #include <sched.h>
 
 #include "catch2/catch.hpp"
-#include "common/base/host.h"
 #include "tests/common/fake_root.h"
 
 namespace weir {

@@ -1,8 +1,9 @@
+#include "common/rpc/grpc_convert.h"
+
 #include <string>
 
 #include "catch2/catch.hpp"
 #include "common/protocol/job_failure.h"
-#include "common/rpc/grpc_convert.h"
 
 namespace weir {
 namespace {
