@@ -67,8 +67,7 @@ absl::StatusOr<ClientOptions> OptionsOfTask(const TaskFlags& flags) {
   if (!environment.has_value()) {
     return absl::InvalidArgumentError(
         "there is no cluster: start this program with `weir up JOB -- PROGRAM`, which starts servers, too, "
-        "or "
-        "name the cluster in TF_CONFIG");
+        "or name the cluster in TF_CONFIG");
   }
   const std::string task = environment->task.ToString();
   if (environment->task.type == "ps") {

@@ -4,7 +4,8 @@
 #
 #   tools/build_image.sh DIR [cpu|python] [OCI]
 #
-# OCI: a folder that gets the image as an OCI layout, the same bytes for the same bundle, packages and SOURCE_DATE_EPOCH.
+# OCI: a folder that gets the image as an OCI layout, whose files have the time SOURCE_DATE_EPOCH: the same bytes for the same bundle
+# and packages.
 # python: the image that deploy/compose makes of this target. The base has Debian's PyTorch, so that pip need not fetch one.
 #
 # DIR, which must not exist, then has root (the image's files), image.json (what buildah knows of it) and storage (of buildah).
@@ -24,10 +25,12 @@ include=()
 mmdebstrap --quiet --variant=minbase "${include[@]}" bookworm "$out/base.tar" "$mirror"
 base=$(storage from scratch)
 storage add --quiet "$base" "$out/base.tar" /
-epoch=${SOURCE_DATE_EPOCH:-$(date +%s)}
-storage commit --quiet --timestamp "$epoch" "$base" localhost/base:bookworm
+# Python would not believe its compiled files if all had one time.
+stamp=()
+[[ -z $oci ]] || stamp=(--timestamp "$SOURCE_DATE_EPOCH")
+storage commit --quiet "${stamp[@]}" "$base" localhost/base:bookworm
 build() {
-  storage bud --quiet --isolation chroot --timestamp "$epoch" "$@"
+  storage bud --quiet --isolation chroot "${stamp[@]}" "$@"
 }
 build -f deploy/docker/Dockerfile --target "$target" --build-arg BASE=localhost/base:bookworm \
   --build-arg PYTHON_BASE=localhost/base:bookworm -t localhost/weir:built dist
