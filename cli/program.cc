@@ -33,10 +33,10 @@ int RunWeir(int argc, char** argv) {
   app.require_subcommand(1);
 
   const CommandWords words = SplitOffProgram(argc, argv);
-  Commands commands(app);  // the help lists them in this order
-  AddUpCommand(commands, words.program);
-  AddRunCommand(commands, words.program);
-  AddSlurmCommands(commands, words.program);
+  Commands commands(app, words.program);  // the help lists them in this order
+  AddUpCommand(commands);
+  AddRunCommand(commands);
+  AddSlurmCommands(commands);
   AddStatusCommand(commands);
   AddDemoCommand(commands);
   AddConfigCommands(commands);
@@ -46,7 +46,7 @@ int RunWeir(int argc, char** argv) {
   AddExportCommand(commands);
   AddImportCommand(commands);
   AddReplayCommand(commands);
-  AddManifestCommand(commands, words.program);
+  AddManifestCommand(commands);
   AddDataCommands(commands);
   AddBenchCommand(commands);
   AddDoctorCommand(commands);

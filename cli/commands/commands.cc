@@ -82,6 +82,14 @@ CLI::App* Commands::AddGroup(const char* name, const char* what, const char* exa
 
 void Commands::OnRun(const CLI::App* command, Runner run) { runners_.emplace_back(command, std::move(run)); }
 
+void Commands::OnRunWithProgram(const CLI::App* command, std::vector<std::string>* program, Runner run) {
+  if (program_.has_value()) *program = *program_;
+  OnRun(command, [this, command, run = std::move(run)] {
+    const bool is_missing = program_.has_value() && program_->empty();
+    return is_missing ? BadCommandLine(*command, kProgramIsMissing) : run();
+  });
+}
+
 int Commands::Run() const {
   for (const auto& [command, run] : runners_) {
     if (command->parsed()) return run();

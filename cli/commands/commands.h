@@ -28,8 +28,9 @@ class Commands {
   using Runner = std::function<int()>;
 
   // Adds commands to `app`, which outlives this object. Help and reference list them in the order in which
-  // they are added.
-  explicit Commands(CLI::App& app) : app_(app) {}
+  // they are added. `program`: the words after -- (CommandWords::program in up.h).
+  Commands(CLI::App& app, std::optional<std::vector<std::string>> program)
+      : app_(app), program_(std::move(program)) {}
 
   CLI::App& app() const { return app_; }
 
@@ -39,21 +40,22 @@ class Commands {
   CLI::App* AddGroup(const char* name, const char* what, const char* examples);
   // Every command but a group needs a runner.
   void OnRun(const CLI::App* command, Runner run);
+  // OnRun() for a command that may have a program after --, which becomes `program` now.
+  void OnRunWithProgram(const CLI::App* command, std::vector<std::string>* program, Runner run);
 
   // Runs the command that was on the command line. Returns the exit code.
   int Run() const;
 
  private:
   CLI::App& app_;
+  const std::optional<std::vector<std::string>> program_;
   std::vector<std::pair<const CLI::App*, Runner>> runners_;
 };
 
 // Each of these functions adds a command with its flags, its help and its runner.
-
-// `program`: CommandWords::program (up.h).
-void AddUpCommand(Commands& commands, std::optional<std::vector<std::string>> program);
-void AddRunCommand(Commands& commands, std::optional<std::vector<std::string>> program);
-void AddSlurmCommands(Commands& commands, std::optional<std::vector<std::string>> program);
+void AddUpCommand(Commands& commands);
+void AddRunCommand(Commands& commands);
+void AddSlurmCommands(Commands& commands);
 void AddStatusCommand(Commands& commands);
 void AddDemoCommand(Commands& commands);
 void AddConfigCommands(Commands& commands);
@@ -63,7 +65,7 @@ void AddCertsCommands(Commands& commands);
 void AddExportCommand(Commands& commands);
 void AddImportCommand(Commands& commands);
 void AddReplayCommand(Commands& commands);
-void AddManifestCommand(Commands& commands, std::optional<std::vector<std::string>> program);
+void AddManifestCommand(Commands& commands);
 void AddDataCommands(Commands& commands);
 void AddBenchCommand(Commands& commands);
 void AddDoctorCommand(Commands& commands);

@@ -302,7 +302,7 @@ The folder holds all that `kubectl apply -k` needs. Paths in the config are thos
 
 }  // namespace
 
-void AddManifestCommand(Commands& commands, std::optional<std::vector<std::string>> program) {
+void AddManifestCommand(Commands& commands) {
   const auto options = std::make_shared<ManifestOptions>();
   CLI::App* command =
       commands.Add("manifest", "Write the Kubernetes manifests of a job into a folder", kManifestExamples);
@@ -342,12 +342,7 @@ void AddManifestCommand(Commands& commands, std::optional<std::vector<std::strin
                    "Of a program: CPUs for each worker, and its OMP_NUM_THREADS (default: 1)")
       ->check(CLI::Range(1, 1024));
   AddOverrides(command, &options->overrides);
-  const bool has_program = program.has_value();
-  if (has_program) options->program = *std::move(program);
-  commands.OnRun(command, [command, options, has_program] {
-    if (has_program && options->program.empty()) return BadCommandLine(*command, kProgramIsMissing);
-    return RunManifest(*options);
-  });
+  commands.OnRunWithProgram(command, &options->program, [options] { return RunManifest(*options); });
 }
 
 }  // namespace weir

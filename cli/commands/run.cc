@@ -103,7 +103,7 @@ The task is, in this order, that of --task, of the file --cluster, or of TF_CONF
 
 }  // namespace
 
-void AddRunCommand(Commands& commands, std::optional<std::vector<std::string>> program) {
+void AddRunCommand(Commands& commands) {
   const auto options = std::make_shared<RunOptions>();
   CLI::App* command = commands.Add(
       "run", "Become the server or worker that this process's task names: for containers", kRunExamples);
@@ -112,10 +112,7 @@ void AddRunCommand(Commands& commands, std::optional<std::vector<std::string>> p
            "Cluster spec, or dns:JOB=NAME:COUNT[:PORT],... for pods (default: TF_CONFIG's)");
   AddNamed(command, "--task", &options->task, "TASK", "TYPE:INDEX, or pod: what the pod's name says");
   AddOverrides(command, &options->overrides);
-  const bool has_program = program.has_value();
-  if (has_program) options->program = *std::move(program);
-  commands.OnRun(command, [command, options, has_program] {
-    if (has_program && options->program.empty()) return BadCommandLine(*command, kProgramIsMissing);
+  commands.OnRunWithProgram(command, &options->program, [command, options] {
     options->others = command->remaining();
     return RunTask(*options);
   });

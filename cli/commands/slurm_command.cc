@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -24,6 +23,7 @@
 #include "cli/hosts/host_connection.h"
 #include "cli/installation/installation.h"
 #include "cli/report/summary.h"
+#include "cli/slurm/slurm_cluster.h"
 #include "cli/slurm/slurm_task.h"
 #include "common/base/status_macros.h"
 #include "common/program/command_line.h"
@@ -100,15 +100,10 @@ std::string BatchScript(const SlurmOptions& options, const JobPlan& plan, const 
   return absl::StrCat(script, "exec ", RunCommandLine(options, weir), "\n");
 }
 
-absl::StatusOr<std::string> Ask(std::vector<std::string> command, std::chrono::seconds limit) {
-  Subprocess::Options process;
-  process.args = std::move(command);
-  const std::string name = process.args[0];
-  WEIR_ASSIGN_OR_RETURN(CommandResult result, RunCommand(std::move(process), limit));
-  const std::string output(absl::StripAsciiWhitespace(result.output));
-  if (result.exit.ok()) return output;
-  return absl::FailedPreconditionError(output.empty() ? absl::StrCat(name, ": ", result.exit.ToString())
-                                                      : output);
+absl::StatusOr<std::string> Ask(std::vector<std::string> words, std::chrono::seconds limit) {
+  Subprocess::Options command;
+  command.args = std::move(words);
+  return AskSlurm(std::move(command), limit);
 }
 
 // Submits a script, and says what became of it.
@@ -137,8 +132,7 @@ int Submit(const SlurmOptions& options, const std::string& script) {
                                             "; name one with --partition=NAME, and other limits with "
                                             "--sbatch=OPTION"));
   }
-  // With several clusters: "12;name".
-  const std::string id = job->substr(0, job->find(';'));
+  const std::string id = JobNumber(*job);
   const auto state = Ask({"squeue", "-h", "-j", id, "-o", "%T (%r)"}, kAskLimit);
   return Print(absl::StrCat("submitted job ", id, state.ok() && !state->empty() ? ": " + *state : "",
                             "\n  output   weir-", id, ".out\n  status   squeue --job=", id,
@@ -194,8 +188,7 @@ int RunTask(const TaskOptions& options) {
 
 }  // namespace
 
-void AddSlurmCommands(Commands& commands, std::optional<std::vector<std::string>> program) {
-  const bool has_program = program.has_value();
+void AddSlurmCommands(Commands& commands) {
   const auto options = std::make_shared<SlurmOptions>();
   CLI::App* slurm = commands.Add(
       "slurm", "Print or submit the batch script that runs a job on a cluster of SLURM", kSlurmExamples);
@@ -211,7 +204,7 @@ void AddSlurmCommands(Commands& commands, std::optional<std::vector<std::string>
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   CLI::Option* array = slurm->add_flag("--array", options->array,
                                        "Run the workers as elements of an array job of their own, which may "
-                                       "come and go; not with --evaluator");
+                                       "come and go");
   array->excludes(slurm->get_option("--evaluator"));
   slurm
       ->add_option("--worker_sbatch", options->worker_sbatch,
@@ -242,16 +235,9 @@ void AddSlurmCommands(Commands& commands, std::optional<std::vector<std::string>
   AddNamed(one, "--folder", &task->task.folder, "DIR", "The job's folder")->required();
   one->add_option("--restart", task->task.restart, "How often a program that died is started again");
 
-  if (has_program) options->up.cluster.program = task->task.program = *std::move(program);
-  commands.OnRun(slurm, [slurm, options, has_program] {
-    if (has_program && options->up.cluster.program.empty()) {
-      return BadCommandLine(*slurm, "after -- comes a program, with its arguments");
-    }
-    return RunSlurm(*options);
-  });
-  commands.OnRun(one, [one, task] {
-    if (task->task.program.empty())
-      return BadCommandLine(*one, "after -- comes a program, with its arguments");
+  commands.OnRunWithProgram(slurm, &options->up.cluster.program, [options] { return RunSlurm(*options); });
+  commands.OnRunWithProgram(one, &task->task.program, [one, task] {
+    if (task->task.program.empty()) return BadCommandLine(*one, kProgramIsMissing);
     return RunTask(*task);
   });
 }

@@ -10,7 +10,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -67,14 +66,12 @@ absl::StatusOr<std::unique_ptr<JobCluster>> MakeSlurmCluster(
 void QueueAgain(const std::string& id, Console& console) {
   Subprocess::Options scontrol;
   scontrol.args = {"scontrol", "requeue", id};
-  const auto result = RunCommand(std::move(scontrol), kRequeueLimit);
-  if (result.ok() && result->exit.ok()) {
+  const absl::StatusOr<std::string> result = AskSlurm(std::move(scontrol), kRequeueLimit);
+  if (result.ok()) {
     return console.Line(absl::StrCat("job ", id, " is queued again, and continues from its checkpoint"));
   }
-  console.Error(absl::StrCat(
-      "`scontrol requeue ", id,
-      "`: ", result.ok() ? absl::StripAsciiWhitespace(result->output) : result.status().message(),
-      "; submit the job again with --resume=DIR, which is its checkpoint.directory"));
+  console.Error(absl::StrCat("`scontrol requeue ", id, "`: ", result.status().message(),
+                             "; submit the job again with --resume=DIR, which is its checkpoint.directory"));
 }
 
 }  // namespace

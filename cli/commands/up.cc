@@ -283,7 +283,7 @@ void AddJobFlags(CLI::App* command, UpOptions* options) {
       ->excludes(resume);
 }
 
-void AddUpCommand(Commands& commands, std::optional<std::vector<std::string>> program) {
+void AddUpCommand(Commands& commands) {
   const auto options = std::make_shared<UpOptions>();
   CLI::App* command =
       commands.Add("up", "Run a job with servers and workers, on this machine or on hosts", kUpExamples);
@@ -306,14 +306,7 @@ void AddUpCommand(Commands& commands, std::optional<std::vector<std::string>> pr
 
   AddHostFlags(command, options.get());
 
-  const bool has_program = program.has_value();
-  if (has_program) options->cluster.program = *std::move(program);
-  commands.OnRun(command, [command, options, has_program] {
-    if (has_program && options->cluster.program.empty()) {
-      return BadCommandLine(*command, kProgramIsMissing);
-    }
-    return RunUp(*options);
-  });
+  commands.OnRunWithProgram(command, &cluster.program, [options] { return RunUp(*options); });
 }
 
 void HintAtDashes(const CLI::App& app, int argc, char** argv) {

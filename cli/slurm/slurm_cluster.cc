@@ -35,6 +35,20 @@ constexpr char kArray[] = "array";  // the file with SLURM's number of the array
 
 }  // namespace
 
+absl::StatusOr<std::string> AskSlurm(Subprocess::Options command, std::chrono::seconds limit) {
+  const std::string name = command.args[0];
+  WEIR_ASSIGN_OR_RETURN(const CommandResult result, RunCommand(std::move(command), limit));
+  const std::string output(absl::StripAsciiWhitespace(result.output));
+  if (result.exit.ok()) return output;
+  return absl::FailedPreconditionError(output.empty() ? absl::StrCat(name, ": ", result.exit.ToString())
+                                                      : output);
+}
+
+std::string JobNumber(const std::string& submitted) {
+  const std::string line = submitted.substr(submitted.rfind('\n') + 1);
+  return line.substr(0, line.find(';'));
+}
+
 SlurmCluster::SlurmCluster(Options options, Allocation allocation)
     : JobCluster(
           std::move(options),
@@ -163,14 +177,13 @@ absl::Status SlurmCluster::SubmitArray(const std::vector<std::string>& flags,
     const std::string name(variable.substr(0, variable.find('=')));
     if (absl::StartsWith(name, "SLURM_") && name != "SLURM_CONF") sbatch.remove_environment.push_back(name);
   }
-  WEIR_ASSIGN_OR_RETURN(const CommandResult result, RunCommand(std::move(sbatch), kSubmitLimit));
-  const std::string said(absl::StripAsciiWhitespace(result.output));
-  if (!result.exit.ok()) {
+  const absl::StatusOr<std::string> said = AskSlurm(std::move(sbatch), kSubmitLimit);
+  if (!said.ok()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("sbatch refused the array of workers: ", said,
+        absl::StrCat("sbatch refused the array of workers: ", said.status().message(),
                      "; jobs must be allowed to submit jobs, and --worker_sbatch has the array's options"));
   }
-  array_ = said.substr(0, said.find(';'));  // with several clusters: "12;name"
+  array_ = JobNumber(*said);
   options_.console->Line(
       absl::StrCat("workers: the elements of job ", array_, "; their output: ", File("worker-N.log")));
   return WriteFileWhole(File(kArray), array_);
@@ -309,8 +322,9 @@ void SlurmCluster::RunScancel(std::vector<std::string> words) {
   Subprocess::Options scancel;
   words.insert(words.begin(), "scancel");
   scancel.args = std::move(words);
-  const auto result = RunCommand(std::move(scancel), kCancelLimit);
-  if (!result.ok()) options_.console->Warn(absl::StrCat("scancel: ", result.status().message()));
+  // It also fails for what has just ended.
+  const auto result = AskSlurm(std::move(scancel), kCancelLimit);
+  if (absl::IsDeadlineExceeded(result.status())) options_.console->Warn(result.status().message());
 }
 
 // SIGTERM once: a step that saves a checkpoint is not asked again.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <map>
 #include <memory>
@@ -17,6 +18,11 @@
 #include "common/threads/mutex.h"
 
 namespace weir {
+
+// Runs a command of SLURM. Returns its output, or what it said as an error. DeadlineExceeded: `limit`.
+absl::StatusOr<std::string> AskSlurm(Subprocess::Options command, std::chrono::seconds limit);
+// The job of what `sbatch --parsable` prints: "12", with several clusters "12;name", after warnings.
+std::string JobNumber(const std::string& submitted);
 
 // Tasks in an allocation of SLURM, in two steps: the servers, then workers and evaluator. Each task is kept
 // by `weir task` (slurm_task.h), whose reports and whose program's output srun brings here. A task that has
