@@ -1,11 +1,12 @@
 #!/usr/bin/python3
-"""Makes the pictures of the pages: docs/pictures/make.py [peers] [recovery] [page]; without a name, all.
+"""Makes the pictures of the pages: docs/pictures/make.py [peers] [modes] [recovery] [page]; without a name, all.
 
   peers     peers.svg: the table "Beside its peers" of docs/benchmarks/results.md as bars
+  modes     modes.svg: who computes and who waits in the three modes, from a real run of each with a slow worker
   recovery  recovery.svg: a terminal in which servers and workers of configs/digits_recovery.json are killed, from a real run
   page      page.png: the page of ps:0 in Chromium (Debian's package chromium), from a real run
 
-recovery and page run bazel-bin/cli/weir, and take about half a minute each.
+All but peers run bazel-bin/cli/weir, and take about half a minute each.
 """
 import html
 import json
@@ -70,6 +71,58 @@ def write_svg(name, width, height, style, parts):
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">\n'
         f"<style>{style}</style>\n" + "\n".join(parts) + "\n</svg>\n", encoding="utf-8")
     print(f"{name}: {width} x {height}")
+
+
+# ---- time lines ------------------------------------------------------------------------------------------------------
+
+# A worker whose gradients take this long, in seconds; notes when it computes.
+WORKER = """
+import json, os, pathlib, time
+import weir
+index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+spans = []
+with weir.Client("job.json", {"w": (8,)}, 10**6) as client:
+    for step in client.steps({}):
+        begin = time.monotonic()
+        time.sleep(0.12 if index == 2 else 0.04)
+        step.gradient["w"][:] = 0
+        spans.append((begin, time.monotonic()))
+        step.push(loss=1)
+pathlib.Path(f"spans-{index}").write_text(json.dumps(spans))
+"""
+
+
+def modes():
+    lane, left, seconds, scale = 22, 110, 1.2, 560
+    parts = []
+    for panel, (title, consistency) in enumerate((
+            ("sync: all wait for the slowest", {"mode": "sync"}),
+            ("bounded, staleness 2: ahead by two clocks at most", {"mode": "bounded", "staleness": 2}),
+            ("async: no worker waits for another", {"mode": "async"}))):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "train.py").write_text(WORKER, encoding="utf-8")
+            (folder / "job.json").write_text(json.dumps({"consistency": consistency, "train": {"steps": 40}, "data": {"batch_size": 1}}),
+                                             encoding="utf-8")
+            subprocess.run([WEIR, "up", "--ps=1", "--workers=3", "job.json", "--", sys.executable, "train.py"], cwd=folder, check=True,
+                           env={**os.environ, "PYTHONPATH": str(ROOT / "python")}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            lanes = [json.loads((folder / f"spans-{i}").read_text(encoding="utf-8")) for i in range(3)]
+        origin = max(spans[0][0] for spans in lanes) + 0.1  # all take part by then
+        top = 24 + panel * (3 * lane + 44)
+        parts.append(f'<text class="head" x="{left}" y="{top - 8}">{title}</text>')
+        for i, spans in enumerate(lanes):
+            y = top + i * lane
+            parts.append(f'<text class="name" x="{left - 10}" y="{y + 13}">worker {i}{", slow" if i == 2 else ""}</text>')
+            parts.append(f'<rect class="wait" x="{left}" y="{y + 7}" width="{scale}" height="2"/>')
+            for begin, end in spans:
+                a, b = max(0.0, begin - origin), min(seconds, end - origin)
+                if a < b:
+                    parts.append(f'<rect class="weir" x="{left + a / seconds * scale:.1f}" y="{y}" '
+                                 f'width="{(b - a) / seconds * scale:.1f}" height="{lane - 6}" rx="2"/>')
+    bottom = 24 + 3 * (3 * lane + 44) - 30
+    parts.append(f'<text class="note" x="{left}" y="{bottom}">{seconds:g} seconds of a run of each; a bar is a gradient that is computed, a line is '
+                 "waiting, pushing and pulling</text>")
+    write_svg("modes.svg", left + scale + 20, bottom + 12, STYLE + ".wait { fill: #d0a23a; }", parts)
 
 
 # ---- a terminal ------------------------------------------------------------------------------------------------------
@@ -173,7 +226,7 @@ def page():
             run.reader.join()
 
 
-MAKERS = {"peers": peers, "recovery": recovery, "page": page}
+MAKERS = {"peers": peers, "modes": modes, "recovery": recovery, "page": page}
 wanted = sys.argv[1:] or list(MAKERS)
 if unknown := [name for name in wanted if name not in MAKERS]:
     sys.exit(f"no picture {', '.join(unknown)}; there are {', '.join(MAKERS)}")

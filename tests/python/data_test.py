@@ -126,7 +126,7 @@ class Page(unittest.TestCase):
         self.assertEqual(set(found), {alone.stdout.strip()})
 
     def test_datasets_and_batches_by_length(self):
-        names = self.run_program("Hugging Face `datasets`, here", "Rows of different lengths")
+        names = self.run_program("Hugging Face `datasets`, here", "`batch_sampler` puts rows of about one length")
         train_set, lengths = names["train_set"], names["lengths"]
         self.assertEqual(len(train_set), REVIEWS)
         padded = {}

@@ -51,7 +51,8 @@ class Processes(unittest.TestCase):
         """The evaluator reads the same, with rows of the weights' version and with the newest."""
         (expected,), _ = self.train(job())
         self.check(self.train(job(), program=["--servers=2"])[0], expected)
-        for workers, servers, program, *more in ((1, 2, []), (2, 1, []), (2, 2, [], "--evaluator"), (2, 2, ["--asked"], "--evaluator")):
+        for workers, servers, program, *more in ((1, 2, []), (2, 1, []), (2, 2, ["--await_evaluator"], "--evaluator"),
+                                                (2, 2, ["--await_evaluator", "--asked"], "--evaluator")):
             states, others = self.train(job(), f"--workers={workers}", f"--ps={servers}", *more, program=program)
             self.assertEqual(len(states), workers)
             self.check(states, expected)

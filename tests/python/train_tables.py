@@ -6,6 +6,7 @@ import os
 import pathlib
 import signal
 import sys
+import time
 
 import torch
 import torch.nn.functional as F
@@ -99,6 +100,7 @@ def evaluate(model, tables, args):
         return {"loss": 0}
 
     with weir.torch.Reader(model, args.job, evaluate=keep if args.asked else None) as reader:
+        (args.folder / "evaluator").touch()
         if args.asked:
             collections.deque(reader.evaluations(keys=tables), maxlen=0)
         else:
@@ -115,6 +117,7 @@ def main():
     parser.add_argument("--servers", type=int, default=1)
     parser.add_argument("--num_workers", type=int, default=0)
     parser.add_argument("--prefetch", action="store_true", help="rows are read early")
+    parser.add_argument("--await_evaluator", action="store_true", help="a job this short would be done when the evaluator comes")
     parser.add_argument("--asked", action="store_true", help="the evaluator reads when the job asks for it")
     parser.add_argument("--stop", action="store_true",
                         help="worker 1 stands still before its second batch, until worker 0 has gone on without it")
@@ -133,6 +136,8 @@ def main():
     losses, early = [], (lambda batch: {"words": torch.cat([batch[0].flatten(), batch[2]]), "items": batch[2]})
     loader = opt.loader(final_keys=tables, prefetch_keys=early if args.prefetch else None, num_workers=args.num_workers)
     for n, (words, counts, clicked, y) in enumerate(loader):
+        while args.await_evaluator and not (args.folder / "evaluator").exists():
+            time.sleep(0.005)
         if args.stop:
             worker = opt.client.worker
             stand_still(n, worker, args.folder)
