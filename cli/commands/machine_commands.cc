@@ -17,7 +17,7 @@ constexpr const char* kDoctorExamples = R"(Examples:
 constexpr const char* kBenchExamples = R"(Examples:
   weir bench wire
   weir bench wire --sizes=1KB,64MB,1GB --layouts=1x1,2x4 --optimizers=sgd,momentum,adam --json=wire.json
-All flags: docs/cli.md
+All flags: docs/flags.md
 )";
 
 }  // namespace

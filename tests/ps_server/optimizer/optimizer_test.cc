@@ -410,6 +410,7 @@ TEST_CASE(
       args.slots_out[0] = m_next.data();
       args.slots_out[1] = v_next.data();
       args.weight_decay = kWeightDecay;
+      args.l2 = l2 ? config.l2() : 0;
       args.learning_rate = 77;
       args.clip_weights = 0.01f;
       args.t = 3;
