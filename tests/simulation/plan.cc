@@ -484,6 +484,13 @@ std::string Words(const Ledger::RowRules& rules) {
 
 }  // namespace
 
+// Each commit of a step waits for a norm over all servers, which no step reaches.
+void PlanNorms(Dice& dice, Plan* plan) {
+  if (!plan->sync() || plan->ledger.table || !dice.Chance(0.3)) return;
+  plan->config.mutable_train()->set_clip(v1::TrainConfig::CLIP_MEAN);
+  plan->config.mutable_train()->set_clip_norm(1e30f);
+}
+
 Plan MakePlan(uint64_t seed, bool with_table) {
   Dice dice(seed);
   Plan plan;
@@ -511,6 +518,8 @@ Plan MakePlan(uint64_t seed, bool with_table) {
   const bool churns = PlanChurn(churn, &plan);
   Dice early(seed, "plan: early rows");
   PlanEarlyRows(early, with_table, &plan);
+  Dice norms(seed, "plan: norms");
+  PlanNorms(norms, &plan);
   Dice memory(seed, "plan: memory");
   // Rows that come and go must do so while a checkpoint is written, too.
   if (!churns) PlanMemory(memory, &plan);
@@ -534,7 +543,8 @@ std::string Plan::ToString() const {
       ledger.poisoned.empty() ? "" : ", poisoned batches", ledger.uploaded ? ", values uploaded" : "",
       ledger.table ? ", a table" : "", Words(ledger.rules),
       consistency.tables() == v1::ConsistencyConfig::TABLES_ASYNC ? ", rows on arrival" : "",
-      config.server().memory_limit_mib() > 0 ? ", little memory" : "");
+      config.server().memory_limit_mib() > 0 ? ", little memory" : "",
+      config.train().clip_norm() > 0 ? ", norms" : "");
   for (const FaultPlan& fault : faults) {
     absl::StrAppend(&out, "; ", Name(fault.kind), " ", fault.first, " ", fault.second, " at ",
                     absl::FormatDuration(fault.at), " for ", absl::FormatDuration(fault.duration));
