@@ -153,10 +153,16 @@ struct CheckpointSaved {
   absl::Duration at;
   uint64_t step = 0;
   std::vector<v1::Version> versions;  // by shard
-  // A bit of it has flipped since.
+  // A bit of it has flipped, perhaps while its commit still hung.
   bool damaged = false;
   // The incarnation of the coordinator that saved it.
   uint64_t coordinator = 0;
+};
+
+// A bit of a complete checkpoint has flipped.
+struct BitFlipped {
+  absl::Duration at;
+  uint64_t step = 0;
 };
 
 // A coordinator has taken the store.
@@ -193,6 +199,7 @@ struct RunLog {
   std::vector<ToldBatches> told_batches;
   std::vector<Restored> restored;
   std::vector<CheckpointSaved> saved;
+  std::vector<BitFlipped> flips;
   std::vector<StoreTaken> taken;
   std::vector<ReplacedEnd> replaced;
   // By shard: acknowledged pushes that it has declared lost, as counted at the end.

@@ -40,15 +40,17 @@ class WatchedStore final : public JobStore {
     line.coordinator = opened().coordinator_incarnation;
     for (const v1::CheckpointFile& file : manifest.files()) line.versions.push_back(file.version());
     if (manifest.job().done() && !server_->replaced()) site_->saw_end = true;
-    inner_->Commit(std::move(manifest),
-                   [this, line = std::move(line), done = std::move(done)](absl::Status status) mutable {
-                     if (status.ok()) {
-                       line.at = site_->world.elapsed();
-                       site_->world.Trace("saved", {line.step});
-                       site_->log.saved.push_back(std::move(line));
-                     }
-                     done(std::move(status));
-                   });
+    inner_->Commit(std::move(manifest), [this, begun = site_->world.elapsed(), line = std::move(line),
+                                         done = std::move(done)](absl::Status status) mutable {
+      if (status.ok()) {
+        line.at = site_->world.elapsed();
+        for (const BitFlipped& flip : site_->log.flips)
+          line.damaged |= flip.step == line.step && flip.at >= begun;
+        site_->world.Trace("saved", {line.step});
+        site_->log.saved.push_back(std::move(line));
+      }
+      done(std::move(status));
+    });
   }
   void PassOver(uint64_t step, const std::string& why, Found done) override {
     inner_->PassOver(step, why, std::move(done));

@@ -283,6 +283,7 @@ void Simulation::FlipBit(const FaultPlan& fault) {
   site_.disk.SetContents(path, bytes);
   ++site_.faults["a bit of the newest checkpoint flipped"];
   world.Trace("bit flips", {step});
+  site_.log.flips.push_back({world.elapsed(), step});
   for (CheckpointSaved& saved : site_.log.saved) saved.damaged |= saved.step == step;
   CrashServer(site_.servers[fault.first].get(), fault.duration);
 }
