@@ -40,6 +40,9 @@ sys.path.insert(0, str(support.ROOT / "tests/structure"))
 import page_blocks  # pylint: disable=wrong-import-position
 
 HEAD = "127.0.0.2"
+# Free in this test's network, and none of those that the system gives to whoever asks for any port, as Ray's other processes do.
+PORT = 6379
+ADDRESS = f"{HEAD}:{PORT}"
 HOLD_AT = 5  # of a worker's batches, at which one worker waits
 GONE_SECONDS = 15
 
@@ -119,27 +122,24 @@ class Ray(unittest.TestCase):
         folder = subprocess.run(["mktemp", "-d", "/tmp/ray-XXXXXX"], capture_output=True, text=True, check=True).stdout.strip()
         cls.folder = folder
         cls.addClassCleanup(shutil.rmtree, folder, ignore_errors=True)
-        with socket.socket() as free:
-            free.bind((HEAD, 0))
-            cls.address = f"{HEAD}:{free.getsockname()[1]}"
-        head = Node(folder, HEAD, "--head", "--port=" + cls.address.partition(":")[2], "--include-dashboard=false", cpus=6, slot=1)
+        head = Node(folder, HEAD, "--head", f"--port={PORT}", "--include-dashboard=false", cpus=6, slot=1)
         cls.addClassCleanup(head.lose)
 
         def connects():
             if head.process.poll() is not None:
                 raise AssertionError(head.log.read_text())
             with contextlib.suppress(OSError):
-                socket.create_connection((HEAD, int(cls.address.partition(":")[2])), 1).close()
+                socket.create_connection((HEAD, PORT), 1).close()
                 return True
             return False
         wait_until(connects, "Ray's head is there")
-        ray.init(address=cls.address, _node_ip_address=HEAD)
+        ray.init(address=ADDRESS, _node_ip_address=HEAD)
         cls.addClassCleanup(ray.shutdown)
         cls.second = cls.node("127.0.0.3", cpus=6, stays=2).wait()
 
     @classmethod
     def node(cls, address, **how):
-        node = Node(cls.folder, address, f"--address={cls.address}", **how)
+        node = Node(cls.folder, address, f"--address={ADDRESS}", **how)
         cls.addClassCleanup(lambda: node.process.poll() is None and node.lose())
         return node
 
@@ -186,7 +186,7 @@ class Ray(unittest.TestCase):
     def test_the_program_of_the_page(self):
         """That of docs/ray.md, a driver of its own."""
         program = page_blocks.block_with(support.ROOT, "docs/ray.md", "weir.ray.run(").text
-        done = support.run([sys.executable, "-c", program], env=os.environ | {"RAY_ADDRESS": self.address})
+        done = support.run([sys.executable, "-c", program], env=os.environ | {"RAY_ADDRESS": ADDRESS})
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, r"\[\(0, [\d.e-]+\), \(1, [\d.e-]+\)\] [0-9a-f]{64}")
 
@@ -280,7 +280,7 @@ class Ray(unittest.TestCase):
         """A driver of its own, whose job has a worker that waits, and saves nothing by itself."""
         driver = subprocess.Popen([sys.executable, "-c", textwrap.dedent(f"""
             import ray, weir.ray
-            ray.init(address={self.address!r}, _node_ip_address={HEAD!r})
+            ray.init(address={ADDRESS!r}, _node_ip_address={HEAD!r})
             checkpoint = 'checkpoint={{"directory": "{run.folder}/saved", "every_steps": 1000000}}'
             weir.ray.run([{str(torch_jobs.TRAIN)!r}, {run.job!r}, {str(run.folder)!r}, "--hold_at={HOLD_AT}"], {run.job!r}, ps=2, workers=2,
                          overrides=[checkpoint])
