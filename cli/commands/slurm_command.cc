@@ -13,7 +13,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "cli/commands/commands.h"
@@ -75,8 +74,7 @@ std::string RunCommandLine(const SlurmOptions& options, const std::string& weir)
   }
   if (!job.program.empty()) words.push_back("--");
   words.insert(words.end(), job.program.begin(), job.program.end());
-  return absl::StrJoin(
-      words, " ", [](std::string* out, const std::string& word) { absl::StrAppend(out, ShellQuoted(word)); });
+  return ShellCommand(words);
 }
 
 std::string BatchScript(const SlurmOptions& options, const JobPlan& plan, const std::string& weir) {

@@ -75,6 +75,11 @@ std::string ShellQuoted(absl::string_view text) {
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", R"('\'')"}}), "'");
 }
 
+std::string ShellCommand(const std::vector<std::string>& words) {
+  return absl::StrJoin(
+      words, " ", [](std::string* out, const std::string& word) { absl::StrAppend(out, ShellQuoted(word)); });
+}
+
 std::vector<std::string> CommandOnHost(const Host& host, const std::string& ssh, const std::string& command) {
   if (host.is_here()) return {"sh", "-c", command};
   std::vector<std::string> args = absl::StrSplit(ssh, ' ', absl::SkipEmpty());

@@ -37,6 +37,8 @@ struct HostNeeds {
 
 // As one word for a shell.
 std::string ShellQuoted(absl::string_view text);
+// As one command for a shell.
+std::string ShellCommand(const std::vector<std::string>& words);
 // The arguments that run a command of a shell on the host.
 std::vector<std::string> CommandOnHost(const Host& host, const std::string& ssh, const std::string& command);
 

@@ -159,13 +159,10 @@ absl::Status SlurmCluster::SubmitArray(const std::vector<std::string>& flags,
                  absl::StrCat("--output=", File("worker-%a.log"))};
   sbatch.args.insert(sbatch.args.end(), allocation_.array_options.begin(), allocation_.array_options.end());
   // The shell of an element knows its number and its CPUs.
-  const std::string words = absl::StrJoin(
-      TaskCommand("worker", allocation_.restart_workers, flags, program), " ",
-      [](std::string* out, const std::string& word) { absl::StrAppend(out, ShellQuoted(word)); });
   sbatch.args.push_back(
       absl::StrCat("--wrap=export OMP_NUM_THREADS=\"${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}\"; "
                    "exec srun --ntasks=1 --cpu-bind=none ",
-                   words));
+                   ShellCommand(TaskCommand("worker", allocation_.restart_workers, flags, program))));
   if (!options_.program.empty()) {
     sbatch.environment = ProgramEnvironment(File(kToken), options_.overrides);
     SetProgramEnvironment(/*threads=*/0, &sbatch.environment);

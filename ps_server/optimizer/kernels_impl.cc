@@ -202,27 +202,25 @@ bool RmsProp(const StepArgs& a) {
   });
 }
 
-// m = keep m + take g;  v = keep v + take g^2;  w - rate m / (root_scale sqrt(v) + epsilon), where rate and
-// root_scale include the corrections of the bias of m and v.
-bool Adam(const StepArgs& a) {
-  return Run<2>(
-      a, [rate = a.rate, decay = a.decay, epsilon = a.epsilon, root_scale = a.root_scale, m_keep = a.keep[0],
-          m_take = a.take[0], v_keep = a.keep[1], v_take = a.take[1]](auto g, auto w, auto* slots) {
-        slots[0] = m_keep * slots[0] + m_take * g;
-        slots[1] = v_keep * slots[1] + v_take * (g * g);
-        return w - (rate * slots[0] / (root_scale * Sqrt(slots[1]) + epsilon) + decay * w);
-      });
+// m = keep m + take g;  v = keep v + take g^2;  result(w, u) with u = rate m / (root_scale sqrt(v) + epsilon)
+// + decay w, where rate and root_scale include the corrections of the bias of m and v.
+template <typename Result>
+WEIR_INLINE bool AdamWith(const StepArgs& a, const Result& result) {
+  return Run<2>(a, [result, rate = a.rate, decay = a.decay, epsilon = a.epsilon, root_scale = a.root_scale,
+                    m_keep = a.keep[0], m_take = a.take[0], v_keep = a.keep[1],
+                    v_take = a.take[1]](auto g, auto w, auto* slots) {
+    slots[0] = m_keep * slots[0] + m_take * g;
+    slots[1] = v_keep * slots[1] + v_take * (g * g);
+    return result(w, rate * slots[0] / (root_scale * Sqrt(slots[1]) + epsilon) + decay * w);
+  });
 }
 
-// rate m / (root_scale sqrt(v) + epsilon) + decay w, with m and v of Adam.
+bool Adam(const StepArgs& a) {
+  return AdamWith(a, [](auto w, auto u) { return w - u; });
+}
+
 bool AdamUpdate(const StepArgs& a) {
-  return Run<2>(
-      a, [rate = a.rate, decay = a.decay, epsilon = a.epsilon, root_scale = a.root_scale, m_keep = a.keep[0],
-          m_take = a.take[0], v_keep = a.keep[1], v_take = a.take[1]](auto g, auto w, auto* slots) {
-        slots[0] = m_keep * slots[0] + m_take * g;
-        slots[1] = v_keep * slots[1] + v_take * (g * g);
-        return rate * slots[0] / (root_scale * Sqrt(slots[1]) + epsilon) + decay * w;
-      });
+  return AdamWith(a, [](auto, auto u) { return u; });
 }
 
 // As Adam, with the largest v so far in place of v.
