@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "common/optimizer/kernels.h"
 #include "proto/job_config.pb.h"
-#include "ps_server/optimizer/kernels.h"
 
 namespace weir::bench {
 namespace {

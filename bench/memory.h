@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "ps_server/optimizer/optimizer.h"
+#include "common/optimizer/optimizer.h"
 
 namespace weir::bench {
 

@@ -13,6 +13,7 @@
 #include "common/base/checksums.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/job_failure.h"
+#include "common/protocol/part_assignment.h"
 #include "common/system/clock.h"
 #include "common/telemetry/logging.h"
 
@@ -56,7 +57,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
       epoch_(reply.membership().epoch()),
       report_(options_.compute_seconds),
       news_(reply),
-      work_(mode_, {config.data().batch_size(), reply.total_batches(), reply.total_examples()}, reply),
+      work_(mode_, {ExamplesOfBatch(config), reply.total_batches(), reply.total_examples()}, reply),
       otherwise_(std::move(channels.otherwise)),
       loop_(std::move(channels.loop)),
       coordinator_channel_(std::move(channels.coordinator)),

@@ -18,6 +18,7 @@
 #include "common/protocol/handshake.h"
 #include "common/protocol/job_failure.h"
 #include "common/protocol/mode_traits.h"
+#include "common/protocol/part_assignment.h"
 #include "common/telemetry/logging.h"
 #include "common/threads/mutex.h"
 
@@ -197,7 +198,7 @@ absl::Status CheckReply(const v1::JoinReply& reply, const ClientOptions& options
 // expects.
 void WarnOfLargeBatch(const v1::JoinReply& reply, uint64_t train_examples, const v1::JobConfig& config) {
   const bool sync = TraitsOf(config).works_on_parts;
-  const uint64_t batch = config.data().batch_size();
+  const uint64_t batch = ExamplesOfBatch(config);
   const uint64_t examples = sync ? batch * reply.parts() : batch;
   if (examples <= train_examples) return;
   const char* const unit = sync ? "step" : "batch";

@@ -34,6 +34,12 @@ struct WireOptions {
       switch (type) {
         case v1::WireConfig::TYPE_BF16:
           return v1::BF16;
+        case v1::WireConfig::TYPE_INT8:
+          return v1::INT8;
+        case v1::WireConfig::TYPE_INT4:
+          return v1::INT4;
+        case v1::WireConfig::TYPE_BIT1:
+          return v1::BIT1;
         case v1::WireConfig::TYPE_F32:
         case v1::WireConfig::TYPE_UNSPECIFIED:  // refused where configs are read
           break;

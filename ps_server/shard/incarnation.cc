@@ -176,9 +176,8 @@ absl::Status Incarnation::CheckHeader(const v1::PushRequest& header) const {
 absl::StatusOr<Verdict> Incarnation::VerdictOn(const v1::PushRequest& header) const {
   if (TraitsOf(config_).commits_steps) {
     const uint64_t batch = BatchOf(header.clock(), header.part(), install_.parts());
-    const uint64_t first = batch * config_.data().batch_size();
-    const uint64_t examples =
-        std::min<uint64_t>(config_.data().batch_size(), install_.total_examples() - first);
+    const uint64_t first = batch * ExamplesOfBatch(config_);
+    const uint64_t examples = std::min<uint64_t>(ExamplesOfBatch(config_), install_.total_examples() - first);
     if (header.batch_plus_one() != batch + 1 || header.examples() != examples) {
       return absl::InvalidArgumentError(
           absl::StrCat("part ", header.part(), " of step ", header.clock(), " is batch ", batch, " of ",
@@ -221,7 +220,7 @@ std::string Incarnation::NonFinite(const PushArrival& arrival) const {
   };
   const uint64_t batch = push.batch_plus_one() - 1;
   return NonFinitePush(push.caller().worker(), members_.TaskOf(push.caller().worker()), found(), push.clock(),
-                       batch, batch * config_.data().batch_size(),
+                       batch, batch * ExamplesOfBatch(config_),
                        push.batch_plus_one() == 0 ? 0 : push.examples());
 }
 

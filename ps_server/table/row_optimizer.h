@@ -3,14 +3,14 @@
 #include <cstddef>
 
 #include "absl/status/status.h"
+#include "common/optimizer/kernel_table.h"
 #include "proto/job_config.pb.h"
-#include "ps_server/optimizer/kernel_table.h"
 
 namespace weir {
 
 // The arithmetic of one optimizer on one row: from values, slots and the row's gradient g to new values and
 // slots, in float32, with the same bits at every level of the kernels. The kernels are those of dense weights
-// (ps_server/optimizer/optimizer.h has their formulas), where a row's own history takes the place of the
+// (common/optimizer/optimizer.h has their formulas), where a row's own history takes the place of the
 // shard's: a row that has no gradient is not stepped. So momentum does not coast, weight decay acts only with
 // an update, and Adam's t counts the row's updates. That is what makes an update's cost independent of the
 // table's size; it differs from dense weights wherever a gradient is 0 for long.

@@ -32,11 +32,11 @@
 #include "CLI/CLI.hpp"
 #include "common/base/random.h"
 #include "common/codec/floats.h"
+#include "common/optimizer/kernels.h"
+#include "common/optimizer/optimizer.h"
 #include "common/threads/thread.h"
 #include "nlohmann/json.hpp"
 #include "proto/job_config.pb.h"
-#include "ps_server/optimizer/kernels.h"
-#include "ps_server/optimizer/optimizer.h"
 
 namespace weir {
 namespace {

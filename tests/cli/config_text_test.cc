@@ -3,8 +3,8 @@
 #include "catch2/catch.hpp"
 #include "common/config/optimizer_slots.h"
 #include "common/config/server_memory.h"
-#include "ps_server/optimizer/kernels.h"
-#include "ps_server/optimizer/optimizer.h"
+#include "common/optimizer/kernels.h"
+#include "common/optimizer/optimizer.h"
 
 namespace weir {
 namespace {

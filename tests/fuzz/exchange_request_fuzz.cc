@@ -5,10 +5,10 @@
 #include <deque>
 
 #include "common/model/wire_model.h"
+#include "common/optimizer/kernels.h"
 #include "common/system/clock.h"
 #include "common/threads/thread.h"
 #include "ps_server/exchange/exchange_session.h"
-#include "ps_server/optimizer/kernels.h"
 #include "ps_server/shard/shard.h"
 #include "tests/common/task_queue.h"
 #include "tests/fuzz/fuzz_target.h"

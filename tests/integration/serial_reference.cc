@@ -7,8 +7,8 @@
 
 #include "common/base/checksums.h"
 #include "common/base/status_macros.h"
-#include "ps_server/optimizer/kernels.h"
-#include "ps_server/optimizer/squares.h"
+#include "common/optimizer/kernels.h"
+#include "common/optimizer/squares.h"
 #include "worker/compute/compute_backend.h"
 #include "worker/data/dataset.h"
 #include "worker/model/model.h"

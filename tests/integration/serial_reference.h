@@ -7,9 +7,9 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/model/model_spec.h"
+#include "common/optimizer/optimizer.h"
+#include "common/optimizer/schedule.h"
 #include "proto/job_config.pb.h"
-#include "ps_server/optimizer/optimizer.h"
-#include "ps_server/optimizer/schedule.h"
 #include "worker/data/dataset.h"
 
 namespace weir {

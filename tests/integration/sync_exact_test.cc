@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
-#include "ps_server/optimizer/kernels.h"
+#include "common/optimizer/kernels.h"
 #include "tests/integration/serial_reference.h"
 #include "tests/integration/sync_run.h"
 #include "tests/skip.h"

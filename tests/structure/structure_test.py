@@ -16,14 +16,11 @@ ARROWS = {
     "client": {"proto", "common"},
     "worker": {"proto", "common", "client", "local"},
     "cli": {"proto", "common", "client"},
-    "bench": {"proto", "common", "client", "ps_server"},
+    "bench": {"proto", "common", "client"},
     # Servers and workers in one process; only main.cc and python's library include this folder.
     "local": {"proto", "common", "ps_server"},
     "python": {"proto", "common", "client", "worker", "local", "cli", "ps_server"},
 }
-
-# Baselines share only their apply with servers.
-BENCH_OF_PS_SERVER = "ps_server/optimizer/"
 
 # A program of one's own brings its model, its data and its loop; the order of examples is the job's.
 PYTHON_OF_WORKER = "worker/data/dataset.h"
@@ -42,7 +39,7 @@ SPDLOG_HEADER = re.compile(r"^spdlog/")
 SPDLOG_FILE = re.compile(r"^logging$")
 
 # The servers' weights have the same bits on every CPU; common/base/portable_math.h has what this takes.
-WEIGHTS = ("common/base/portable_math", "common/base/random", "common/model/", "ps_server/optimizer/", "ps_server/shard/",
+WEIGHTS = ("common/base/portable_math", "common/base/random", "common/model/", "common/optimizer/", "ps_server/shard/",
            "ps_server/table/")
 OF_THE_CPU = re.compile(r"(?<![\w.>:])(?:std::|__builtin_)?(?:pow|exp|exp2|exp10|expm1|log|log2|log10|log1p|sin|cos|tan|sincos|asin|acos|atan|"
                         r"atan2|sinh|cosh|tanh|cbrt|hypot|erf|erfc|tgamma|lgamma|fma)[fl]?\(")
@@ -99,8 +96,6 @@ def faults_of_includes(root):
                 continue
             if first in ARROWS and first != folder and first not in ARROWS[folder]:
                 yield where + f"{folder} must not include {first} ({header})"
-            if folder == "bench" and first == "ps_server" and not header.startswith(BENCH_OF_PS_SERVER):
-                yield where + f"bench includes nothing of ps_server but {BENCH_OF_PS_SERVER} ({header})"
             if folder not in ("local", "python") and first == "local" and path.name != "main.cc":
                 yield where + f"only main.cc and python include local ({header})"
             if folder == "python" and first == "worker" and not header.startswith(PYTHON_OF_WORKER):
@@ -212,8 +207,7 @@ PLANTED = {
     "python/capi/b.cc": ('#include "worker/trainer.h"\n', "python/capi/b.cc:1: python includes nothing of worker but"),
     "python/capi/c.cc": ('#include "cli/program.h"\n#include "ps_server/program.h"\n', None),
     "python/capi/d.cc": ('#include "ps_server/shard/shard.h"\n', "python/capi/d.cc:1: python includes nothing of ps_server but"),
-    "bench/a.cc": ('#include "ps_server/optimizer/kernels.h"\n', None),
-    "bench/b.cc": ('#include "ps_server/shard/shard.h"\n', "bench/b.cc:1: bench includes nothing of ps_server but"),
+    "bench/b.cc": ('#include "ps_server/shard/shard.h"\n', "bench/b.cc:1: bench must not include ps_server"),
     "worker/i.cc": ('#include "catch2/catch.hpp"\n', "worker/i.cc:1: only tests include"),
     "worker/j.cc": ('#include "../common/base/random.h"\n', "worker/j.cc:1: \"../common/base/random.h\": write the path"),
     "client/types.h": ("#pragma once\n", None),
@@ -225,7 +219,7 @@ PLANTED = {
     "worker/low/q.h": ("#pragma once\n", None),
     "worker/low/r.cc": ('\n#include "worker/high/s.h"\n', "worker/high/s.h:2: a cycle between folders: worker/high -> worker/low -> worker/high"),
     "worker/high/s.h": ('#pragma once\n#include "worker/low/q.h"\n', None),
-    "ps_server/optimizer/t.cc": ("// std::pow(2, 3)\nf = std::cos(x);\n", "ps_server/optimizer/t.cc:2: the bits of std::cos(...) differ by CPU"),
+    "common/optimizer/t.cc": ("// std::pow(2, 3)\nf = std::cos(x);\n", "common/optimizer/t.cc:2: the bits of std::cos(...) differ by CPU"),
     "ps_server/table/u.inc": ("g = powf(x, 2);\n", "ps_server/table/u.inc:1: the bits of powf(...) differ by CPU"),
     "ps_server/shard/v.cc": ("h = log_.Begin(std::sqrt(x)) + catalog(1) + store.log();\n", None),
     "worker/w.cc": ("f = std::exp(x);\n", None),

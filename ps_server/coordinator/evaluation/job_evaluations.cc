@@ -88,8 +88,8 @@ bool JobEvaluations::GoBack(bool at_end) {
 
 uint64_t JobEvaluations::EndOf(uint64_t epoch) const {
   const uint64_t examples = epoch * size_.train_examples;
-  const uint64_t batches =
-      examples / config_.data().batch_size() + (examples % config_.data().batch_size() != 0);
+  const uint64_t batch = ExamplesOfBatch(config_);
+  const uint64_t batches = examples / batch + (examples % batch != 0);
   const uint64_t end = StepsFor(batches, unit());
   return InJob(epoch) ? std::min(end, total()) : end;
 }
@@ -114,7 +114,7 @@ void JobEvaluations::GoTo(uint64_t progress) {
     next_ = (entries_.back().epoch() / every_ + 1) * every_;
   }
   // Skips epochs that are too old to be kept.
-  const uint64_t ended = progress * unit() * config_.data().batch_size() / size_.train_examples / every_;
+  const uint64_t ended = progress * unit() * ExamplesOfBatch(config_) / size_.train_examples / every_;
   if (ended > kMostEntries) next_ = std::max(next_, (ended - kMostEntries) * every_);
   const auto passed = [&](uint64_t end) { return exact() ? end < progress : end <= progress; };
   while (Evaluated(next_) && passed(EndOf(next_))) {

@@ -16,7 +16,7 @@ namespace {
 uint64_t ExamplesOf(const v1::JobConfig& config, uint64_t train_examples, uint32_t parts, uint32_t workers) {
   const v1::TrainConfig& train = config.train();
   if (train.has_steps()) {
-    return train.steps() * (TraitsOf(config).commits_steps ? parts : workers) * config.data().batch_size();
+    return train.steps() * (TraitsOf(config).commits_steps ? parts : workers) * ExamplesOfBatch(config);
   }
   if (train.has_examples()) return train.examples();
   return static_cast<uint64_t>(
@@ -24,13 +24,13 @@ uint64_t ExamplesOf(const v1::JobConfig& config, uint64_t train_examples, uint32
 }
 
 uint64_t BatchesOf(const v1::JobConfig& config, uint64_t examples) {
-  const uint64_t batch = config.data().batch_size();
+  const uint64_t batch = ExamplesOfBatch(config);
   return examples / batch + (examples % batch != 0);
 }
 
 // The examples of the unit that data.drop_last keeps whole: in sync a step, otherwise a batch.
 uint64_t UnitOf(const v1::JobConfig& config, uint32_t parts) {
-  const uint64_t batch = config.data().batch_size();
+  const uint64_t batch = ExamplesOfBatch(config);
   return TraitsOf(config).commits_steps ? batch * parts : batch;
 }
 
@@ -114,6 +114,7 @@ absl::Status CanGoOn(const v1::JobConfig& config, const v1::CheckpointManifest& 
   compare_words("consistency.mode", "sync", is_sync(config), is_sync(saved));
   compare("seed", config.seed(), saved.seed());
   compare("data.batch_size", config.data().batch_size(), saved.data().batch_size());
+  compare("local.steps", config.local().steps(), saved.local().steps());
   if (is_sync(config) && config.consistency().has_parts()) {
     compare("consistency.parts", config.consistency().parts(), from.job().parts());
   }

@@ -185,7 +185,7 @@ bool JobProgress::saved() const {
 uint64_t JobProgress::batches() const {
   const JobSize& size = declared_.size();
   if (mode_.commits_steps) return BatchesIn(steps_.committed(), size.parts, size.batches);
-  const uint64_t batch = job_.config.data().batch_size();
+  const uint64_t batch = ExamplesOfBatch(job_.config);
   uint64_t batches = 0;
   // Until shard 0 says how much it has applied, the checkpoint says what was done before.
   if (checkpoints_.any()) batches = (checkpoints_.newest()->job().examples() + batch - 1) / batch;
@@ -196,7 +196,7 @@ uint64_t JobProgress::batches() const {
 }
 
 uint64_t JobProgress::examples() const {
-  return std::min(declared_.size().examples, batches() * job_.config.data().batch_size());
+  return std::min(declared_.size().examples, batches() * ExamplesOfBatch(job_.config));
 }
 
 uint64_t JobProgress::steps_done() const {

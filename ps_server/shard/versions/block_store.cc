@@ -9,7 +9,7 @@
 #include "common/base/status_macros.h"
 #include "common/codec/floats.h"
 #include "common/codec/wire_codec.h"
-#include "ps_server/optimizer/squares.h"
+#include "common/optimizer/squares.h"
 
 namespace weir {
 namespace {

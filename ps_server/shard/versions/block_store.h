@@ -17,14 +17,14 @@
 #include "common/codec/value_codec.h"
 #include "common/model/model_spec.h"
 #include "common/model/partition.h"
+#include "common/optimizer/optimizer.h"
+#include "common/optimizer/schedule.h"
 #include "common/system/clock.h"
 #include "common/system/float_pool.h"
 #include "common/threads/mutex.h"
 #include "common/threads/thread.h"
 #include "proto/job_config.pb.h"
 #include "proto/parameter_server.pb.h"
-#include "ps_server/optimizer/optimizer.h"
-#include "ps_server/optimizer/schedule.h"
 #include "ps_server/shard/versions/version_readers.h"
 
 namespace weir {

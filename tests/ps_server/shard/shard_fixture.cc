@@ -9,7 +9,7 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_writer.h"
 #include "common/model/wire_model.h"
-#include "ps_server/optimizer/kernels.h"
+#include "common/optimizer/kernels.h"
 #include "tests/ps_server/shard/push_whole.h"
 
 namespace weir {

@@ -12,7 +12,7 @@
 #include "common/config/optimizer_slots.h"
 #include "common/model/key_bucket.h"
 #include "common/model/table_digest.h"
-#include "ps_server/optimizer/kernels.h"
+#include "common/optimizer/kernels.h"
 #include "tests/ps_server/shard/shard_fixture.h"
 #include "tests/ps_server/table/reference_table.h"
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "common/optimizer/kernels.h"
 #include "common/threads/thread.h"
-#include "ps_server/optimizer/kernels.h"
 
 namespace weir {
 namespace {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "ps_server/optimizer/kernels.h"
-#include "tests/ps_server/optimizer/testing.h"
+#include "common/optimizer/kernels.h"
+#include "tests/common/optimizer/testing.h"
 
 namespace weir {
 namespace {

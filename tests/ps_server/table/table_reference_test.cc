@@ -11,8 +11,8 @@
 #include "catch2/catch.hpp"
 #include "common/base/random.h"
 #include "common/model/key_bucket.h"
+#include "common/optimizer/kernels.h"
 #include "common/threads/thread.h"
-#include "ps_server/optimizer/kernels.h"
 #include "ps_server/table/table.h"
 #include "tests/ps_server/table/reference_table.h"
 

@@ -9,8 +9,8 @@
 
 #include "catch2/catch.hpp"
 #include "common/model/key_bucket.h"
+#include "common/optimizer/kernels.h"
 #include "common/threads/thread.h"
-#include "ps_server/optimizer/kernels.h"
 
 namespace weir {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "common/optimizer/kernels.h"
 #include "common/threads/thread.h"
-#include "ps_server/optimizer/kernels.h"
 #include "tests/common/faulty_file_system.h"
 
 namespace weir {

@@ -14,7 +14,7 @@
 #include "common/checkpoint/checkpoint_reader.h"
 #include "common/checkpoint/checkpoint_writer.h"
 #include "common/model/key_bucket.h"
-#include "ps_server/optimizer/kernels.h"
+#include "common/optimizer/kernels.h"
 #include "ps_server/shard/restore/table_files.h"
 #include "tests/common/checkpoint/checkpoint_fixture.h"
 #include "tests/common/faulty_file_system.h"

@@ -7,9 +7,9 @@
 
 #include "catch2/catch.hpp"
 #include "common/model/partition.h"
-#include "ps_server/optimizer/kernels.h"
+#include "common/optimizer/kernels.h"
 #include "ps_server/shard/versions/block_store.h"
-#include "tests/ps_server/optimizer/testing.h"
+#include "tests/common/optimizer/testing.h"
 
 namespace weir {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "catch2/catch.hpp"
 #include "common/model/partition.h"
-#include "ps_server/optimizer/kernels.h"
+#include "common/optimizer/kernels.h"
 
 namespace weir {
 namespace {

@@ -1,4 +1,4 @@
-#include "ps_server/optimizer/optimizer.h"
+#include "common/optimizer/optimizer.h"
 
 #include <algorithm>
 #include <cmath>

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "common/base/exact_sum.h"
-#include "ps_server/optimizer/kernel_table.h"
+#include "common/optimizer/kernel_table.h"
 
 namespace weir {
 

@@ -1,4 +1,4 @@
-#include "ps_server/optimizer/optimizer.h"
+#include "common/optimizer/optimizer.h"
 
 #include <algorithm>
 #include <cfloat>
@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "common/optimizer/kernels.h"
 #include "proto/job_config.pb.h"
-#include "ps_server/optimizer/kernels.h"
-#include "tests/ps_server/optimizer/testing.h"
+#include "tests/common/optimizer/testing.h"
 
 namespace weir {
 namespace {

@@ -1,4 +1,4 @@
-#include "ps_server/optimizer/squares.h"
+#include "common/optimizer/squares.h"
 
 #include <algorithm>
 #include <array>

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "ps_server/optimizer/kernel_table.h"
+#include "common/optimizer/kernel_table.h"
 
 namespace weir {
 

@@ -1,4 +1,4 @@
-#include "tests/ps_server/optimizer/racing_writer.h"
+#include "tests/common/optimizer/racing_writer.h"
 
 #include <signal.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-#include "ps_server/optimizer/schedule.h"
+#include "common/optimizer/schedule.h"
 
 #include <cmath>
 #include <string>

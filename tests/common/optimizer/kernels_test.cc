@@ -1,4 +1,4 @@
-#include "ps_server/optimizer/kernels.h"
+#include "common/optimizer/kernels.h"
 
 #include <algorithm>
 #include <cfloat>
@@ -9,8 +9,8 @@
 
 #include "catch2/catch.hpp"
 #include "proto/job_config.pb.h"
-#include "tests/ps_server/optimizer/racing_writer.h"
-#include "tests/ps_server/optimizer/testing.h"
+#include "tests/common/optimizer/racing_writer.h"
+#include "tests/common/optimizer/testing.h"
 
 namespace weir {
 namespace {

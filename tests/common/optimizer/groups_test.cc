@@ -1,8 +1,8 @@
 #include <string>
 
 #include "catch2/catch.hpp"
+#include "common/optimizer/optimizer.h"
 #include "proto/job_config.pb.h"
-#include "ps_server/optimizer/optimizer.h"
 
 namespace weir {
 namespace {

@@ -1,4 +1,4 @@
-#include "ps_server/optimizer/kernels.h"
+#include "common/optimizer/kernels.h"
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"

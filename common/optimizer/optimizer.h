@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/model/model_spec.h"
-#include "ps_server/optimizer/kernel_table.h"
+#include "common/optimizer/kernel_table.h"
 
 namespace weir {
 

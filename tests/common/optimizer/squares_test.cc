@@ -1,12 +1,12 @@
-#include "ps_server/optimizer/squares.h"
+#include "common/optimizer/squares.h"
 
 #include <cfloat>
 #include <cmath>
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "ps_server/optimizer/kernels.h"
-#include "tests/ps_server/optimizer/testing.h"
+#include "common/optimizer/kernels.h"
+#include "tests/common/optimizer/testing.h"
 
 namespace weir {
 namespace {

@@ -5,7 +5,7 @@
 // inlined.
 #include <immintrin.h>
 
-#include "ps_server/optimizer/kernel_table.h"
+#include "common/optimizer/kernel_table.h"
 
 namespace weir {
 namespace {

@@ -11,9 +11,9 @@
 #include "common/base/checksums.h"
 #include "common/base/portable_math.h"
 #include "common/base/random.h"
+#include "common/optimizer/schedule.h"
 #include "common/system/subprocess.h"
 #include "proto/job_config.pb.h"
-#include "ps_server/optimizer/schedule.h"
 
 namespace weir {
 namespace {
