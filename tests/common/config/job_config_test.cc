@@ -141,7 +141,7 @@ TEST_CASE("Each field problem is named with its place, its path, what was seen a
   const std::vector<Case> cases = {
       {"[1]",
        "f:1:1: must be an object with name, seed, model, data, train, consistency, optimizer, cluster, "
-       "compute, evaluation, server, debug, wire, checkpoint, tables; got a list"},
+       "compute, evaluation, server, debug, wire, checkpoint, tables, local; got a list"},
       {With(R"("sed": 7)"),
        "f:5:1: sed: unknown field (did you mean \"seed\"?); allowed here: name, seed, model"},
       {With(R"("zzz": 7)"), "f:5:1: zzz: unknown field; allowed here: name, seed"},
@@ -200,7 +200,8 @@ TEST_CASE("Each field problem is named with its place, its path, what was seen a
        "f:5:23: wire.chunk_kib: must be a whole number in [256, 1024], got 128"},
       {With(R"("wire": {"congestion_control": ""})"),
        "f:5:32: wire.congestion_control: must be a string of 1 to 15 bytes, got \"\""},
-      {With(R"("wire": {"dtype": "fp16"})"), "f:5:19: wire.dtype: must be one of f32, bf16, got \"fp16\""},
+      {With(R"("wire": {"dtype": "fp16"})"),
+       "f:5:19: wire.dtype: must be one of f32, bf16, int8, int4, bit1, got \"fp16\""},
       {With(R"("server": {"apply": "streaming"})"),
        "f:5:21: server.apply: must be one of streamed, staged, got \"streaming\""},
       {With(R"("checkpoint": {"directory": ""})"),
