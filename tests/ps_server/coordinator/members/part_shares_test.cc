@@ -104,7 +104,7 @@ TEST_CASE("PartShares shares anew at once when a worker has gone") {
   job.shares.OnGone(1);
   job.workers.erase(job.workers.begin());
   REQUIRE(job.Changes(16));
-  CHECK(job.Now() == Shares{7, 7, 2});
+  CHECK(job.Now() == Shares{8, 7, 1});
 }
 
 }  // namespace
