@@ -36,16 +36,16 @@ void SyncWorkSource::OpenStep(uint64_t step) {
 
 std::optional<uint32_t> SyncWorkSource::FindPart(uint32_t part) const {
   if (done()) return std::nullopt;
-  size_t live = 0;
+  std::vector<uint32_t> shares;
   std::optional<size_t> own;
   for (const Member& member : members_) {
     if (member.start_clock > open_step_) continue;
-    if (member.worker == worker_ && member.incarnation == incarnation_) own = live;
-    ++live;
+    if (member.worker == worker_ && member.incarnation == incarnation_) own = shares.size();
+    shares.push_back(member.share);
   }
   if (!own.has_value()) return std::nullopt;
   for (; part < PartsOf(open_step_, parts_, length_.total_batches); ++part) {
-    if (OwnerOfPart(part, live) == *own && given_.count(part) == 0) return part;
+    if (OwnerOfPart(part, parts_, shares) == *own && given_.count(part) == 0) return part;
   }
   return std::nullopt;
 }
@@ -154,7 +154,7 @@ bool PendingWork::Done(std::optional<uint64_t> work_end) const {
 void PendingWork::SetMembers(const v1::Membership& membership) {
   std::vector<SyncWorkSource::Member> members;
   for (const v1::Member& member : membership.members()) {
-    members.push_back({member.worker(), member.incarnation(), member.start_clock()});
+    members.push_back({member.worker(), member.incarnation(), member.start_clock(), member.share()});
   }
   parts_.SetMembers(std::move(members));
 }

@@ -39,6 +39,7 @@ class SyncWorkSource {
     uint64_t incarnation = 0;
     // The member has no parts in steps before this one.
     uint64_t start_clock = 0;
+    uint32_t share = 0;  // v1.Member.share
   };
 
   SyncWorkSource(const JobLength& length, uint32_t parts, uint64_t total_steps, uint32_t worker,

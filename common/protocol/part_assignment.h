@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 
+#include "absl/types/span.h"
 #include "proto/job_config.pb.h"
 
 namespace weir {
@@ -14,9 +16,15 @@ inline uint64_t ExamplesOfBatch(const v1::JobConfig& config) {
   return uint64_t{config.data().batch_size()} * config.local().steps();
 }
 
-// sync: which of n live workers, counted by rising rank, computes a part of the open step. n >= 1. Follows
-// from the membership alone, so that every worker and every server agree on it without a message.
-inline size_t OwnerOfPart(uint32_t part, size_t live_workers) { return part % live_workers; }
+// sync: which of the live workers, counted by rising rank, computes a part of the open step, below `parts`.
+// `shares`: of each of them (v1.Member.share); at least one. Follows from the membership alone, so that every
+// worker and every server agree on it without a message.
+inline size_t OwnerOfPart(uint32_t part, uint32_t parts, absl::Span<const uint32_t> shares) {
+  if (std::accumulate(shares.begin(), shares.end(), uint64_t{0}) != parts) return part % shares.size();
+  size_t owner = 0;
+  for (uint64_t end = shares[0]; part >= end; end += shares[owner]) ++owner;
+  return owner;
+}
 
 // sync: part p of a step is one batch of the job. The last step may have fewer parts than the others, because
 // the job's `batches` end in it.

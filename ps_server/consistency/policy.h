@@ -59,6 +59,8 @@ class ConsistencyPolicy {
 
   // A worker counts from now on. Its clock is `clock`, or the shard's record of it if that is higher.
   virtual void Admit(uint32_t worker, uint64_t clock) = 0;
+  // sync: of a worker that counts, v1.Member.share.
+  virtual void SetShare(uint32_t /*worker*/, uint32_t /*share*/) {}
   // A worker no longer counts: no pull waits for it. The record of its clock stays.
   virtual void Remove(uint32_t worker) = 0;
   // As Remove(), but removes the record too: a new incarnation of this worker begins.

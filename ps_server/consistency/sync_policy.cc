@@ -1,3 +1,4 @@
+#include <map>
 #include <set>
 
 #include "common/protocol/part_assignment.h"
@@ -16,9 +17,10 @@ class SyncPolicy final : public ConsistencyPolicy {
   void Restore(uint64_t version, absl::Span<const WorkerRecord> /*records*/) override { step_ = version; }
   // There are no records; the only state is the step, which is the version.
   std::vector<WorkerRecord> Records() const override { return {}; }
-  void Admit(uint32_t worker, uint64_t /*clock*/) override { members_.insert(worker); }
-  void Remove(uint32_t worker) override { members_.erase(worker); }
-  void Forget(uint32_t worker) override { members_.erase(worker); }
+  void Admit(uint32_t worker, uint64_t /*clock*/) override { shares_.emplace(worker, 0); }
+  void SetShare(uint32_t worker, uint32_t share) override { shares_[worker] = share; }
+  void Remove(uint32_t worker) override { shares_.erase(worker); }
+  void Forget(uint32_t worker) override { shares_.erase(worker); }
   uint64_t JoinClock() const override { return step_; }
 
   PushDecision OnPush(const PushKey& push) const override {
@@ -41,10 +43,14 @@ class SyncPolicy final : public ConsistencyPolicy {
 
   std::vector<uint32_t> WaitingFor(uint32_t /*worker*/, uint64_t clock) const override {
     std::set<uint32_t> slow;
-    if (clock > step_ && !members_.empty()) {
-      const std::vector<uint32_t> live(members_.begin(), members_.end());
+    if (clock > step_ && !shares_.empty()) {
+      std::vector<uint32_t> live, shares;
+      for (const auto& [member, share] : shares_) {
+        live.push_back(member);
+        shares.push_back(share);
+      }
       for (uint32_t part = 0; part < PartsOf(step_); ++part) {
-        if (completed_.count(part) == 0) slow.insert(live[OwnerOfPart(part, live.size())]);
+        if (completed_.count(part) == 0) slow.insert(live[OwnerOfPart(part, parts_, shares)]);
       }
     }
     return {slow.begin(), slow.end()};
@@ -52,7 +58,7 @@ class SyncPolicy final : public ConsistencyPolicy {
 
   std::vector<WorkerClockValue> Clocks() const override {
     std::vector<WorkerClockValue> out;
-    for (uint32_t worker : members_) out.push_back({worker, step_});
+    for (const auto& [worker, share] : shares_) out.push_back({worker, step_});
     return out;
   }
 
@@ -73,7 +79,8 @@ class SyncPolicy final : public ConsistencyPolicy {
   const uint32_t parts_;
   const uint64_t total_batches_;
   const uint32_t backups_;
-  std::set<uint32_t> members_;
+  // Of the workers that count.
+  std::map<uint32_t, uint32_t> shares_;
   // The open step. It equals the shard's version.
   uint64_t step_ = 0;
   // The parts of the open step that are staged or refused.

@@ -4,6 +4,7 @@
 #include <optional>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/job_failure.h"
@@ -208,6 +209,27 @@ void Admission::Tick(bool stood_still) {
   }
   for (const uint32_t id : job_.members.ExpiredReaders()) RemoveReader(id);
   job_.members.RefuseSecond();
+  ShareParts();
+}
+
+void Admission::ShareParts() {
+  if (!job_.mode.works_on_parts || job_.state != v1::RUNNING || job_.members.Admitting() || due_) return;
+  std::vector<PartShares::Worker> workers;
+  for (const auto& [rank, member] : job_.members.workers()) {
+    // No speed is known of incarnation 0.
+    workers.push_back({member.knows_shares ? member.incarnation : 0, member.share});
+  }
+  const auto shares = shares_.Change(job_.now(), job_.size().parts, workers);
+  if (!shares.has_value()) return;
+  std::string text;
+  auto share = shares->begin();
+  for (auto& [rank, member] : job_.members.workers()) {
+    member.share = *share++;
+    if (member.share > 0) absl::StrAppend(&text, text.empty() ? "" : ", ", member.task, " ", member.share);
+  }
+  LogInfo("the workers compute ",
+          text.empty() ? "equally many parts of a step" : absl::StrCat("so many parts of a step: ", text));
+  TellMembership();
 }
 
 void Admission::Heartbeat(const v1::HeartbeatRequest& request, Done<v1::HeartbeatReply> done) {
@@ -313,6 +335,7 @@ void Admission::Remove(uint32_t rank, const std::string& why) {
 
 void Admission::TakeOut(uint32_t rank, Worker& member, const std::string& why) {
   if (member.heard) job_.members.Refuse(member.instance);
+  shares_.OnGone(member.incarnation);
   job_.losses.OnGone(member.incarnation);
   job_.logged.OnGone(member.incarnation);
   job_.members.AnswerFenced(member, why);
@@ -347,6 +370,8 @@ void Admission::ReplaceIfGone(uint32_t rank) {
 
 void Admission::HandleWorkerReport(const v1::Caller& caller, const v1::WorkerReport& report) {
   job_.meter.OnReport(caller.incarnation(), report);
+  if (report.has_compute_seconds())
+    shares_.OnReport(caller.incarnation(), report.compute_seconds(), report.batches());
   job_.logged.OnReport(job_.now(), caller.incarnation(), report, job_.progress.examples(),
                        job_.size().train_examples);
   if (job_.over()) return;

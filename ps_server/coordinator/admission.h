@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "proto/coordinator.pb.h"
 #include "ps_server/coordinator/job_parts.h"
+#include "ps_server/coordinator/members/part_shares.h"
 
 namespace weir {
 
@@ -72,6 +73,8 @@ class Admission {
   void TakeOut(uint32_t rank, MemberTable::Worker& member, const std::string& why = "");
   // If the connection of this rank's member broke and a new process of the rank waits, removes the member.
   void ReplaceIfGone(uint32_t rank);
+  // sync: changes which worker computes how many of a step's parts, if that makes steps faster.
+  void ShareParts();
   // Takes a worker's report on its training. If the losses diverge (train.divergence), the job fails.
   void HandleWorkerReport(const v1::Caller& caller, const v1::WorkerReport& report);
   // A worker left because its gradient is not finite.
@@ -80,6 +83,7 @@ class Admission {
   absl::Status NothingLeftFor(const v1::JoinRequest& request);
 
   JobParts& job_;
+  PartShares shares_;
   // Changes of the membership that shards and members have not been told yet.
   bool due_ = false;   // a change waits for numbers
   bool left_ = false;  // members have left: told at the next tick

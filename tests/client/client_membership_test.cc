@@ -41,7 +41,7 @@ TEST_CASE("Join says its protocol version, and refuses a ps:0 of another major o
   const absl::Status status = Client::Join(f.options, f.model).status();
   CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
   CHECK(Message(status) == "ps:0 speaks version 2.0 of the protocol, and " + f.options.task +
-                               " version 1.10: upgrade " + f.options.task);
+                               " version 1.11: upgrade " + f.options.task);
   REQUIRE(f.cluster.joins().size() == 1);
   CHECK(f.cluster.joins()[0].protocol().major() == 1);
   CHECK(f.cluster.joins()[0].protocol().minor() == 10);

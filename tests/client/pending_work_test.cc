@@ -45,6 +45,27 @@ bool IsEnd(const std::optional<PendingWork::Result>& result) {
   return result.has_value() && result->ok() && !(*result)->has_value();
 }
 
+TEST_CASE(
+    "sync gives the parts that follow from the workers' shares, and from a worker's rank without shares") {
+  v1::JoinReply reply = Reply();
+  reply.set_parts(4);
+  v1::Member* const other = reply.mutable_membership()->add_members();
+  other->set_worker(1);
+  other->set_incarnation(2);
+  PendingWork work(TraitsOf(v1::ConsistencyConfig::MODE_SYNC), kLength, reply);
+  CHECK(Given(work.NextOfParts({}, false).result).part == 0);
+  reply.mutable_membership()->mutable_members(0)->set_share(3);
+  other->set_share(1);
+  work.SetMembers(reply.membership());
+  CHECK(Given(work.NextOfParts({}, false).result).part == 1);
+  CHECK(Given(work.NextOfParts({}, false).result).part == 2);
+  CHECK_FALSE(work.NextOfParts({}, false).result.has_value());
+  // The other worker is gone, so that the shares are not all parts any more.
+  reply.mutable_membership()->mutable_members()->RemoveLast();
+  work.SetMembers(reply.membership());
+  CHECK(Given(work.NextOfParts({}, false).result).part == 3);
+}
+
 TEST_CASE("sync gives the parts of the open step, and then asks when the next step opens") {
   PendingWork work = Sync();
   const Work first = Given(work.NextOfParts({}, false).result),

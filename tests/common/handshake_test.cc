@@ -82,6 +82,11 @@ TEST_CASE("pushes have weights from 1.10 on") {
   CHECK(WeighsPushes(OwnProtocol()));
 }
 
+TEST_CASE("workers know their share of a step's parts from 1.11 on") {
+  CHECK_FALSE(SharesParts(Version(1, 10)));
+  CHECK(SharesParts(Version(1, 11)));
+}
+
 TEST_CASE("versions as text") {
   CHECK(ToString(ParseProtocol("2.17")) == "2.17");
   for (const char* text : {"", "1", "0.3", "1.x", "1.2.3", "-1.2"}) {

@@ -58,7 +58,7 @@ TEST_CASE("ps:0 that finds a server of another major version ends the job, and s
   CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
   CHECK_THAT(std::string(status.message()),
              Contains("the server at " + other.address() +
-                      " speaks version 2.3 of the protocol, and ps:0 version 1.10: upgrade ps:0"));
+                      " speaks version 2.3 of the protocol, and ps:0 version 1.11: upgrade ps:0"));
 }
 
 TEST_CASE("A server says which version it speaks, and refuses a coordinator of another major one") {
@@ -75,7 +75,7 @@ TEST_CASE("A server says which version it speaks, and refuses a coordinator of a
   call->WaitForInitialMetadata();
   const auto attached = context.GetServerInitialMetadata().find("weir-attached");
   REQUIRE(attached != context.GetServerInitialMetadata().end());
-  CHECK(attached->second == "1.10");
+  CHECK(attached->second == "1.11");
   v1::ControlMessage hello;
   hello.mutable_hello()->set_coordinator_incarnation(1);
   hello.mutable_hello()->mutable_protocol()->set_major(2);
@@ -85,7 +85,7 @@ TEST_CASE("A server says which version it speaks, and refuses a coordinator of a
   const grpc::Status status = call->Finish();
   CHECK(status.error_code() == grpc::StatusCode::FAILED_PRECONDITION);
   CHECK_THAT(status.error_message(),
-             Contains("ps:0 speaks version 2.0 of the protocol, and this server version 1.10: "
+             Contains("ps:0 speaks version 2.0 of the protocol, and this server version 1.11: "
                       "upgrade this server"));
   // The older server is of no use to that job.
   CHECK((*server)->Wait().code() == absl::StatusCode::kFailedPrecondition);

@@ -51,7 +51,7 @@ class SimInPlaceWorker final : public SimProgram {
       if (!found.ok()) return found;
       if (have_ != (*work)->clock) continue;  // the step is past
       doing_ = "computes";
-      Sleep(site_->world.Between(plan_.compute_least, plan_.compute_most));
+      SleepComputing(site_->world.Between(plan_.compute_least, plan_.compute_most));
       Push(client, **work);
       if (!plan_.holds_view) LetGoOf(std::move(held_));
     }

@@ -66,6 +66,11 @@ void SimProgram::Sleep(absl::Duration length) {
   never.WaitFor(mutex, absl::ToChronoNanoseconds(length));
 }
 
+void SimProgram::SleepComputing(absl::Duration length) {
+  Sleep(length);
+  computed_ += length;
+}
+
 void SimProgram::Run() {
   running = this;
   fiber_->Resume();
@@ -121,6 +126,7 @@ absl::Status SimProgram::RunToEnd() {
   options.hashes_weights = false;
   options.job_config = site_->plan.config.SerializeAsString();
   options.train_examples = kTrainExamples;
+  if (role_ == v1::WORKER) options.compute_seconds = [this] { return absl::ToDoubleSeconds(computed_); };
   const std::vector<float> initial =
       AllOf([&](uint32_t shard) { return site_->ledger.InitialValues(index_, shard); });
   if (site_->plan.ledger.uploaded && role_ == v1::WORKER) {

@@ -66,6 +66,8 @@ class SimProgram : private Transport, private ShardSet::Observer {
   bool dead() const { return loop_->dead(); }
   // Yields for this long.
   void Sleep(absl::Duration length);
+  // Yields for this long, which counts as the computation of gradients.
+  void SleepComputing(absl::Duration length);
   void Complain(const std::string& what);
   bool sync() const { return site_->plan.sync(); }
   // The model's tensors in memory that holds them end to end.
@@ -137,6 +139,7 @@ class SimProgram : private Transport, private ShardSet::Observer {
   std::unique_ptr<Fiber> fiber_;
   absl::Status result_;
   bool live_ = false;
+  absl::Duration computed_;
   // When pulls were requested, by clock; when the newest snapshot was requested, and its number.
   std::map<uint64_t, absl::Duration> asked_;
   Ledger::RowsOfBatch rows_to_push_;

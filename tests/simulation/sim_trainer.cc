@@ -119,12 +119,12 @@ class SimTrainer final : public SimProgram, private GradientComputer {
         WEIR_RETURN_IF_ERROR(Noted(traffic.await_weights(tensor, tensor + 1)));
       }
       if (traffic.new_weights && !came_ahead) Copy(tensor, weights, weights_.data());
-      Sleep(pause);
+      SleepComputing(pause);
     }
     if (traffic.forward_done) WEIR_RETURN_IF_ERROR(Noted(traffic.forward_done()));
     const std::vector<float> all = GradientOf(work.batch, PartsOf(weights_.data()));
     for (size_t tensor = tensors; tensor-- > 0;) {
-      Sleep(pause);
+      SleepComputing(pause);
       if (traffic.next_weights && ahead_ == nullptr) CopyAhead(traffic.next_weights());
       Copy(tensor, all.data(), gradient);
       if (traffic.gradient_ready) traffic.gradient_ready(tensor);

@@ -20,6 +20,7 @@ class WrappedPolicy : public ConsistencyPolicy {
   }
   std::vector<WorkerRecord> Records() const override { return inner_->Records(); }
   void Admit(uint32_t worker, uint64_t clock) override { inner_->Admit(worker, clock); }
+  void SetShare(uint32_t worker, uint32_t share) override { inner_->SetShare(worker, share); }
   void Remove(uint32_t worker) override { inner_->Remove(worker); }
   void Forget(uint32_t worker) override { inner_->Forget(worker); }
   uint64_t JoinClock() const override { return inner_->JoinClock(); }

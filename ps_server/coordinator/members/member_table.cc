@@ -106,6 +106,7 @@ std::optional<v1::JoinRequest> MemberTable::Cancel(uint64_t instance, uint64_t c
 MemberTable::Worker& MemberTable::Admit(WaitingJoin join, uint64_t incarnation) {
   Worker& worker = workers_[join.request.rank()];
   Fill(join.request, incarnation, job_.now(), job_.lease(), &worker);
+  worker.knows_shares = SharesParts(join.request.protocol());
   worker.join = std::move(join);
   return worker;
 }
@@ -414,6 +415,7 @@ v1::Membership MemberTable::Members(uint64_t epoch, bool for_shards) const {
     member->set_task(worker.task);
     member->set_start_clock(worker.start_clock);
     member->set_idle(worker.phase == Phase::kIdle);
+    member->set_share(worker.share);
     if (!for_shards) continue;
     if (worker.first_clock.has_value()) member->set_first_clock_plus_one(*worker.first_clock + 1);
     member->set_joining(worker.phase == Phase::kJoining);

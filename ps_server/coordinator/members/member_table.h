@@ -97,6 +97,9 @@ class MemberTable {
     uint64_t known_revision = 0;
     bool heard = false;
     ComputeShare compute_share;
+    // sync: v1.Member.share, and whether its process knows of shares.
+    uint32_t share = 0;
+    bool knows_shares = false;
     // The Join, which waits until the worker is live.
     std::optional<WaitingJoin> join;
     // The parked call of NextRange. Empty: no call is parked.

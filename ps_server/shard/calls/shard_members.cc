@@ -63,6 +63,7 @@ ShardMembers::Change ShardMembers::Follow(const v1::Membership& membership, Cons
       if (known < start) member.passed.Insert(known, start);
     }
     policy.Admit(worker, start);
+    policy.SetShare(worker, named.share());
   }
   return change;
 }

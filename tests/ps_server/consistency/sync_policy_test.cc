@@ -117,6 +117,21 @@ TEST_CASE("A waiting sync pull names the owners of the missing parts") {
   CHECK(policy->CompleteStep().has_value());
 }
 
+TEST_CASE(
+    "A waiting sync pull names the owners of the missing parts by their shares, if these are all parts") {
+  auto policy = Make(5, 100, {4, 1, 6});
+  policy->SetShare(1, 3);
+  policy->SetShare(4, 1);
+  Stage(*policy, {4, 0, 2});
+  CHECK(policy->WaitingFor(6, 1) == Workers{1, 4});  // 3 and 1 are not 5: parts 0, 1, 3 and 4 by rank
+  policy->SetShare(6, 1);
+  Stage(*policy, {1, 0, 0});
+  Stage(*policy, {1, 0, 1});
+  CHECK(policy->WaitingFor(6, 1) == Workers{4, 6});
+  policy->Remove(4);
+  CHECK(policy->WaitingFor(6, 1) == Workers{1, 6});  // 3 and 1 again: part 3 is rank 6's, part 4 rank 1's
+}
+
 TEST_CASE("Membership moves no sync step; a worker joins at the open one") {
   auto policy = Make(2, 100, {0, 1});
   Stage(*policy, {0, 0, 0});

@@ -201,7 +201,7 @@ TEST_CASE("A Join of another major version of the protocol is refused, and leave
   const absl::Status refused = f.Join(request)->status();
   CHECK(refused.code() == absl::StatusCode::kFailedPrecondition);
   CHECK(refused.message() ==
-        "worker:0 speaks version 2.0 of the protocol, and ps:0 version 1.10: upgrade ps:0");
+        "worker:0 speaks version 2.0 of the protocol, and ps:0 version 1.11: upgrade ps:0");
   // A later minor version is accepted.
   v1::JoinRequest next = f.JoinRequest(0, 2);
   next.mutable_protocol()->set_major(1);

@@ -32,6 +32,7 @@ class CountingPolicy final : public ConsistencyPolicy {
   }
   std::vector<WorkerRecord> Records() const override { return to_->Records(); }
   void Admit(uint32_t worker, uint64_t clock) override { to_->Admit(worker, clock); }
+  void SetShare(uint32_t worker, uint32_t share) override { to_->SetShare(worker, share); }
   void Remove(uint32_t worker) override { to_->Remove(worker); }
   void Forget(uint32_t worker) override { to_->Forget(worker); }
   uint64_t JoinClock() const override { return to_->JoinClock(); }
