@@ -157,13 +157,15 @@ def picture(runs, options):
     return plot.svg(panels)
 
 
-def finite(value):
-    """JSON has no infinity."""
+def plain(value):
+    """For the JSON: four digits after the point, and null for infinity."""
     if isinstance(value, dict):
-        return {name: finite(one) for name, one in value.items()}
+        return {name: plain(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [finite(one) for one in value]
-    return None if isinstance(value, float) and math.isinf(value) else value
+        return [plain(one) for one in value]
+    if isinstance(value, float):
+        return None if math.isinf(value) else round(value, 4)
+    return value
 
 
 def main(arguments=None):
@@ -190,7 +192,7 @@ def main(arguments=None):
     text = tables(runs, judged, options)
     result = {"machine": about, "seconds": options.seconds, "epochs": options.epochs, "skipped": skipped, "failed": failed,
               "targets": judged, "runs": runs}
-    written = json.dumps(finite(result)) + "\n"
+    written = json.dumps(plain(result)) + "\n"
     if options.json:
         pathlib.Path(options.json).write_text(written, encoding="utf-8")
     if options.save:

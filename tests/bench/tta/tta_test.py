@@ -123,8 +123,8 @@ class Report(unittest.TestCase):
         self.assertEqual(plot.median_curve(runs, points=2), [(1.0, 0.2), (2.0, 0.2)])
         self.assertEqual(plot.median_curve([*runs, {"seconds": 2.0, "evaluations": []}], points=2), [])
 
-    def test_json_has_no_infinity(self):
-        self.assertEqual(tta.finite({"a": [math.inf, (1.5, 2)]}), {"a": [None, [1.5, 2]]})
+    def test_json_has_no_infinity_and_few_digits(self):
+        self.assertEqual(tta.plain({"a": [math.inf, (1.23456, 2)]}), {"a": [None, [1.2346, 2]]})
 
 
 if __name__ == "__main__":
