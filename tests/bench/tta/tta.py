@@ -27,20 +27,19 @@ SAVED = environments.ROOT / "docs/benchmarks"
 def parse(arguments):
     parser = argparse.ArgumentParser(prog="./dev bench tta", description=__doc__)
 
-    def some_of(names):
+    def some_of(names, between=","):
         def read(text):
-            # Names may hold commas.
-            chosen = list(names) if text == "all" else [name.strip() for name in text.split(";")]
+            chosen = list(names) if text == "all" else [name.strip() for name in text.split(between)]
             if unknown := set(chosen) - set(names):
-                raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: there are {'; '.join(names)}; or all")
+                raise argparse.ArgumentTypeError(f"{between.join(sorted(unknown))}: there are {between.join(names)}, or all")
             return chosen
         return read
 
-    parser.add_argument("--works", type=some_of(contests.WORKS), default=["digits"], help="some of " + ";".join(contests.WORKS) +
+    parser.add_argument("--works", type=some_of(contests.WORKS), default=["digits"], help="some of " + ",".join(contests.WORKS) +
                         ", or all (digits)")
     parser.add_argument("--stragglers", type=some_of(contests.STRAGGLERS), default=["P", "T"],
-                        help="some of " + ";".join(contests.STRAGGLERS) + ", or all (P;T)")
-    parser.add_argument("--contestants", type=some_of(contests.CONTESTANTS), help="some of " + ";".join(contests.CONTESTANTS) +
+                        help="some of " + ",".join(contests.STRAGGLERS) + ", or all (P,T)")
+    parser.add_argument("--contestants", type=some_of(contests.CONTESTANTS, ";"), help="some of " + ";".join(contests.CONTESTANTS) +
                         ", or all (those of the targets)")
     parser.add_argument("--seeds", type=int, default=5, help="of each contestant (%(default)s)")
     parser.add_argument("--rates", metavar="A,B", type=lambda text: [float(rate) for rate in text.split(",")],

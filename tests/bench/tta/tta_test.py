@@ -83,6 +83,10 @@ class Jobs(unittest.TestCase):
         self.assertEqual(contests.of_targets("T"), ["sync", "bounded(3)"])
         self.assertEqual(contests.of_targets("none"), contests.of_targets("P"))
 
+    def test_names_of_contestants_hold_commas(self):
+        options = tta.parse(["--stragglers=P,T", "--contestants=sync, 1 backup; async"])
+        self.assertEqual((options.stragglers, options.contestants), (["P", "T"], ["sync, 1 backup", "async"]))
+
     def test_a_plan_goes_seed_by_seed(self):
         options = tta.parse(["--quick", "--seeds=2"])
         self.assertEqual([(one.contestant, one.seed) for one in tta.plan(options, {})], [("sync", 1), ("async", 1)])
