@@ -38,6 +38,7 @@
 #include "worker/dataset_gradients.h"
 #include "worker/evaluation.h"
 #include "worker/replicas.h"
+#include "worker/slow_gradients.h"
 #include "worker/trainer.h"
 
 namespace weir {
@@ -77,7 +78,10 @@ absl::Status Work(const v1::JobConfig& config, bool evaluator, const Datasets& d
     status = RunEvaluator(config, sets, model, client);
   } else {
     DatasetGradients gradients(config, data.train, replicas);
-    status = Trainer(config, &gradients, client).Run();
+    SlowGradients slow(config, client->worker(), &gradients);
+    GradientComputer* const computer =
+        SlowGradients::Slow(config.debug()) ? static_cast<GradientComputer*>(&slow) : &gradients;
+    status = Trainer(config, computer, client).Run();
     if (status.ok()) status = EvaluateAtEnd(config, sets, model, client);
   }
   // Who has failed says so at once, and who was fenced joins again at once: without members a job ends.

@@ -1,13 +1,10 @@
 #include "worker/trainer.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <thread>
 #include <utility>
 
 #include "client/types.h"
-#include "common/base/random.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/mode_traits.h"
 #include "common/telemetry/logging.h"
@@ -217,7 +214,6 @@ absl::Status Trainer::ComputeAndPush(const Work& work) {
   if (prefetch_ && next_ != nullptr) traffic.next_weights = [next = next_] { return next->Peek(); };
   traffic.forward_done = [&] {
     WEIR_RETURN_IF_ERROR(UseArriving());
-    HoldBack(work);
     if (!leaves_early_) return absl::OkStatus();
     gate = std::make_shared<GradientGate>();
     return BeginPush(work, gradient, gate);
@@ -268,14 +264,6 @@ absl::Status Trainer::BeginPush(const Work& work, const Parameters& gradient,
                        ExchangeOrder::Push{work, base_, std::move(tensors), std::move(gate), std::move(rows)},
                        gradient));
   return absl::OkStatus();
-}
-
-void Trainer::HoldBack(const Work& work) const {
-  const v1::DebugConfig& debug = config_.debug();
-  if (debug.worker_delay() <= 0) return;
-  if (debug.has_delayed_worker() && debug.delayed_worker() != client_->worker()) return;
-  const auto bits = Philox(RandomKey(config_.seed(), "worker_delay"), client_->worker(), work.clock);
-  std::this_thread::sleep_for(std::chrono::duration<double>(debug.worker_delay() * UniformFloat(bits[0])));
 }
 
 absl::Status Trainer::CollectPushes() {

@@ -105,7 +105,6 @@ class Trainer {
   absl::Status ComputeAndPush(const Work& work);
   // Begins to push the gradient, together with the next pull if that is not in flight.
   absl::Status BeginPush(const Work& work, const Parameters& gradient, std::shared_ptr<GradientGate> gate);
-  void HoldBack(const Work& work) const;
   // Takes the pushes that have ended off pushes_. Returns the error of one of them, if any.
   absl::Status CollectPushes();
 

@@ -142,7 +142,8 @@ void CheckOnlyForWorker(const v1::JobConfig& config, ConfigProblems* problems) {
   if (config.has_model()) return;
   const bool rounds = config.compute().precision() != v1::ComputeConfig::PRECISION_FLOAT32;
   for (const auto& [field, given] : {std::pair("compute.precision", rounds),
-                                     std::pair("debug.worker_delay", config.debug().worker_delay() > 0)}) {
+                                     std::pair("debug.worker_delay", config.debug().worker_delay() > 0),
+                                     std::pair("debug.batch_seconds", config.debug().batch_seconds() > 0)}) {
     problems->AddIf(given, field,
                     "is for the program `worker`, but the job has no model, so that it is for a program of "
                     "its own; take it out");
@@ -242,8 +243,20 @@ void CheckWorkers(const v1::JobConfig& config, ConfigProblems* problems) {
                   "must be at most cluster.workers, which is ", cluster.workers(), ", got ",
                   cluster.min_workers());
   const v1::DebugConfig& debug = config.debug();
-  problems->AddIf(debug.has_delayed_worker() && !debug.has_worker_delay(), "debug.delayed_worker",
-                  "needs debug.worker_delay, which says how long it is held back");
+  problems->AddIf(debug.has_delayed_worker() && !debug.has_worker_delay() && debug.slow_factor() == 1,
+                  "debug.delayed_worker",
+                  "needs debug.worker_delay or debug.slow_factor, which say how slow it is");
+  for (const auto& [field, given] : {std::pair("debug.slow_factor", debug.slow_factor() != 1),
+                                     std::pair("debug.slow_share", debug.slow_share() > 0),
+                                     std::pair("debug.jitter", debug.jitter() > 0)}) {
+    problems->AddIf(given && debug.batch_seconds() == 0, field,
+                    "needs debug.batch_seconds, the time that it is a factor of");
+  }
+  problems->AddIf(debug.slow_factor() != 1 && !debug.has_delayed_worker() && debug.slow_share() == 0,
+                  "debug.slow_factor",
+                  "needs debug.delayed_worker or debug.slow_share, which say what is slow");
+  problems->AddIf(debug.slow_share() > 0 && debug.slow_factor() == 1, "debug.slow_share",
+                  "needs debug.slow_factor, which says how slow these batches are");
   problems->AddIf(
       debug.has_delayed_worker() && cluster.has_workers() && debug.delayed_worker() >= cluster.workers(),
       "debug.delayed_worker", "must be below cluster.workers, which is ", cluster.workers(), ", got ",

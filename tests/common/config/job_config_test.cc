@@ -121,6 +121,8 @@ TEST_CASE("The job of a program that brings its model and data has neither") {
   CHECK(absl::StartsWith(Error(R"({"compute": {"precision": "bf16"}})"),
                          "f:1:27: compute.precision: is for the program `worker`, but the job has no model"));
   CHECK(absl::StartsWith(Error(R"({"debug": {"worker_delay": 0.1}})"), "f:1:28: debug.worker_delay: is for"));
+  CHECK(
+      absl::StartsWith(Error(R"({"debug": {"batch_seconds": 0.1}})"), "f:1:29: debug.batch_seconds: is for"));
   CHECK(Error(R"({"evaluation": {"metric": "auc", "patience": 1}})") == "accepted");
   const auto again = ParseJobConfig(ToJson(*config, true), "again");
   REQUIRE(again.ok());
@@ -372,7 +374,15 @@ TEST_CASE("Impossible combinations are refused with their paths") {
        "got \"cubic; reno\""},
       {With(R"("cluster": {"workers": 2, "min_workers": 3})"),
        "f:5:42: cluster.min_workers: must be at most cluster.workers, which is 2, got 3"},
-      {With(R"("debug": {"delayed_worker": 0})"), "f:5:29: debug.delayed_worker: needs debug.worker_delay"},
+      {With(R"("debug": {"delayed_worker": 0})"),
+       "f:5:29: debug.delayed_worker: needs debug.worker_delay or debug.slow_factor"},
+      {With(R"("debug": {"batch_seconds": 0.1, "slow_factor": 4})"),
+       "f:5:48: debug.slow_factor: needs debug.delayed_worker or debug.slow_share"},
+      {With(R"("debug": {"batch_seconds": 0.1, "slow_share": 0.1})"),
+       "f:5:47: debug.slow_share: needs debug.slow_factor"},
+      {With(R"("debug": {"slow_factor": 4, "delayed_worker": 0})"),
+       "f:5:26: debug.slow_factor: needs debug.batch_seconds"},
+      {With(R"("debug": {"jitter": 0.1})"), "f:5:21: debug.jitter: needs debug.batch_seconds"},
       {With(R"("cluster": {"workers": 2}, "debug": {"worker_delay": 0.1, "delayed_worker": 2})"),
        "f:5:77: debug.delayed_worker: must be below cluster.workers, which is 2, got 2"},
       {With(R"("optimizer": {"type": "adam", "momentum": 0.9})"),
