@@ -8,8 +8,8 @@
 
 namespace weir {
 
-// What would make a job faster, by the summary of a run (docs/cli.md) and the model of a cluster. Speeds are
-// in batches a second, of data.batch_size examples each.
+// The changes that would make a job faster, by the summary of a run (docs/cli.md) and the model of a cluster.
+// Speeds are in batches a second, of data.batch_size examples each.
 struct Advice {
   struct Change {
     double gain = 1;      // the predicted speed over that of the job as it is

@@ -39,8 +39,8 @@ struct ClusterModel {
   double worker_bandwidth = 0;
   double server_bandwidth = 0;
   double latency = 0;  // from a worker to a server, or between servers; half of a round trip
-  // What an exchange, a push and the pull after it, costs at each end: a fixed time, and a time for each byte
-  // that the end sends or receives. A server works for one worker at a time.
+  // The costs of an exchange, a push and the pull after it, at each end: a fixed time, and a time for each
+  // byte that the end sends or receives. A server works for one worker at a time.
   struct End {
     double seconds = 0;
     double seconds_per_byte = 0;
@@ -50,7 +50,7 @@ struct ClusterModel {
   uint64_t seed = 1;
 };
 
-// What PredictCluster() finds. Shares are of the time of all workers.
+// The result of PredictCluster(). Shares are of the time of all workers.
 struct ClusterPrediction {
   // A step is a commit in sync, and otherwise as many pushes as there are workers. Pushes count if they take
   // effect.
@@ -65,7 +65,7 @@ struct ClusterPrediction {
   double dropped = 0;         // share of pushes that came too late for their step (backup_workers)
   double pushed_bytes_per_second = 0;
   double pulled_bytes_per_second = 0;
-  // What the figures above are means of.
+  // The figures above are means over these.
   uint64_t pushes = 0;
   double simulated_seconds = 0;
 };

@@ -8,7 +8,7 @@
 
 namespace weir {
 
-// What an exchange costs at each end, on machines that are not overloaded.
+// The costs of an exchange at each end, on machines that are not overloaded.
 struct ExchangeCost {
   ClusterModel::End server, worker;
 };
