@@ -21,6 +21,7 @@ constexpr const char* kExamples = R"(Examples:
   weir checkpoint verify runs/digits
   weir manifest job.json --ps=4 --workers=16
   weir bench wire
+  weir simulate job.json --workers=4,64,1024 --servers=8 --bandwidth=10Gbit --batch_time=50ms
 
 Exit codes: 0 done; 1 a checkpoint is damaged; 64 bad command line; 70 internal fault, or training that cannot go on; 74 a disk is full; 78 bad config; 129 SIGHUP; 130 Ctrl-C; 138 a task was lost, try again; 143 SIGTERM.
 `weir COMMAND --help` says more.)";
@@ -50,6 +51,7 @@ int RunWeir(int argc, char** argv) {
   AddDataCommands(commands);
   AddBenchCommand(commands);
   AddDoctorCommand(commands);
+  AddPredictCommands(commands);
   AddHostAgentCommand(commands);
   AddAboutCommands(commands);
 

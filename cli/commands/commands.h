@@ -69,6 +69,7 @@ void AddManifestCommand(Commands& commands);
 void AddDataCommands(Commands& commands);
 void AddBenchCommand(Commands& commands);
 void AddDoctorCommand(Commands& commands);
+void AddPredictCommands(Commands& commands);
 void AddHostAgentCommand(Commands& commands);
 // Adds version, help, man and completion. They also describe commands that are added later.
 void AddAboutCommands(Commands& commands);

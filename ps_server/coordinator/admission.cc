@@ -264,6 +264,7 @@ void Admission::Leave(const v1::LeaveRequest& request, Done<v1::LeaveReply> done
     }
     const std::string task = member->task;
     member->heard = true;
+    job_.members.OnReport(request.report(), member);
     // The process was asked to end, and a new one may come in its place.
     const bool preempted = !request.done() && request.failure_kind() == v1::FAILURE_DRAINED;
     if (request.done()) {

@@ -194,7 +194,9 @@ void JobMetrics::Refresh() {
   set(utilization_, s.has_worker_utilization(), s.worker_utilization());
   utilizations_.clear();
   for (const v1::TaskStatus& task : s.tasks()) {
-    if (task.has_utilization()) utilizations_.push_back({{{"task", task.task()}}, task.utilization()});
+    const bool gone = task.phase() == v1::TASK_LEFT || task.phase() == v1::TASK_LOST;
+    if (task.has_utilization() && !gone)
+      utilizations_.push_back({{{"task", task.task()}}, task.utilization()});
   }
   logged_.clear();
   for (const v1::LoggedMetric& metric : s.metrics()) {

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/config/job_config.h"
 #include "common/protocol/handshake.h"
@@ -30,6 +31,17 @@ nlohmann::ordered_json JsonOf(const v1::EpochEvaluation& entry) {
           {"test_accuracy", IfKnown(entry.has_test_accuracy(), entry.test_accuracy())},
           {"test_auc", IfKnown(entry.has_test_auc(), entry.test_auc())},
           {"validation", entry.validation()}};
+}
+
+// By task, of its last membership.
+nlohmann::ordered_json ByWorker(const v1::ClusterStatus& status) {
+  auto out = nlohmann::ordered_json::object();
+  for (const v1::TaskStatus& task : status.tasks()) {
+    if (!absl::StartsWith(task.task(), "worker:") || task.phase() == v1::TASK_WAITING) continue;
+    out[task.task()] = {{"utilization", IfKnown(task.has_utilization(), task.utilization())},
+                        {"clock", IfKnown(task.clock() > 0, task.clock())}};
+  }
+  return out;
 }
 
 // The path that is written first: a temporary file, or the path itself if it is no regular file (/dev/stdout,
@@ -80,6 +92,7 @@ std::string SummaryJson(const v1::ClusterStatus& status, const v1::JobConfig& co
   const v1::Distribution& staleness = status.version_staleness();
   out["version_staleness"] = {{"p50", staleness.p50()}, {"p99", staleness.p99()}, {"max", staleness.max()}};
   out["lead"] = {{"p50", status.lead().p50()}, {"max", status.lead().max()}};
+  out["by_worker"] = ByWorker(status);
   out["bytes_pushed"] = status.bytes_pushed();
   out["bytes_pulled"] = status.bytes_pulled();
   out["weights_sha256"] = IfKnown(!evaluation.weights_sha256().empty(), evaluation.weights_sha256());

@@ -7,6 +7,7 @@
 #include "common/base/status_macros.h"
 #include "common/protocol/handshake.h"
 #include "common/protocol/limits.h"
+#include "common/protocol/mode_traits.h"
 
 namespace weir {
 namespace {
@@ -281,6 +282,13 @@ void MemberTable::Answer(ParkedHeartbeat& heartbeat, bool fenced, const std::str
   std::exchange(heartbeat.done, nullptr)(std::move(reply));
 }
 
+void MemberTable::OnReport(const v1::WorkerReport& report, Worker* worker) {
+  if (report.has_compute_seconds()) worker->compute_share.OnReport(job_.now(), report.compute_seconds());
+  if (report.batches() <= worker->batches) return;
+  worker->batches = report.batches();
+  worker->share_at_work = worker->compute_share.Value();
+}
+
 bool MemberTable::Renew(const v1::HeartbeatRequest& request) {
   const absl::Time now = job_.now();
   if (Worker* const worker = FindWorker(request.caller()); worker != nullptr) {
@@ -293,9 +301,7 @@ bool MemberTable::Renew(const v1::HeartbeatRequest& request) {
     const absl::Duration again = std::min(job_.lease(), std::max(job_.grace(), kComesBack));
     worker->lease_end = now + (at_once ? again : job_.lease());
     worker->known_revision = std::max(worker->known_revision, request.known_revision());
-    if (request.report().has_compute_seconds()) {
-      worker->compute_share.OnReport(now, request.report().compute_seconds());
-    }
+    OnReport(request.report(), worker);
     return at_once;
   }
   if (Reader* const reader = FindReader(request.caller()); reader != nullptr) {
@@ -372,6 +378,8 @@ MemberTable::Worker MemberTable::Remove(uint32_t rank, bool left) {
   status.set_task(worker.task);
   status.set_phase(left ? v1::TASK_LEFT : v1::TASK_LOST);
   status.set_incarnation(worker.incarnation);
+  if (worker.share_at_work.has_value()) status.set_utilization(*worker.share_at_work);
+  if (TraitsOf(job_.config).keeps_clocks) status.set_clock(worker.start_clock + worker.batches);
   if (departed_.size() > kMaxDeparted) departed_.pop_front();
   return worker;
 }

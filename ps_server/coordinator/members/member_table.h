@@ -100,6 +100,10 @@ class MemberTable {
     // sync: v1.Member.share, and whether its process knows of shares.
     uint32_t share = 0;
     bool knows_shares = false;
+    // Batches since it joined, and the share when a report last showed that they had grown: at the job's end
+    // a worker has nothing to compute.
+    uint64_t batches = 0;
+    std::optional<double> share_at_work;
     // The Join, which waits until the worker is live.
     std::optional<WaitingJoin> join;
     // The parked call of NextRange. Empty: no call is parked.
@@ -124,6 +128,9 @@ class MemberTable {
   const std::map<uint32_t, Reader>& readers() const { return readers_; }
   // In the order of their arrival.
   const std::vector<WaitingJoin>& waiting() const { return waiting_; }
+
+  // Takes a worker's report of now.
+  void OnReport(const v1::WorkerReport& report, Worker* worker);
 
   // A process waits to join.
   void Wait(WaitingJoin join) { waiting_.push_back(std::move(join)); }
