@@ -234,9 +234,8 @@ PushResult MergePush(const std::vector<ShardAnswer>& answers) {
   result.applied = true;
   for (size_t shard = 0; shard < answers.size(); ++shard) {
     const v1::PushReply& reply = answers[shard].push;
-    if (reply.outcome() == v1::OK) {
-      result.staleness = std::max(result.staleness, reply.staleness());
-    } else if (result.applied) {
+    result.staleness = std::max(result.staleness, reply.staleness());
+    if (reply.outcome() != v1::OK && result.applied) {
       result.applied = false;
       result.reason =
           WithReason(absl::StrCat("ps:", shard, ": ", v1::Outcome_Name(reply.outcome())), reply.reason());

@@ -147,7 +147,9 @@ std::string ExchangeBuilder::RefusalOf(const OutgoingGradient& gradient, const A
   // With backup workers a refused push may only have come late.
   for (size_t shard = 0; shard < answers.size() && refusal.empty() && !backup_workers_; ++shard) {
     const v1::PushReply& reply = answers[shard].push;
-    if (reply.outcome() == v1::REFUSED) refusal = absl::StrCat(reply.reason(), " (ps:", shard, ")");
+    // A push that is only too stale is no concern of consistency.on_nonfinite.
+    if (reply.outcome() == v1::REFUSED && reply.staleness() == 0)
+      refusal = absl::StrCat(reply.reason(), " (ps:", shard, ")");
   }
   return refusal;
 }

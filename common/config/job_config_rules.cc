@@ -266,6 +266,7 @@ void CheckWorkers(const v1::JobConfig& config, ConfigProblems* problems) {
 void CheckConsistency(const v1::JobConfig& config, ConfigProblems* problems) {
   const v1::ConsistencyConfig& consistency = config.consistency();
   CheckUses(consistency, "consistency", problems);
+  CheckUses(consistency.staleness_policy(), "consistency.staleness_policy", problems);
   problems->AddIf(
       consistency.prefetch() && consistency.has_staleness() && consistency.staleness() == 0,
       "consistency.prefetch",

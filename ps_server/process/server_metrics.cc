@@ -84,6 +84,8 @@ void AddServerMetrics(uint32_t index, const Shard& shard, const ParameterServerS
   counter("weir_pushes_applied_total", "Pushes that became part of a version.", counters.pushes_applied);
   counter("weir_pushes_refused_total", "Pushes that were completed without an update.",
           counters.pushes_refused);
+  counter("weir_pushes_dropped_total",
+          "Pushes that were refused as too stale (consistency.staleness_policy).", counters.pushes_dropped);
   counter("weir_pushes_lost_total",
           "Acknowledged pushes that this shard did not know any more when it was restored.",
           counters.pushes_lost);

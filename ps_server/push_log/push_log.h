@@ -53,7 +53,7 @@ namespace weir {
 
 // Minor version 2 added rows. A program that does not know them finds that the gradient is too long. 3 added
 // the tables of a segment (LogSegment.tables), 4 the job (LogSegment.job).
-constexpr DiskFormat kLogFormat = {1, 4};
+constexpr DiskFormat kLogFormat = {1, 5};
 
 // Writes the log. Thread-safe. After its owner releases it, the object lives until the executor has finished
 // its work.

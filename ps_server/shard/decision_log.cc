@@ -22,17 +22,22 @@ bool DecisionLog::OnItsWay(uint32_t worker) const {
                      [worker](const Decision& decision) { return decision.worker() == worker; });
 }
 
+uint64_t DecisionLog::updates() const {
+  return static_cast<uint64_t>(
+      std::count_if(decisions_.begin(), decisions_.end(),
+                    [](const Decision& decision) { return decision.verdict.outcome == v1::OK; }));
+}
+
 void DecisionLog::Append(Decision decision, uint64_t count) {
   v1::LoggedPush record;
   *record.mutable_push() = decision.header;
   record.set_outcome(decision.verdict.outcome);
   record.set_reason(decision.verdict.reason);
   if (decision.verdict.outcome == v1::OK) {
-    const auto before = std::count_if(decisions_.begin(), decisions_.end(), [](const Decision& earlier) {
-      return earlier.verdict.outcome == v1::OK;
-    });
-    record.set_version(count + static_cast<uint64_t>(before) + 1);
+    record.set_version(count + updates() + 1);
+    if (decision.gradient_factor != 1) record.set_gradient_factor(decision.gradient_factor);
   }
+  record.set_staleness(decision.verdict.staleness);
   Decision& logged = decisions_.emplace_back(std::move(decision));
   PushLog::Rows rows;
   if (logged.rows != nullptr) rows = {logged.rows->bytes(), logged.rows};

@@ -29,6 +29,8 @@ struct Decision {
   Slab gradient;
   std::shared_ptr<VersionBuilder> builder;
   std::shared_ptr<const PushedRows> rows;  // null: none
+  // StalenessRule::Factor(). The builder has applied it already.
+  double gradient_factor = 1;
   // Null: the call was answered already, because its connection ended or its worker was removed.
   PushDone done;
   absl::Time since;
@@ -60,6 +62,8 @@ class DecisionLog {
   // waits, which would change the basis of the decision.
   bool HasTurn(const v1::PushRequest& header) const;
   bool OnItsWay(uint32_t worker) const;
+  // The versions that the pending decisions will make.
+  uint64_t updates() const;
   // `count`: the shard's current version, from which the record's version is counted.
   void Append(Decision decision, uint64_t count);
   // Appends a membership, which takes effect at once, because no acknowledgement depends on its record.

@@ -28,6 +28,13 @@ v1::Samples ToSamples(const IntHistogram& histogram) {
   return out;
 }
 
+StalenessRule StalenessRuleOf(const v1::StalenessPolicy& policy) {
+  StalenessRule rule;
+  rule.scales = policy.type() == v1::StalenessPolicy::STALENESS_SCALE;
+  if (policy.type() == v1::StalenessPolicy::STALENESS_DROP) rule.limit = policy.limit();
+  return rule;
+}
+
 void AddSamples(const v1::Samples& samples, IntHistogram& into) {
   for (int value = 0; value < samples.counts_size(); ++value) {
     if (samples.counts(value) > 0) into.Add(static_cast<uint64_t>(value), samples.counts(value));
@@ -40,6 +47,7 @@ void AddSamples(const v1::Samples& samples, IntHistogram& into) {
 void Incarnation::Begin(uint64_t number, ShardLoader::Loaded loaded,
                         std::unique_ptr<ConsistencyPolicy> policy) {
   number_ = number;
+  staleness_rule_ = StalenessRuleOf(config_.consistency().staleness_policy());
   store_ = std::move(loaded.store);
   tables_ = std::move(loaded.tables);
   policy_ = std::move(policy);
@@ -66,6 +74,7 @@ void Incarnation::End() {
 void Incarnation::Restore(const v1::ShardState& state) {
   counters_.pushes_applied = state.pushes_applied();
   counters_.pushes_refused = state.pushes_refused();
+  counters_.pushes_dropped = state.pushes_dropped();
   AddSamples(state.version_staleness(), tally_.staleness);
   AddSamples(state.lead(), tally_.lead);
   tally_.batches.Insert(state.batches());
@@ -95,6 +104,7 @@ void Incarnation::Replay(const v1::LoggedPush& record) {
   v1::PushReply reply;
   reply.set_outcome(record.outcome());
   reply.set_reason(record.reason());
+  reply.set_staleness(record.staleness());
   reply.mutable_version()->set_incarnation(push.base().incarnation());
   reply.mutable_version()->set_count(record.version());
   Record(push, &reply);
@@ -120,6 +130,7 @@ v1::ShardState Incarnation::State() const {
   early_rows_.Save(state);
   state.set_pushes_applied(counters_.pushes_applied);
   state.set_pushes_refused(counters_.pushes_refused);
+  state.set_pushes_dropped(counters_.pushes_dropped);
   state.set_pushes_lost(counters_.pushes_lost);
   *state.mutable_version_staleness() = ToSamples(tally_.staleness);
   *state.mutable_lead() = ToSamples(tally_.lead);
@@ -131,6 +142,7 @@ void Incarnation::Describe(v1::ShardStats* stats) const {
   stats->mutable_version()->set_count(counters_.version);
   stats->set_pushes_applied(counters_.pushes_applied);
   stats->set_pushes_refused(counters_.pushes_refused);
+  stats->set_pushes_dropped(counters_.pushes_dropped);
   stats->set_pushes_lost(counters_.pushes_lost);
   stats->set_batches_settled(tally_.batches_settled());
   *stats->mutable_version_staleness() = ToSamples(tally_.staleness);
@@ -173,7 +185,7 @@ absl::Status Incarnation::CheckHeader(const v1::PushRequest& header) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Verdict> Incarnation::VerdictOn(const v1::PushRequest& header) const {
+absl::StatusOr<Verdict> Incarnation::VerdictOn(const v1::PushRequest& header, uint64_t pending) const {
   if (TraitsOf(config_).commits_steps) {
     const uint64_t batch = BatchOf(header.clock(), header.part(), install_.parts());
     const uint64_t first = batch * ExamplesOfBatch(config_);
@@ -206,7 +218,18 @@ absl::StatusOr<Verdict> Incarnation::VerdictOn(const v1::PushRequest& header) co
     return Verdict{v1::DUPLICATE_BATCH,
                    absl::StrCat("batch ", header.batch_plus_one() - 1, " was done before")};
   }
-  return AsClaimed(header);
+  const Verdict claimed = AsClaimed(header);
+  const uint64_t staleness = StalenessOf(header, pending);
+  if (claimed.outcome != v1::OK || !staleness_rule_.Drops(staleness)) return claimed;
+  return Verdict{v1::REFUSED,
+                 absl::StrCat("too stale: the shard has made ", staleness,
+                              " versions since the worker pulled, and consistency.staleness_policy.limit is ",
+                              staleness_rule_.limit),
+                 staleness};
+}
+
+double Incarnation::FactorOf(const v1::PushRequest& header, uint64_t pending) const {
+  return staleness_rule_.scales ? staleness_rule_.Factor(StalenessOf(header, pending)) : 1;
 }
 
 std::string Incarnation::NonFinite(const PushArrival& arrival) const {
@@ -237,16 +260,20 @@ absl::Status Incarnation::Apply(const Decision& decision) {
     store_->Publish(*decision.builder);
   } else {
     const WeightedGradient weighted{decision.gradient.get()};
-    store_->Update(absl::MakeConstSpan(&weighted, 1));
+    StepFactors factors;
+    factors.gradient = decision.gradient_factor;
+    store_->Update(absl::MakeConstSpan(&weighted, 1), factors);
   }
   if (tables_ == nullptr) return absl::OkStatus();
   const WeightedRows weighted{decision.rows.get()};
-  return tables_->Update(absl::MakeConstSpan(&weighted, 1));
+  return tables_->Update(absl::MakeConstSpan(&weighted, 1), decision.gradient_factor);
 }
 
 void Incarnation::Record(const v1::PushRequest& header, v1::PushReply* reply) {
   const bool applied = reply->outcome() == v1::OK;
   ++(applied ? counters_.pushes_applied : counters_.pushes_refused);
+  // Only a push that is too stale is refused with its staleness.
+  if (!applied && reply->staleness() > 0) ++counters_.pushes_dropped;
   // A refused batch counts as done, since it would be refused again.
   const bool batch_done = applied || reply->outcome() == v1::REFUSED;
   if (batch_done && header.batch_plus_one() > 0) tally_.batches.Insert(header.batch_plus_one() - 1);

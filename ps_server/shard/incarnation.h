@@ -18,6 +18,7 @@
 #include "proto/parameter_server.pb.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/consistency/policy.h"
+#include "ps_server/consistency/staleness_rule.h"
 #include "ps_server/shard/calls/push_arrival.h"
 #include "ps_server/shard/calls/shard_members.h"
 #include "ps_server/shard/decision_log.h"
@@ -40,6 +41,8 @@ struct PushTally {
 struct ShardCounters {
   // A checkpoint restores these and `version`.
   std::atomic<uint64_t> pushes_applied{0}, pushes_refused{0}, pushes_lost{0};
+  // Of those refused: too stale (StalenessRule).
+  std::atomic<uint64_t> pushes_dropped{0};
   std::atomic<uint64_t> version{0};
   std::atomic<uint64_t> pushes_repeated{0};
   std::atomic<uint64_t> bytes_pushed{0}, bytes_pulled{0};
@@ -88,8 +91,11 @@ class Incarnation {
   // CheckModel(): whether the header is of this model. CheckHeader(): whether any push can have it.
   absl::Status CheckModel(const v1::PushRequest& header) const;
   absl::Status CheckHeader(const v1::PushRequest& header) const;
-  // Called before a gradient is taken and before it is used. InvalidArgument: no push can have this header.
-  absl::StatusOr<Verdict> VerdictOn(const v1::PushRequest& header) const;
+  // Called before a gradient is taken and before it is used. `pending`: the versions that decisions before
+  // this push will still make. InvalidArgument: no push can have this header.
+  absl::StatusOr<Verdict> VerdictOn(const v1::PushRequest& header, uint64_t pending) const;
+  // The factor of a gradient whose push takes effect after `pending` more versions.
+  double FactorOf(const v1::PushRequest& header, uint64_t pending) const;
   std::string NonFinite(const PushArrival& arrival) const;
 
   // As ShardMembers::DeclareLost(). Returns whether any pushes are lost.
@@ -115,6 +121,10 @@ class Incarnation {
       const std::function<void(const Verdict& verdict, std::vector<StagedParts::Waiter>& waiters)>& answer);
 
  private:
+  // bounded, async; the push was computed from a version of this incarnation.
+  uint64_t StalenessOf(const v1::PushRequest& header, uint64_t pending) const {
+    return store_->count() + pending - header.base().count();
+  }
   void Restore(const v1::ShardState& state);
   void Replay(const v1::LoggedPush& record);
   bool logs() const { return config_.server().durability() == v1::ServerConfig::DURABILITY_LOG; }
@@ -123,6 +133,7 @@ class Incarnation {
   const v1::Install& install_;
   ShardCounters& counters_;
   uint64_t number_ = 0;
+  StalenessRule staleness_rule_;
   std::shared_ptr<BlockStore> store_;
   std::shared_ptr<ShardTables> tables_;
   std::unique_ptr<ConsistencyPolicy> policy_;

@@ -24,6 +24,7 @@ void ShardAnswers::Fill(const Verdict& verdict, Reply& reply) const {
 PushAnswer ShardAnswers::ToPush(const Verdict& verdict) const {
   PushAnswer answer;
   Fill(verdict, answer.reply);
+  answer.reply.set_staleness(verdict.staleness);
   return answer;
 }
 

@@ -71,7 +71,7 @@ void ShardCalls::Begin(HeldPush push) {
   switch (decision) {
     case PushDecision::kApply:
     case PushDecision::kStage: {
-      absl::StatusOr<Verdict> verdict = of_.now.VerdictOn(header);
+      absl::StatusOr<Verdict> verdict = of_.now.VerdictOn(header, of_.log.updates());
       if (!verdict.ok()) return push.done(verdict.status());
       if (verdict->outcome != v1::OK && decision == PushDecision::kStage) {
         return StagePush(header, nullptr, {}, std::move(verdict->reason), push.session,
@@ -80,8 +80,15 @@ void ShardCalls::Begin(HeldPush push) {
       if (verdict->outcome != v1::OK) {
         if (of_.log.kept() && !of_.log.HasTurn(header)) break;
         PushDone done = AsPush(std::move(push.done));
-        Decide(
-            {push.session, header, *std::move(verdict), nullptr, nullptr, {}, std::move(done), push.since});
+        Decide({push.session,
+                header,
+                *std::move(verdict),
+                nullptr,
+                nullptr,
+                {},
+                1,
+                std::move(done),
+                push.since});
         return Wake();
       }
       if (decision == PushDecision::kStage) {
@@ -142,7 +149,7 @@ std::unique_ptr<PushArrival> ShardCalls::Arrive(SessionId session, v1::PushReque
   std::shared_ptr<VersionBuilder> builder;
   if (!header.initial_values() && mode_.applies_alone && !of_.log.kept() &&
       of_.config.server().apply() == v1::ServerConfig::APPLY_STREAMED && !arrivals_.WasOvertaken(key)) {
-    builder = of_.now.store()->Build({session, key.worker, 0});
+    builder = of_.now.store()->Build({session, key.worker, 0}, of_.now.FactorOf(header, 0));
     if (builder == nullptr && !of_.now.store()->readers().MayBuild() && options_.on_short)
       options_.on_short();
   }
@@ -181,7 +188,7 @@ void ShardCalls::Push(ReadyPush push, bool waited) {
     return push.done(absl::UnavailableError(absl::StrCat(
         "the push at clock ", header.clock(), " has lost its turn while it arrived; send it again")));
   }
-  absl::StatusOr<Verdict> verdict = of_.now.VerdictOn(header);
+  absl::StatusOr<Verdict> verdict = of_.now.VerdictOn(header, of_.log.updates());
   if (!verdict.ok()) {
     arrivals_.Remove(KeyOf(header));
     push.done(verdict.status());
@@ -217,8 +224,8 @@ void ShardCalls::FinishPush(ReadyPush push, PushDecision decision, Verdict verdi
   const bool applies = verdict.outcome == v1::OK;
   Decide({push.session, header, std::move(verdict), applies ? arrival.TakeGradient() : nullptr,
           applies ? arrival.builder() : nullptr,
-          applies ? std::make_shared<const PushedRows>(arrival.TakeRows()) : nullptr, std::move(push.done),
-          of_.clock.Now()});
+          applies ? std::make_shared<const PushedRows>(arrival.TakeRows()) : nullptr,
+          applies ? of_.now.FactorOf(header, of_.log.updates()) : 1, std::move(push.done), of_.clock.Now()});
   push.arrival = nullptr;
   WakeMoved();
 }

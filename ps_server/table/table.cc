@@ -109,7 +109,7 @@ void Table::UpdatePartitions(uint32_t first, uint32_t end, absl::Span<const size
   for (uint32_t p = first; p < end; ++p) partitions_[p].Finish(step);
 }
 
-absl::Status Table::Update(absl::Span<const Part> parts, double learning_rate) {
+absl::Status Table::Update(absl::Span<const Part> parts, double learning_rate, double factor) {
   if (const absl::Status rate = rules_.optimizer.CheckRate(learning_rate); !rate.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("table '", options_.name, "': ", rate.message()));
   }
@@ -123,7 +123,7 @@ absl::Status Table::Update(absl::Span<const Part> parts, double learning_rate) {
   }
   std::vector<float> weights;
   for (const Part& part : parts) {
-    weights.push_back(static_cast<float>(part.weight / total));
+    weights.push_back(static_cast<float>(factor * (part.weight / total)));
   }
   const VersionStep step{++version_, learning_rate, weights};
   const std::vector<size_t> begins = GroupByPartition(parts, hashes_);

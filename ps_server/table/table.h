@@ -90,12 +90,12 @@ class Table {
 
   // Makes the next version: for each row that a part names, one optimizer step with the sum over the parts
   // (weight / weight of all parts) * gradient, in their order, in float32. So a part that does not name a
-  // row counts for it as one of gradient 0. Parts may be none.
+  // row counts for it as one of gradient 0. Parts may be none. `factor` multiplies the sum.
   // Requires that the keys of a part rise and have passed CheckKeys(), that all values of its gradients are
   // finite, and that its weight is above 0: the callers have decided so (RowArrival,
   // Incarnation::CheckHeader). InvalidArgument, and nothing has changed: a learning rate that RowOptimizer
   // does not take.
-  absl::Status Update(absl::Span<const Part> parts, double learning_rate);
+  absl::Status Update(absl::Span<const Part> parts, double learning_rate, double factor = 1);
 
   // Writes the values of each key, dim float32 each, in the order of the keys, which may be any, and some
   // several times. InvalidArgument: a key of another shard; `out` has any contents then.

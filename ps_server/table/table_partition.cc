@@ -72,7 +72,7 @@ void TablePartition::Update(absl::Span<const RowGradient> gradients, Record* lik
     NoteQuota(hash);
   }
   const void* gradient = gradients[0].values;
-  if (step.weights.size() > 1) {
+  if (step.weights.size() > 1 || step.weights[0] != 1) {
     const Kernels& kernels = rules_.optimizer.kernels();
     kernels.scale(sum_.data(), step.weights[gradients[0].part], gradients[0].values, sum_.size());
     for (const RowGradient& g : gradients.subspan(1)) {

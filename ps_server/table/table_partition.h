@@ -71,7 +71,8 @@ struct RowGradient {
 struct VersionStep {
   uint64_t version;
   double learning_rate;
-  // By part: its weight in the sum of the gradients. One part has the weight 1.
+  // By part: its weight in the sum of the gradients. The only part may have the weight 1, which changes
+  // nothing.
   absl::Span<const float> weights;
 };
 

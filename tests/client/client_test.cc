@@ -441,6 +441,25 @@ TEST_CASE("a server that does not answer in time is named") {
 // ---- outcomes
 // ------------------------------------------------------------------------------------------------------
 
+TEST_CASE("A push that is dropped as too stale does not end the job, whatever on_nonfinite says") {
+  ClientFixture f(ClientFixture::Small());
+  REQUIRE(f.config.consistency().on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_STOP);
+  f.cluster.edit_push = [](uint32_t shard, v1::PushReply* reply) {
+    if (shard != 1) return;
+    reply->set_outcome(v1::REFUSED);
+    reply->set_reason("too stale");
+    reply->set_staleness(7);
+  };
+  auto client = f.Join();
+  const Work work = f.NextWork(*client);
+  const PullResult base = f.Pull(*client, 0);
+  const auto result = client->Push(work, base, f.Gradient()).Get();
+  REQUIRE(result.ok());
+  CHECK_FALSE(result->applied);
+  CHECK(result->staleness == 7);
+  CHECK(result->reason == "ps:1: REFUSED: too stale");
+}
+
 TEST_CASE("a push that was disposed of is not applied, and says why") {
   const v1::Outcome outcome = GENERATE(v1::REFUSED, v1::DUPLICATE_BATCH, v1::STALE_VERSION, v1::STEP_PAST);
   const std::string expected = "ps:1: " + v1::Outcome_Name(outcome) + ": scripted";

@@ -25,6 +25,8 @@ WRONG = [
     '{"checkpoint": {"directory": ""}}', '{"$schema": 1}',
     # Fields that go with some words of another field.
     '{"consistency": {"mode": "bounded"}}', '{"consistency": {"staleness": 2}}', '{"consistency": {"mode": "async", "parts": 2}}',
+    '{"consistency": {"staleness_policy": {"type": "scale"}}}',
+    '{"consistency": {"mode": "async", "staleness_policy": {"type": "drop"}}}',
     '{"optimizer": {"momentum": 0.5}}', '{"optimizer": {"type": "adam", "decay": 0.5}}', '{"optimizer": {"schedule": {"type": "step"}}}',
     '{"model": {"layers": [{"type": "dense"}]}}', '{"model": {"layers": [{"type": "relu", "units": 2}]}}', '{"data": {"format": "csv"}}',
     '{"data": {"format": "digits", "header": true}}',

@@ -39,6 +39,8 @@ inline PushKey KeyOf(const v1::PushRequest& header) {
 struct Verdict {
   v1::Outcome outcome = v1::OK;
   std::string reason;
+  // REFUSED by the StalenessRule: the push's version staleness. Otherwise 0.
+  uint64_t staleness = 0;
 };
 
 struct PushAnswer {

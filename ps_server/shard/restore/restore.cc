@@ -229,6 +229,8 @@ absl::StatusOr<Replayed> ReplayLog(FileSystem& files, const std::string& directo
                                                 store.count(), " of ", store.elements()));
       }
       const WeightedGradient weighted{gradient.data()};
+      StepFactors factors;
+      if (record.gradient_factor() != 0) factors.gradient = record.gradient_factor();
       if (tables != nullptr) {
         const absl::Span<const float> rest = gradient.subspan(elements);
         const absl::StatusOr<PushedRows> rows =
@@ -239,9 +241,9 @@ absl::StatusOr<Replayed> ReplayLog(FileSystem& files, const std::string& directo
               absl::StrCat(folder, ": version ", record.version(), ": ", rows.status().message()));
         }
         const WeightedRows part{&*rows};
-        WEIR_RETURN_IF_ERROR(tables->Update(absl::MakeConstSpan(&part, 1)));
+        WEIR_RETURN_IF_ERROR(tables->Update(absl::MakeConstSpan(&part, 1), factors.gradient));
       }
-      store.Update(absl::MakeConstSpan(&weighted, 1));
+      store.Update(absl::MakeConstSpan(&weighted, 1), factors);
     }
     replayed.records.push_back(record);
     return absl::OkStatus();

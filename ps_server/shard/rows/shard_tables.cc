@@ -81,7 +81,7 @@ absl::Status ShardTables::CheckKeys(const PushedRows& rows) const {
   return absl::OkStatus();
 }
 
-absl::Status ShardTables::Update(absl::Span<const WeightedRows> parts) {
+absl::Status ShardTables::Update(absl::Span<const WeightedRows> parts, double factor) {
   std::vector<Table::Part> of_table(parts.size());
   std::vector<size_t> next(parts.size());  // by part: its first entry that no table has taken yet
   for (size_t i = 0; i < size(); ++i) {
@@ -96,7 +96,7 @@ absl::Status ShardTables::Update(absl::Span<const WeightedRows> parts) {
       of_table[p].gradients = rows.gradients.get();
     }
     const double rate = tables_[i].schedule.Rate(static_cast<double>(table(i).version()) / pushes_per_step_);
-    WEIR_RETURN_IF_ERROR(table(i).Update(of_table, rate));
+    WEIR_RETURN_IF_ERROR(table(i).Update(of_table, rate, factor));
   }
   return absl::OkStatus();
 }

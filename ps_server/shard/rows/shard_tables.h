@@ -90,10 +90,10 @@ class ShardTables : public std::enable_shared_from_this<ShardTables> {
   absl::Status CheckKeys(const PushedRows& rows) const;
 
   // Makes the next version from the parts of a commit, in their order, or from one push. There may be no
-  // parts. The rows must meet the requirements of Table::Update(). Errors: for example, an optimizer does not
-  // accept the learning rate that its schedule has reached. After an error only some tables may have the new
-  // version.
-  absl::Status Update(absl::Span<const WeightedRows> parts);
+  // parts. The rows must meet the requirements of Table::Update(), which also has `factor`. Errors: for
+  // example, an optimizer does not accept the learning rate that its schedule has reached. After an error
+  // only some tables may have the new version.
+  absl::Status Update(absl::Span<const WeightedRows> parts, double factor = 1);
   uint64_t version() const { return tables_[0].table->version(); }
 
   // Keeps a version readable, whatever later updates change. Must be destroyed in the shard's order, and may

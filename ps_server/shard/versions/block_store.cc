@@ -20,7 +20,8 @@ constexpr int64_t kElementsPerTask = 65536;
 // A shard with more elements is larger than what caches keep from one update to the next.
 constexpr size_t kBeyondCaches = 4 << 20;
 
-// bfloat16 is expanded in parts of this many values, which stay in the first-level cache.
+// Values that are not plain float32, or are to be scaled, go through memory of this many values, which stays
+// in the first-level cache.
 constexpr int64_t kStretch = 2048;
 
 }  // namespace
@@ -291,7 +292,7 @@ bool BlockStore::UpdateRun(const Run& run, const ShardVersion& from, const Shard
   return optimizer_.Apply(args);
 }
 
-std::shared_ptr<VersionBuilder> BlockStore::Build(const Holder& holder) {
+std::shared_ptr<VersionBuilder> BlockStore::Build(const Holder& holder, double factor) {
   if (!readers_->MayBuild()) return nullptr;
   {
     MutexLock lock(building_.mutex);
@@ -307,7 +308,7 @@ std::shared_ptr<VersionBuilder> BlockStore::Build(const Holder& holder) {
     building_.to = to->weights.get();
   }
   std::shared_ptr<VersionBuilder> builder(
-      new VersionBuilder(shared_from_this(), RateOf(*current_), current_, to,
+      new VersionBuilder(shared_from_this(), RateOf(*current_), factor, current_, to,
                          readers_->Lend(to->count, to->weights, holder, /*making=*/true)));
   builder_ = builder;
   return builder;
@@ -428,15 +429,20 @@ std::optional<NonFinite> VersionBuilder::ApplyBlocks(int64_t begin, int64_t end,
   for (int64_t block = begin; block < end; ++block) {
     for (BlockStore::Run run : store_->runs_[static_cast<size_t>(block)]) {
       for (const int64_t last = run.local + run.length; run.local < last; run.local += run.length) {
+        const bool scales = factor_ != 1 && !store_->IsBuffer(run);
+        const bool as_it_is = IsPlain(dtype) && !scales;
         const int64_t wanted = last - run.local;
-        const char* const values =
-            gradient.Take(IsPlain(dtype) ? wanted : std::min(wanted, kStretch), &run.length);
-        if (IsPlain(dtype)) {
-          update(run, values);
-        } else {
-          Decode(dtype, values, expanded.data(), static_cast<size_t>(run.length));
-          update(run, expanded.data());
+        const void* values = gradient.Take(as_it_is ? wanted : std::min(wanted, kStretch), &run.length);
+        const auto length = static_cast<size_t>(run.length);
+        if (!IsPlain(dtype)) {
+          Decode(dtype, static_cast<const char*>(values), expanded.data(), length);
+          values = expanded.data();
         }
+        if (scales) {
+          store_->options_.kernels->scale(expanded.data(), factor_, values, length);
+          values = expanded.data();
+        }
+        update(run, values);
       }
     }
   }

@@ -127,9 +127,10 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
   // Update(). Frozen tensors have no update.
   StepSquares Measure(absl::Span<const WeightedGradient> gradients, double factor) const;
 
-  // Starts the next version, for a gradient of `holder` that has not arrived yet. nullptr: a build is in
-  // progress already, or readers hold too many versions of builds that were abandoned.
-  std::shared_ptr<VersionBuilder> Build(const Holder& holder = {});
+  // Starts the next version, for a gradient of `holder` that has not arrived yet; `factor` multiplies it, but
+  // for buffers. nullptr: a build is in progress already, or readers hold too many versions of builds that
+  // were abandoned.
+  std::shared_ptr<VersionBuilder> Build(const Holder& holder = {}, double factor = 1);
   // The number of chunks that were applied to the version in progress. nullopt: there is none.
   std::optional<uint64_t> chunks_built() const;
   // Publishes the builder's version, made from a whole gradient. Returns false if the builder was overtaken.
@@ -237,10 +238,12 @@ class VersionBuilder {
 
  private:
   friend class BlockStore;
-  VersionBuilder(std::shared_ptr<BlockStore> store, double rate, std::shared_ptr<const ShardVersion> from,
-                 std::shared_ptr<const ShardVersion> to, std::shared_ptr<const LentVersion> lent)
+  VersionBuilder(std::shared_ptr<BlockStore> store, double rate, double factor,
+                 std::shared_ptr<const ShardVersion> from, std::shared_ptr<const ShardVersion> to,
+                 std::shared_ptr<const LentVersion> lent)
       : store_(std::move(store)),
         rate_(rate),
+        factor_(static_cast<float>(factor)),
         from_(std::move(from)),
         to_(std::move(to)),
         lent_(std::move(lent)) {}
@@ -255,6 +258,7 @@ class VersionBuilder {
 
   const std::shared_ptr<BlockStore> store_;
   const double rate_;
+  const float factor_;  // of the gradient
   std::atomic<uint64_t> chunks_{0};
   mutable Mutex mutex_;
   bool applying_ ABSL_GUARDED_BY(mutex_) = false;

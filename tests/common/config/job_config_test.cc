@@ -310,6 +310,13 @@ TEST_CASE("Impossible combinations are refused with their paths") {
        "f:5:44: consistency.tables: is not used with mode \"async\", only with sync, bounded"},
       {With(R"("consistency": {"tables": "async"})"),
        "f:5:27: consistency.tables: is \"async\", but the job has no `tables`; take it out"},
+      {With(R"("consistency": {"mode": "sync", "staleness_policy": {"type": "scale"}})"),
+       "f:5:53: consistency.staleness_policy: is not used with mode \"sync\", only with bounded, async; take "
+       "it out"},
+      {With(R"("consistency": {"mode": "async", "staleness_policy": {"type": "drop"}})"),
+       "f:5:54: consistency.staleness_policy.limit: is missing and must be given with type \"drop\""},
+      {With(R"("consistency": {"mode": "async", "staleness_policy": {"type": "scale", "limit": 3}})"),
+       "f:5:81: consistency.staleness_policy.limit: is not used with type \"scale\", only with drop"},
       {With(R"("consistency": {"staleness": 2})"),
        "f:5:30: consistency.staleness: is not used with mode \"sync\", only with bounded"},
       {With(R"("consistency": {"prefetch": true, "mode": "async"})"),

@@ -1,11 +1,13 @@
 #include "ps_server/shard/versions/block_store.h"
 
 #include <algorithm>
+#include <cstring>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "common/base/random.h"
 #include "common/model/partition.h"
 #include "common/optimizer/kernels.h"
 
@@ -107,6 +109,59 @@ TEST_CASE("A step is on the mean, weighted by examples; buffers are assigned it"
   for (int i = 0; i < 20; ++i) {
     CHECK(version->weights.get()[i] == 12);      // 10 + (3 * 1 + 1 * 5) / 4
     CHECK(version->weights.get()[20 + i] == 2);  // assigned
+  }
+}
+
+TEST_CASE("A gradient with a factor gives the same bits whole and chunk by chunk, at every level") {
+  ThreadPool threads(2);
+  for (const auto kind :
+       {v1::OptimizerConfig::KIND_SGD, v1::OptimizerConfig::KIND_MOMENTUM, v1::OptimizerConfig::KIND_ADAM}) {
+    for (const v1::Dtype dtype : {v1::F32, v1::BF16}) {
+      std::vector<float> first;  // result
+      for (const KernelLevel level : AvailableKernelLevels()) {
+        for (const bool streamed : {false, true}) {
+          BlockStore::Options options = Basics(threads);
+          // Beyond what a chunk expands at a time.
+          options.model.tensors[3].shape = {5000};
+          options.optimizer.set_type(kind);
+          options.kernels = *KernelsFor(level);
+          const auto store = Make(options);
+          const auto n = static_cast<size_t>(store->elements());
+          RandomStream random(RandomKey(3, "gradient"), 0);
+          for (const double factor : {1.0, 0.5, 1.0 / 3, 1.0 / 7}) {
+            std::vector<uint16_t> halves(n);
+            std::vector<float> gradient(n);
+            for (size_t i = 0; i < n; ++i) {
+              gradient[i] = UniformFloat(random.Next()) - 0.5f;
+              uint32_t bits;
+              std::memcpy(&bits, &gradient[i], sizeof bits);
+              halves[i] = static_cast<uint16_t>(bits >> 16);
+              if (dtype == v1::BF16) bits = bits >> 16 << 16;
+              std::memcpy(&gradient[i], &bits, sizeof bits);
+            }
+            if (!streamed) {
+              const WeightedGradient whole{gradient.data()};
+              store->Update(absl::MakeConstSpan(&whole, 1), {factor, {}});
+              continue;
+            }
+            const char* const bytes = dtype == v1::BF16 ? reinterpret_cast<const char*>(halves.data())
+                                                        : reinterpret_cast<const char*>(gradient.data());
+            const absl::string_view piece(bytes, n * (dtype == v1::BF16 ? 2 : 4));
+            const auto builder = store->Build({}, factor);
+            REQUIRE(builder != nullptr);
+            CHECK_FALSE(builder->Apply(0, static_cast<int64_t>(n), absl::MakeConstSpan(&piece, 1), dtype)
+                            .has_value());
+            REQUIRE(store->Publish(*builder));
+            // The buffer, which begins after the first two tensors, has the gradient as it came.
+            CHECK(store->Lend()->weights.get()[100] == gradient[100]);
+          }
+          const auto last = store->Lend();
+          const std::vector<float> weights(last->weights.get(), last->weights.get() + n);
+          if (first.empty()) first = weights;
+          CHECK(std::memcmp(weights.data(), first.data(), n * sizeof(float)) == 0);
+        }
+      }
+    }
   }
 }
 
