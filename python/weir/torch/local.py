@@ -116,7 +116,6 @@ class LocalSteps:
     def push(self, step: Step) -> None:
         """Sends it."""
         step.push_difference(loss=self._loss / self._of_loss if self._of_loss else None, weight=self._weight)
-        return 0
 
     def _differences(self, step: Step) -> Iterator[Indexed]:
         weights = self._weights
