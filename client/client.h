@@ -40,6 +40,9 @@ namespace weir {
 //     return client->Leave();
 //   }
 //
+// With local.steps of the job the loop is the same. A work has the batches of all these steps, and the
+// gradient that is pushed is `weights` minus what the program's own steps have made of them.
+//
 // The program waits for each push. A faster program lets pushes travel while it computes: PushPull() also
 // brings the next weights, and a gradient that is on its way has memory of its own. At the end one worker
 // evaluates the weights: the worker to which AwaitsEvaluation() returns true.

@@ -4,6 +4,9 @@
     python examples/transformer.py                                                          # servers in this process
     weir up --ps=2 --workers=2 examples/transformer.json -- python examples/transformer.py
 
+With examples/transformer_local.json as --job, and for `weir up`, workers take 20 steps by themselves between two exchanges with the
+servers (DiLoCo).
+
 The text, coriolanus.txt, is the first act of Coriolanus, in the public domain; it is the beginning of the data set
 "tiny shakespeare" of github.com/karpathy/char-rnn.
 """
@@ -64,6 +67,7 @@ class Transformer(nn.Module):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--most", type=int, default=10**9, help="characters of the text to use")
+    parser.add_argument("--job", default=HERE / "transformer.json", help="the job's config")
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -74,7 +78,9 @@ def main():
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = Transformer(len(alphabet)).to(device)
 
-    opt = weir.torch.Optimizer(model, HERE / "transformer.json", Windows(train))
+    local = weir.Job(args.job).get("local.steps", 1) > 1
+    inner = torch.optim.AdamW(model.parameters(), lr=0.004, weight_decay=0.1) if local else None
+    opt = weir.torch.Optimizer(model, args.job, Windows(train), inner=inner)
     for x, y in opt.loader():
         opt.zero_grad()
         loss = F.cross_entropy(model(x.to(device)).flatten(0, 1), y.to(device).flatten())

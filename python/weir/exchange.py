@@ -5,8 +5,8 @@ import bisect
 import ctypes
 import itertools
 import weakref
-from dataclasses import dataclass
-from typing import Any, Mapping, Optional
+from dataclasses import dataclass, replace
+from typing import Any, Iterator, Mapping, Optional
 
 import numpy as np
 
@@ -27,6 +27,9 @@ class Work:
     clock: the weights to compute it from. part: in sync, which part of the step. batch: its number in the job.
     last_of_clock: there is no more work at this clock, as far as is known. examples_left: the job's examples from the
     first one on.
+
+    With local.steps of the job a work has data.batch_size examples for each of them, and what is pushed is what the steps
+    have taken away from the weights.
     """
 
     clock: int
@@ -36,6 +39,14 @@ class Work:
     examples_left: int
     part: int
     last_of_clock: bool
+
+    def batches(self, size: int) -> Iterator[Work]:
+        """The batches of `size` examples of which this work consists, in their order; the job's last one may have fewer. Their numbers
+        count all batches of that size."""
+        for offset in range(0, self.examples, size):
+            first = self.first_example + offset
+            yield replace(self, batch=first // size, first_example=first, examples=min(size, self.examples - offset),
+                          examples_left=self.examples_left - offset)
 
     @staticmethod
     def of(work: _library.Work) -> Work:

@@ -19,10 +19,11 @@ import numpy.typing as npt
 from .client import Client
 from .errors import ConfigError
 from .job import FlatTensors, Floats, Job
+from .steps import Batch as _Batch
 from .steps import Step as _Step
 from .steps import run
 
-__all__ = ["Step", "Trainer", "flatten", "unflatten"]
+__all__ = ["Batch", "Step", "Trainer", "flatten", "unflatten"]
 
 
 def _name(path: Sequence[Any]) -> str:
@@ -68,6 +69,24 @@ def unflatten(like: Any, arrays: Mapping[str, Floats]) -> Any:
     return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(like), jax.device_put(copies))
 
 
+def _key(seed: int) -> jax.Array:
+    # Without jax_enable_x64 a key takes the low 32 bits of a number.
+    return jax.random.fold_in(jax.random.PRNGKey(seed & 0x7FFFFFFF), seed >> 31)
+
+
+class Batch:
+    """A batch of a step that has several: local.steps of the job. examples, seed, work: as of Step."""
+
+    def __init__(self, batch: _Batch):
+        self.work, self.seed = batch.work, batch.seed
+        self.examples: npt.NDArray[np.int32] = batch.examples
+
+    @functools.cached_property
+    def key(self) -> jax.Array:
+        """As Step.key, of this batch."""
+        return _key(self.seed)
+
+
 class Step:
     """One piece of work.
 
@@ -85,14 +104,22 @@ class Step:
     def key(self) -> jax.Array:
         """A key for JAX's random numbers, of the batch's seed: it does not depend on which worker computes the batch, and no two
         batches have the same."""
-        # Without jax_enable_x64 a key takes the low 32 bits of a number.
-        return jax.random.fold_in(jax.random.PRNGKey(self.seed & 0x7FFFFFFF), self.seed >> 31)
+        return _key(self.seed)
+
+    @property
+    def batches(self) -> Iterator[Batch]:
+        """The batches of the step, of data.batch_size examples each, in their order (weir.Step.batches)."""
+        return map(Batch, self._step.batches)
 
     def push(self, gradient: Any, *, loss: Any = None, weight: Any = None) -> None:
         """Sends the gradient: a tree like params, the mean over the examples. Waits for JAX to compute it, not for the
         servers. loss: the mean loss (a number or array), which `weir status` and the summary show. train.clip_value
         and clip_norm of the job apply. weight: in sync, the gradient's in the mean of its step (weir.Step.push())."""
         self._step.push(flatten(gradient), loss=loss, weight=weight)
+
+    def push_result(self, params: Any, *, loss: Any = None, weight: Any = None) -> None:
+        """Sends what the program's own steps over `batches` have made of the step's params: a tree like these (weir.Step.push_result())."""
+        self._step.push_result(flatten(params), loss=loss, weight=weight)
 
 
 class Trainer:

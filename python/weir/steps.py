@@ -30,6 +30,18 @@ def loss_of(loss: Any) -> float | None:
     return None if loss is None else number_of(loss, "loss must be one number, the mean loss over the batch's examples")
 
 
+class Batch:
+    """data.batch_size examples of a step (the job's last batch may have fewer). work: which ones; seed: as Step.seed, of this batch."""
+
+    def __init__(self, client: Client, work: Work, seed: int):
+        self._client, self.work, self.seed = client, work, seed
+
+    @property
+    def examples(self) -> npt.NDArray[np.int32]:
+        """The indices of its examples, in [0, train_examples)."""
+        return self._client.order(self.work.first_example, self.work.examples)
+
+
 class Step:
     """One piece of work, with its weights.
 
@@ -62,8 +74,17 @@ class Step:
     def seed(self) -> int:
         """For random numbers of this step, in [0, 2^63): a function of the job's seed and the batch alone, so that the numbers do not
         depend on which worker computes the batch, and no two batches have the same. numpy.random and `random` begin each
-        step with it."""
-        return batch_seed(self._loop.job_seed, self.work.batch)
+        step with it. With local.steps it is that of the first batch."""
+        return batch_seed(self._loop.job_seed, self.work.first_example // self._loop.batch_size)
+
+    @property
+    def batches(self) -> Iterator[Batch]:
+        """The batches of the step in their order: local.steps of the job, or one. numpy.random and `random` begin each with its seed."""
+        loop = self._loop
+        for work in self.work.batches(loop.batch_size):
+            batch = Batch(loop.client, work, batch_seed(loop.job_seed, work.batch))
+            loop.seed(batch.seed)
+            yield batch
 
     @property
     def gradient(self) -> Gradient:
@@ -125,6 +146,7 @@ class Step:
         train.clip_norm or clip_value, since the norm is that of the whole gradient (not with train.clip "mean"); and where the
         job has embedding tables."""
         self._check_open()
+        self._loop.refuse_gradient("ready()")
         if self._late:
             return
         if self._gate is None and self._loop.overlaps:
@@ -142,13 +164,14 @@ class Step:
         a key which comes several times is summed. weight: in sync, the gradient's weight in the mean of its step, in place of the number
         of examples, for a loss that is the mean over something else, such as labels: a number above 0, and the same whichever worker
         computes the batch. Progress and mean losses count examples as before. ConfigError: it is something else, the mode is another
-        one, or the servers are of an earlier version.
+        one, or the servers are of an earlier version; or the job has local.steps, which push_result() is for.
         """
         if gradient is not None and not isinstance(gradient, Mapping):
             raise ConfigError(f"push() takes the gradient first, arrays by name, got {type(gradient).__name__}; give the loss by its "
                               "name: push(loss=loss)")
         mean_loss = loss_of(loss)
         self._check_open()
+        self._loop.refuse_gradient("push()")
         if weight is not None and self._gate is not None:
             raise Error("a part of step.gradient is on its way, since ready() was called, and it has gone without a weight; to give one, "
                         "leave out ready()")
@@ -162,6 +185,46 @@ class Step:
         else:
             raise Error("a part of step.gradient is on its way, since ready() was called; put all of it there, and call "
                         "push() without a gradient")
+        self._end(mean_loss)
+
+    def push_result(self, weights: Arrays, *, loss: Any = None, weight: Any = None) -> None:
+        """Sends what the program's own steps over `batches`, beginning at the step's weights, have taken away from them: step.weights -
+        weights, to which the servers apply the job's `optimizer` as the outer rule. Of running statistics (Tensor.buffer) it sends the
+        new values. Returns at once; `weights`, all tensors by name, are free again. The difference goes into step.gradient.
+
+        loss: the mean over the step's examples. weight: as of push(). The job may have any local.steps, also 1. ConfigError: `weights`
+        are not the model's tensors; ready() has begun a push; or the job has embedding tables, or train.clip_norm or clip_value for
+        the gradients of each step, which are the program's to clip.
+        """
+        loop = self._loop
+        mean_loss = loss_of(loss)
+        self._check_open()
+        if self._gate is not None:
+            raise ConfigError("push_result() cannot follow on ready(), with which a gradient is on its way; leave out ready()")
+        if loop.clip_value != 0 or loop.clip_norm != 0:
+            raise ConfigError(f"push_result() is refused, since train.{'clip_norm' if loop.clip_value == 0 else 'clip_value'} of the job clips the "
+                              "gradient of each of a worker's own steps, and these are the program's: clip them there, and take it out of the "
+                              "job, or give train.clip \"mean\"")
+        if loop.client.tables:
+            raise ConfigError("push_result() is refused, since the job has embedding tables, whose rows a program's own steps do not have; "
+                              "use push()")
+        model = loop.client.model
+        arrays, _ = model.place(weights, "push_result", writeable=False)
+        for name, tensor in model.tensors.items():
+            if tensor.buffer:
+                np.copyto(self.gradient[name], arrays[name])
+            else:
+                np.subtract(self.memory[name], arrays[name], out=self.gradient[name])
+        self.push_difference(loss=mean_loss, weight=weight)
+
+    def push_difference(self, *, loss: float | None, weight: Any) -> None:
+        """As push_result(), when step.gradient has the difference; for Weir itself."""
+        self._check_open()
+        if not self._late:
+            self._loop.push(self, self.gradient, None, None, weight)
+        self._end(loss)
+
+    def _end(self, mean_loss: float | None) -> None:
         if not self._late:
             self._loop.progress.add(self._loop.client, self.work, mean_loss)
         self.pushed = True
@@ -200,6 +263,8 @@ class _Membership:
     def __init__(self, client: Client, progress: "_Progress", recycles: bool, seeds: bool):
         self.client, self.progress, self._recycles, self._seeds = client, progress, recycles, seeds
         self.job_seed = int(client.job.config["seed"])
+        #: The examples of a batch, and a push's batches.
+        self.batch_size, self.local_steps = int(client.job.config["data"]["batch_size"]), int(client.job.get("local.steps", 1))
         # Memory that no push uses any more.
         self._spare: list[Gradient] = []
         # In bounded: the pull of the next clock is under way during a whole step.
@@ -220,6 +285,17 @@ class _Membership:
         # Rows that were asked for early, and their clock: those of this step and of the next one.
         self._early: deque[tuple[int, RowSet, Future[Weights]]] = deque(maxlen=2)
 
+    def refuse_gradient(self, call: str) -> None:
+        """ConfigError: a push of this job is no gradient."""
+        if self.local_steps > 1:
+            raise ConfigError(f"{call} is for gradients, but local.steps is {self.local_steps}: a push of this job is what so many steps of the "
+                              "program have taken away from the weights. Give what they have made of the weights to push_result(); for a "
+                              "gradient over more examples set data.batch_size instead")
+
+    def seed(self, seed: int) -> None:
+        if self._seeds:
+            seed_globals(seed)
+
     def run(self) -> Iterator[Step]:
         while True:
             work = self._next_work()
@@ -233,8 +309,7 @@ class _Membership:
             assert self._base is not None
             self.progress.begin(self.client)
             step = Step(self, work, self._views[0], self._base)
-            if self._seeds:
-                seed_globals(step.seed)
+            self.seed(step.seed)
             self.client.set_computing(True)
             yield step
             self.client.set_computing(False)

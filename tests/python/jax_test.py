@@ -116,6 +116,40 @@ class Training(unittest.TestCase):
             for name, array in weir.jax.flatten(trained).items():
                 np.testing.assert_array_equal(array, weights[name], f"{name}, {servers} servers")
 
+    def test_local_steps(self):
+        """Plain steps of the program's own, to whose mean the servers go; with the bits of a serial loop."""
+        def descend(params, indices):
+            gradient = loss_and_gradient(params, x[indices], y[indices])[1]
+            return jax.tree_util.tree_map(lambda p, g: p - 0.1 * g, params, gradient)
+
+        (x, y), order, params, local = examples(), weir.ExampleOrder(EXAMPLES, SEED), make_params(), 2
+        fields = job(local={"steps": local}, optimizer={"type": "sgd", "learning_rate": 0.5}, train={"steps": 5})
+        weights = {name: a.copy() for name, a in weir.jax.flatten(params).items()}
+        share = np.float32(1) / np.float32(PARTS)
+        for step in range(5):
+            mean = {name: np.zeros_like(a) for name, a in weights.items()}
+            for part in range(PARTS):
+                own = weir.jax.unflatten(params, weights)
+                for i in range(local):
+                    own = descend(own, order(((step * PARTS + part) * local + i) * BATCH, BATCH))
+                for name, a in weir.jax.flatten(own).items():
+                    mean[name] += share * (weights[name] - a)
+            for name, a in mean.items():
+                weights[name] -= np.float32(0.5) * a
+        keys = []
+        with weir.jax.Trainer(fields, params, EXAMPLES, servers=2) as trainer:
+            for step in trainer.steps():
+                own = step.params
+                for batch in step.batches:
+                    own = descend(own, batch.examples)
+                    keys.append(jax.random.uniform(batch.key).item())
+                with self.assertRaisesRegex(weir.ConfigError, "local.steps is 2"):
+                    step.push(own)
+                step.push_result(own)
+        self.assertEqual(len(set(keys)), 5 * PARTS * local)
+        for name, array in weir.jax.flatten(trainer.params).items():
+            np.testing.assert_array_equal(array, weights[name], name)
+
     def test_the_program_of_the_page(self):
         """That of docs/python.md trains what the loop above trains."""
         program = page_blocks.block_with(support.ROOT, "docs/python.md", "weir.jax.Trainer(").text

@@ -113,6 +113,12 @@ class Programs(InFolder):
             y[0] = -100
             self.run_block("docs/python.md", "opt.step(loss=loss, weight=", names | {"logits": names["model"](x), "labels": y})
 
+    def test_local_steps(self):
+        names = self.run_block("docs/python.md", "local_steps=4", self.names())
+        self.train(names)
+        self.check_learned(names)
+        self.assertEqual(names["opt"].steps_total, 20 * EXAMPLES // (10 * 4))
+
     def test_evaluation(self):
         names = self.run_block("docs/python.md", "def evaluate(model):", self.names())
         self.train(names)

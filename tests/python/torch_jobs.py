@@ -59,6 +59,37 @@ def serial_run(begin=None, weigh=False, **kind):
     return model.state_dict()
 
 
+def serial_rounds(local_steps, make_inner=train.make_inner, clip=None, parts=PARTS, epochs=EPOCHS, **kind):
+    """As serial_run(), where each part is a round of local steps, whose inner optimizer begins anew. clip: changes the gradients of each
+    of these."""
+    data, model = train.Examples(), train.make_model(**kind)
+    order = weir.ExampleOrder(len(data), SEED)
+    speeds = [torch.zeros_like(p) for p in model.parameters()]
+    for step in range(epochs * train.EXAMPLES // (BATCH * parts * local_steps)):
+        mean, base, before = None, [p.detach().clone() for p in model.parameters()], [s.clone() for s in model.buffers()]
+        for part in range(parts):
+            with torch.no_grad():
+                for t, value in zip([*model.parameters(), *model.buffers()], [*base, *before]):
+                    t.copy_(value)
+            inner = make_inner(model)
+            for batch in range((step * parts + part) * local_steps, (step * parts + part + 1) * local_steps):
+                gradient(model, data, torch.from_numpy(order(batch * BATCH, BATCH)).long(), batch)
+                if clip is not None:
+                    clip(model)
+                inner.step()
+            with torch.no_grad():
+                terms = [torch.tensor(1 / parts) * t for t in [*(b - p for b, p in zip(base, model.parameters())),
+                                                               *(s.float() for s in model.buffers())]]
+                mean = terms if mean is None else [m + t for m, t in zip(mean, terms)]
+        with torch.no_grad():
+            for p, b, v, g in zip(model.parameters(), base, speeds, mean):
+                v.mul_(MOMENTUM).add_(g)
+                p.copy_(b - RATE * v)
+            for s, m in zip(model.buffers(), mean[len(speeds):]):
+                s.copy_(m if s.is_floating_point() else m.round())
+    return model.state_dict()
+
+
 class Run:
     """The folder of a job, its runs, and what they have left there."""
 
@@ -80,9 +111,10 @@ class Run:
         return collections.Counter(
             int(n) for path in self.folder.glob("seen-*") for n in path.read_text().split())
 
-    def check(self, done, models, begin=None, weigh=False):
+    def check(self, done, models, begin=None, weigh=False, expected=None):
+        """expected: the weights, by default those of serial_run()."""
         self.test.assertEqual(done.returncode, 0, done.stderr)
-        found, expected = self.models(), serial_run(begin, weigh, **self.kind)
+        found, expected = self.models(), expected or serial_run(begin, weigh, **self.kind)
         self.test.assertIn(len(found), models if isinstance(models, tuple) else (models,))
         for state in found:
             for name, value in expected.items():

@@ -249,7 +249,7 @@ class Use(unittest.TestCase):
 
         cases = [
             ("loader", lambda: self.optimizer().step()),
-            ("pushed already", lambda: loop(twice)),
+            ("step() was called already for this batch", lambda: loop(twice)),
             ("optimizer.schedule", lambda: loop(schedule)),
             ("optimizer.groups", lambda: self.optimizer().add_param_group({"params": []})),
             ("checkpoint.directory", lambda: self.optimizer().load_state_dict({})),

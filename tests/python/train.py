@@ -76,6 +76,11 @@ def make_model(dropout=0.25, hidden=16, norm=False, own=False):
     return torch.nn.Sequential(*layers)
 
 
+def make_inner(model):
+    """Of local steps."""
+    return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
 def weight_of(y):
     return (y > 0).sum() + 0.3
 
@@ -136,6 +141,7 @@ def main():
     parser.add_argument("--norm", action="store_true")
     parser.add_argument("--own", action="store_true")
     parser.add_argument("--overlap", action="store_true")
+    parser.add_argument("--inner", action="store_true", help="the worker takes local steps")
     parser.add_argument("--weigh", action="store_true", help="each batch has its weight")
     parser.add_argument("--stream", action="store_true", help="the examples come as an IterableDataset")
     args = parser.parse_args()
@@ -146,7 +152,8 @@ def main():
         evaluate(model, args)
         return
     data = SizedStream() if args.stream else Examples()
-    opt = weir.torch.Optimizer(model, args.job, data, servers=args.servers, overlap=args.overlap)
+    opt = weir.torch.Optimizer(model, args.job, data, servers=args.servers, overlap=args.overlap,
+                               inner=make_inner(model) if args.inner else None)
     seen, made_here = [], 0
     for n, (x, y, numbers, here) in enumerate(opt.loader(num_workers=args.num_workers, multiprocessing_context=args.start)):
         if n == args.die_at and once(args.folder / "died"):

@@ -14,37 +14,43 @@ from .device import seed_on_host
 
 
 class WorkPredictor:
-    """Guesses which works come next: in sync each step has works at the same places; otherwise one work follows on the
-    other. A wrong guess costs time and nothing else."""
+    """Guesses which batches come next: in sync each step has works at the same places; otherwise one work follows on the
+    other. With local steps a work has several batches. A wrong guess costs time and nothing else."""
 
-    def __init__(self, batch: int, parts: int):
-        self._batch = batch
+    def __init__(self, batch: int, parts: int, local_steps: int = 1):
+        self._batch, self._work = batch, batch * local_steps
         # Examples of a step.
-        self._period = batch * parts
+        self._period = self._work * parts
         # By place in the step: the last clock at which there was work.
         self._places: dict[int, int] = {0: 0}
         self._clock: tuple[int, int] | None = None  # the newest one, and its first work
-        self._last = -self._period
+        self._last = -batch
 
     def next(self) -> int:
-        """The position of the first example of the work that probably follows, and so on."""
-        last = self._last % self._period
+        """The position of the first example of the batch that probably follows, and so on."""
+        begin = self._last - self._last % self._work
+        if self._last + self._batch < begin + self._work:
+            self._last += self._batch
+            return self._last
+        last = begin % self._period
         step = min(((place - last - 1) % self._period + 1 for place in self._places), default=self._period)
-        self._last += step
+        self._last = begin + step
         return self._last
 
     def restart(self, work: Work) -> None:
-        """The next guess follows on this work."""
+        """The next guess follows on this batch."""
         self._last = work.first_example
 
     def saw(self, work: Work) -> None:
+        """A batch was asked for."""
+        begin = work.first_example - work.first_example % self._work
         if self._clock is None or work.clock != self._clock[0]:
-            if self._clock is not None and work.clock == self._clock[0] + 1 and work.first_example > self._clock[1]:
-                period = work.first_example - self._clock[1]
+            if self._clock is not None and work.clock == self._clock[0] + 1 and begin > self._clock[1]:
+                period = begin - self._clock[1]
                 if period != self._period and self._places.keys() <= {self._clock[1] % self._period}:
                     self._period, self._places = period, {}
-            self._clock = work.clock, work.first_example
-        self._places[work.first_example % self._period] = work.clock
+            self._clock = work.clock, begin
+        self._places[begin % self._period] = work.clock
         self._places = {place: clock for place, clock in self._places.items() if clock >= work.clock - 1}
 
 
@@ -56,12 +62,12 @@ class Batches:
     """
 
     def __init__(self, dataset: Any, order: Callable[[int, int], npt.NDArray[Any]], batch: int, parts: int, num_workers: int,
-                 collate: Callable[[list[Any]], Any] | None, job_seed: int, compared: int, **options: Any):
+                 collate: Callable[[list[Any]], Any] | None, job_seed: int, compared: int, local_steps: int, **options: Any):
         """order: the indices at the positions [first, first + n) of the job, n at most `batch`. compared: of how many examples
         `fingerprints` are."""
         self._dataset, self._order, self._batch, self._job_seed = dataset, order, batch, job_seed
         self._collate = collate or torch.utils.data.default_collate
-        self._predictor = WorkPredictor(batch, parts)
+        self._predictor = WorkPredictor(batch, parts, local_steps)
         self._ahead: Iterator[Any] | None = None
         self._begun: deque[int] = deque()
         # The position of its first example, and the batch.

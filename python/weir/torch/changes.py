@@ -9,6 +9,7 @@ import torch
 
 from ..errors import ConfigError
 from ..job import FlatTensors
+from .device import difference_of
 from .weights import ModelWeights
 
 _get: Any = dict.get
@@ -34,11 +35,14 @@ class Changes:
 
     It sees all that torch counts as an operation in place, and memory that was replaced (`p.data = ...`). Of what torch does not
     count (`p.data.clamp_()`) it sees what falls into a sample, which moves on with each of the first batches, then with every eighth.
+
+    With local steps the program may change parameters until the push, and until then buffers at any time.
     """
 
-    def __init__(self, weights: ModelWeights):
+    def __init__(self, weights: ModelWeights, is_local: bool = False):
         self._weights = weights
-        self._parameters, self._buffers = Known(weights.parameters, 0), Known(weights.buffers, len(weights.parameters))
+        self._parameters: Known | Stepped = Stepped(weights) if is_local else Known(weights.parameters, 0)
+        self._buffers = Known(weights.buffers, len(weights.parameters))
         self._batches, self._missing = 0, -1
         self._learn()
 
@@ -47,19 +51,22 @@ class Changes:
         self._parameters.loaded(values)
 
     def check(self) -> None:
-        """Before the gradients of a batch go."""
+        """Before the gradients of a batch go, or a local step."""
         self._weights.check_frozen()
         if self._places.keys:
             self._take_in()
-        self._refuse(self._parameters.changed_in_place())
+        if isinstance(self._parameters, Known):
+            self._refuse(self._parameters.changed_in_place())
         if self._constants.tensors:
             self._refuse_constant(self._constants.changed_in_place())
 
     def sent(self, values: FlatTensors, missing: int) -> None:
-        """These values of the job's buffers are about to go to the servers; their memory stays as it is until the next call of loaded().
-        missing: how many parameters have no gradient."""
+        """These values of the job's buffers, and with local steps differences of parameters, go to the servers; their memory stays as it
+        is until the next call of loaded(). missing: how many parameters have no gradient."""
         if self._buffers.tensors:
             self._buffers.expect(values)
+        if isinstance(self._parameters, Stepped):
+            self._parameters.pushed(values)
         # Those of a layer that was replaced have none.
         if missing != self._missing or self._batches % _EVERY == 0:
             self._missing = missing
@@ -257,6 +264,36 @@ class Known(_Watch):
     def _expected(self, index: int) -> torch.Tensor:
         assert self._values is not None
         return torch.from_numpy(self._values[self._names[index]])
+
+
+class Stepped(_Watch):
+    """Parameters that local steps have moved: after the push they are what it has taken from the loaded values."""
+
+    def __init__(self, weights: ModelWeights):
+        super().__init__(weights.parameters)
+        self._base: FlatTensors | None = None
+        self._difference: FlatTensors | None = None
+
+    def loaded(self, values: FlatTensors) -> None:
+        """As Known.loaded()."""
+        self._base = values
+
+    def pushed(self, difference: FlatTensors) -> None:
+        """The push has these differences; the memory stays as it is until the next call of loaded()."""
+        self._difference = difference
+        self._settle()
+
+    def _bytes(self, index: int) -> int:
+        return 0
+
+    def _has_rows(self, index: int) -> bool:
+        return False  # to compute differences takes longer than a look may
+
+    def _is_right(self, index: int) -> bool:
+        assert self._base is not None and self._difference is not None
+        name, tensor = self._names[index], self.tensors[index]
+        base = torch.from_numpy(self._base[name]).to(tensor.device)
+        return _equal(difference_of(base, tensor), torch.from_numpy(self._difference[name]))
 
 
 class Constants(_Watch):

@@ -80,14 +80,15 @@ class JobFields(Dict[str, Any]):
 
 def job(optimizer: torch.optim.Optimizer, *, batch_size: int, epochs: float | None = None, examples: int | None = None,
         steps: int | None = None, model: torch.nn.Module | None = None, scheduler: Any = None, scheduler_steps: int | None = None,
-        mode: str = "sync", staleness: int | None = None, seed: int | None = None, **more: Any) -> JobFields:
+        mode: str = "sync", staleness: int | None = None, seed: int | None = None, local_steps: int | None = None,
+        **more: Any) -> JobFields:
     """A job's config from torch's own optimizer and scheduler, of which it has the settings. Neither is used afterwards.
 
         job = weir.torch.job(torch.optim.AdamW(model.parameters(), lr=1e-3), batch_size=64, epochs=10)
         opt = weir.torch.Optimizer(model, job, train_set)
 
     optimizer: torch's SGD, Adam, AdamW, Adagrad or RMSprop, before its first step.
-    batch_size: examples of one pushed gradient (in sync: of one part of a step).
+    batch_size: examples of one pushed gradient (in sync: of one part of a step); with local_steps of each step in between.
     epochs, examples, steps: the job's length, in passes over the training set, in examples, or in steps (in bounded and async
         batches of each worker); one of them is given.
     model: whose parameters the optimizer has; needed where parameter groups differ in lr or weight_decay, which then become
@@ -97,6 +98,7 @@ def job(optimizer: torch.optim.Optimizer, *, batch_size: int, epochs: float | No
     scheduler_steps: with scheduler, the steps of the job from one scheduler.step() to the next.
     mode, staleness: "sync", "bounded" with its staleness, or "async" (docs/concepts.md).
     seed: of the order of the examples and of each batch's random numbers; default 1.
+    local_steps: the steps that a worker takes by itself for each push, with Optimizer(inner=...); `optimizer` is the outer rule then.
     more: other parts of the config, {"field": value}, as in its JSON: consistency={"parts": 4}, checkpoint={"directory": "runs"}.
 
     ConfigError: the servers do not have what the optimizer, a group or the scheduler has; a field is wrong; or it is given twice.
@@ -121,6 +123,8 @@ def job(optimizer: torch.optim.Optimizer, *, batch_size: int, epochs: float | No
         fields["consistency"]["staleness"] = staleness
     if seed is not None:
         fields["seed"] = seed
+    if local_steps is not None:
+        fields["local"] = {"steps": local_steps}
     _merge(fields, more, "")
     Job(fields)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]

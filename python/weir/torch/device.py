@@ -44,6 +44,10 @@ class Host:
         """Copies the values into the tensors."""
         load_each(self._tensors, _as_tensors(values, self._names))
 
+    def loaded(self, step: Step) -> Sequence[torch.Tensor]:
+        """The values that load() was given for the step, as float32 on the tensors' device; until send() or finish()."""
+        return _as_tensors(step.memory, self._names)
+
     def send(self, step: Step, index: int, gradient: torch.Tensor) -> None:
         """Copies the gradient of one tensor to step.gradient, from where it may travel before others are made."""
         _as_tensors(step.gradient, self._names)[index].copy_(gradient)
@@ -100,6 +104,9 @@ class Gpu:
         if self._counts:
             _copy_all(list(zip(self._counts, _whole(self._flat[self._counted]).unbind())))
 
+    def loaded(self, step: Step) -> Sequence[torch.Tensor]:
+        return self._pieces
+
     def send(self, step: Step, index: int, gradient: torch.Tensor) -> None:
         self._pieces[index].copy_(gradient)
         self._early_copies.wait_stream(torch.cuda.current_stream(self.device))
@@ -149,6 +156,12 @@ def seed_on_host(seed: int) -> None:
     # torch.manual_seed() takes as long as a small step, for devices that are not used.
     torch.default_generator.manual_seed(seed)
     seed_globals(seed)
+
+
+def difference_of(base: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """What local steps have taken away from the float32 values `base`, which the parameter had in its own type. On the device of both."""
+    result: torch.Tensor = base.to(parameter.dtype).float() - parameter.detach().float()
+    return result
 
 
 def load_each(tensors: Iterable[torch.Tensor], values: Iterable[torch.Tensor]) -> None:

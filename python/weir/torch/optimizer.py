@@ -17,8 +17,10 @@ import torch.utils.data
 from .._ending import Interrupts
 from ..client import Client
 from ..errors import ConfigError, Error
+from ..exchange import Work
 from ..fingerprints import EXAMPLES, in_cluster
-from ..job import ExampleOrder, Job
+from ..job import ExampleOrder, Job, batch_seed
+from ..metrics import number_of
 from ..steps import Step, loss_of, run
 from ..tables import Tables
 from .batches import Batches
@@ -28,6 +30,7 @@ from .config import JobFields
 from .embedding import KeptRows, KeysOfTables, TableRows, as_arrays
 from .evaluation import EvaluateModel, of_values
 from .gradients import Gradients
+from .local import LocalSteps
 from .loops import SEVERAL_LOSSES, Begins, Epoch, Loader, Loop, epochs_of, refuse_keywords
 from .samplers import Arrangement, BatchSampler, Sampler
 from .streams import StreamBatches, batches_of
@@ -74,6 +77,11 @@ class Optimizer(torch.optim.Optimizer):
         weights to evaluate then, is in eval mode, and makes no gradients; afterwards all is as it was. Rows of tables are those of
         loader(final_keys=...), of the same version, or without it the newest ones.
     test: the same for the job's end alone, on examples that evaluate does not have; evaluate is for validation then.
+    inner: one of torch's optimizers, of the same parameters, for a job with local.steps: step() takes its step on the model, and the
+        last one of a round pushes what the round has taken away from the weights. The job's `optimizer` is the outer rule, on the
+        servers.
+    inner_state: "new": each round begins with the state that inner had at first. "kept": with that of this worker's round before; the
+        bits of sync then depend on which worker computes what.
     servers: without a cluster, how many to start in this process.
     cluster, task, token_file, history, log_level, overrides, progress, code_version: as of weir.Client. Under `weir up` or with TF_CONFIG this
         process is a worker of the cluster.
@@ -87,7 +95,7 @@ class Optimizer(torch.optim.Optimizer):
                  token_file: str | None = None, history: str | None = None, log_level: str | None = None,
                  overrides: Sequence[str] = (), progress: bool | None = None, buffers: BufferRules | None = None,
                  code_version: str | None = None, evaluate: EvaluateModel | None = None, test: EvaluateModel | None = None,
-                 **refused: NoReturn):
+                 inner: torch.optim.Optimizer | None = None, inner_state: str = "new", **refused: NoReturn):
         for name in refused:
             where = _FIELDS.get(name)
             raise TypeError(f"weir.torch.Optimizer() takes no {name}: the rule runs on the servers, and the job's config has its "
@@ -103,6 +111,8 @@ class Optimizer(torch.optim.Optimizer):
         self.job = Job(job, overrides)
         self._tables = Tables(self.job)
         self._rows = TableRows(model, self._tables)
+        self._local = None if inner is None else LocalSteps(inner, inner_state, self._weights, self.job)
+        self._check_local(overlap, inner_state)
         self._train_set = train_set
         self._examples = count_examples(train_set, self.job)
         self._arguments: dict[str, Any] = dict(servers=servers, cluster=cluster, task=task, token_file=token_file, history=history,
@@ -115,6 +125,9 @@ class Optimizer(torch.optim.Optimizer):
         self._gradients: Gradients | None = None
         self._changes: Changes | None = None
         self._step: Step | None = None
+        # The batch at hand, and whether step() was called for it.
+        self._work: Work | None = None
+        self._stepped = False
         self._begun = False
         # Whether the step's batch is that of an epoch which has yet to begin.
         self._between = False
@@ -127,6 +140,17 @@ class Optimizer(torch.optim.Optimizer):
         self._lr = float(self.job.config["optimizer"]["learning_rate"])
         super().__init__(list(self._weights.parameters.values()), {"lr": self._lr})
 
+    def _check_local(self, overlap: bool, inner_state: str) -> None:
+        steps = self.job.get("local.steps", 1)
+        if self._local is None and steps > 1:
+            raise ConfigError(f"inner is missing: local.steps is {steps}, so that the worker takes steps of its own; give "
+                              "weir.torch.Optimizer inner=torch.optim.AdamW(model.parameters()), or another optimizer of torch")
+        if self._local is None and inner_state != "new":
+            raise ConfigError(f"inner_state={inner_state!r} is given without inner; give both or neither")
+        if self._local is not None and overlap:
+            raise ConfigError("overlap=True cannot be given with inner, whose steps need all gradients of a batch before any of it may travel; "
+                              "leave it out")
+
     # ---- the loop
 
     def loader(self, *, num_workers: int = 0, collate_fn: Callable[[list[Any]], Any] | None = None,
@@ -138,8 +162,8 @@ class Optimizer(torch.optim.Optimizer):
 
         A batch has data.batch_size examples (the job's last one may have fewer). Each example comes once in an epoch, in
         an order that follows from the job's seed; after a restart the job continues where it was. With a batch come its
-        weights: they are in the model when the batch is yielded. When the loop has ended the model has the trained
-        weights.
+        weights: they are in the model when the batch is yielded; with local.steps they come with the first batch of so many, a
+        round. When the loop has ended the model has the trained weights.
 
         The global random numbers of torch, NumPy and Python's `random` are seeded for each batch, from the job's seed and
         the batch alone: when its examples are made, also in the loader's processes, and again when it is yielded. So dropout and
@@ -159,6 +183,8 @@ class Optimizer(torch.optim.Optimizer):
         if self._begun:
             raise Error("loader() or epochs() was called already; one loop trains the whole job, all its epochs")
         self._weights.check()
+        if self._local is not None:
+            self._local.check()
         kept = KeptRows(final_keys or {}, self._tables)
         arrangement = Arrangement(sampler, batch_sampler, window)
         if arrangement.name is not None and is_stream(self._train_set):
@@ -199,7 +225,8 @@ class Optimizer(torch.optim.Optimizer):
         else:
             order = arrangement.of(ExampleOrder(self._examples, seed), self._examples, batch, seed)
             compared = min(EXAMPLES, self._examples) if in_cluster(self._arguments["cluster"]) else 0
-            batches = Batches(examples, order, batch, self._whole.likely_parts, num_workers, collate_fn, seed, compared, **options)
+            batches = Batches(examples, order, batch, self._whole.likely_parts, num_workers, collate_fn, seed, compared,
+                              self._whole.local_steps, **options)
         evaluate, test = (of_values(of, self._model, self._weights, self._kept_rows) for of in (self._evaluate, self._test))
         self._client = client = Client(job, self._weights.tensors(), self._examples, fingerprints=batches.fingerprints,
                                        evaluate=evaluate, test=test, **self._arguments)
@@ -210,37 +237,43 @@ class Optimizer(torch.optim.Optimizer):
                prefetch_keys: Callable[[Any], KeysOfTables] | None, interrupts: Interrupts) -> Iterator[Any]:
         final = client.model.split(np.empty(client.model.elements, dtype=np.float32))
         self._gradients = gradients = Gradients(self._weights, self._overlap)
-        self._changes = changes = Changes(self._weights)
+        self._changes = changes = Changes(self._weights, self._local is not None)
         small: SmallBatchCheck | None = None
         self._rows.bind()
         try:
             for step in run(client, final, kept.rows, recycles=True, seeds=False):
                 self._weights.load(step.memory)
                 changes.loaded(step.memory)
-                self._step, self._rank, epoch = step, client._rank, step.work.first_example // self._examples
-                if self._epoch is None or epoch > self._epoch:
-                    self._between = True
-                    yield Begins(epoch)
-                    self._between = interrupts.seen = False
-                    self._epoch = epoch
-                data = batches(step.work)
-                if prefetch_keys is not None and step.work.examples_left > step.work.examples:
-                    step.prefetch_rows(as_arrays(prefetch_keys(batches.peek(step.work))))
-                if small is None:
-                    small = SmallBatchCheck(self._weights.model, self._whole, step.work.examples)
-                self._place.seed(step.seed)
-                gradients.begin(step)
-                self._rows.begin(step)
-                yield data
-                small.remove()
-                interrupts.seen = False
-                self._step = None
-                self._rows.end()
-                if not step.pushed:
-                    raise Error("step() was not called for the last batch; call it once for each batch of the loader. "
-                                "For larger batches raise data.batch_size; to leave early, break out of the loop")
-                changes.check_after()
-                batches.prepare(step.work)
+                if self._local is not None:
+                    self._local.begin(step.work)
+                # One, unless the worker takes steps of its own.
+                for work in step.work.batches(self._whole.batch):
+                    self._step, self._rank, epoch = step, client._rank, work.first_example // self._examples
+                    self._work, self._stepped = work, False
+                    if self._epoch is None or epoch > self._epoch:
+                        self._between = True
+                        yield Begins(epoch)
+                        self._between = interrupts.seen = False
+                        self._epoch = epoch
+                    data = batches(work)
+                    if prefetch_keys is not None and work.examples_left > work.examples:
+                        step.prefetch_rows(as_arrays(prefetch_keys(batches.peek(work))))
+                    if small is None:
+                        small = SmallBatchCheck(self._weights.model, self._whole, work.examples)
+                    self._place.seed(batch_seed(self._whole.seed, work.batch))
+                    gradients.begin(step)
+                    self._rows.begin(step)
+                    yield data
+                    small.remove()
+                    interrupts.seen = False
+                    self._step = self._work = None
+                    self._rows.end()
+                    if not self._stepped:
+                        raise Error("step() was not called for the last batch; call it once for each batch of the loader. "
+                                    "For larger batches raise data.batch_size; to leave early, break out of the loop")
+                    if step.pushed:
+                        changes.check_after()
+                    batches.prepare(work)
             self._rank = client._rank
             self._weights.load(final)
             self._rows.keep(kept)
@@ -251,7 +284,7 @@ class Optimizer(torch.optim.Optimizer):
             client.give_up(error)
             raise
         finally:
-            self._step = self._gradients = self._changes = None
+            self._step = self._work = self._gradients = self._changes = None
             self._between = False
             # The memory of weights that are still on their way to a GPU goes now.
             self._place.wait()
@@ -265,21 +298,23 @@ class Optimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, *, loss: Any = None, weight: Any = None) -> Any:
-        """Sends the gradients of the batch to the servers; the next weights are in the model with the next batch.
+        """Sends the gradients of the batch to the servers; the next weights are in the model with the next batch. With `inner` it takes the
+        step of that optimizer on the model instead, and sends what a round has changed when this was its last batch.
 
         loss: the batch's mean loss (a number or tensor), which `weir status` and the summary show; with a closure, its
         result. A parameter without a gradient counts as zeros. train.clip_value and clip_norm of the job apply.
         weight: in sync, the gradient's weight in the mean of its step, in place of the batch's examples, where the loss is the mean over
         something else: the labels that are not padding, say (weir.Step.push()). Not with overlap, where gradients travel before it is known.
+            With `inner` a round's weight is the sum over its batches.
         """
         if weight is not None and self._overlap:
             raise ConfigError("step(weight=) is not for overlap=True, with which the gradients are on their way before step() is called; leave "
                               "one of them out")
+        if closure is not None and not callable(closure):
+            raise ConfigError(f"step() takes a closure first, as torch's optimizers do, got {type(closure).__name__}; give the loss "
+                              "by its name: opt.step(loss=loss)")
         result = None
-        if closure is not None:
-            if not callable(closure):
-                raise ConfigError(f"step() takes a closure first, as torch's optimizers do, got {type(closure).__name__}; give the loss "
-                                  "by its name: opt.step(loss=loss)")
+        if closure is not None and self._local is None:
             with torch.enable_grad():
                 result = loss = closure()
         step, mean_loss = self._step, loss_of(loss)
@@ -291,9 +326,11 @@ class Optimizer(torch.optim.Optimizer):
         if any(group["lr"] != self._lr for group in self.param_groups):
             raise ConfigError(f"the learning rate was changed here from {self._lr} to {self.param_groups[0]['lr']}, but it "
                               "is the servers' that counts; use optimizer.schedule of the job instead of a scheduler")
-        if step.pushed:
-            raise Error("this batch was pushed already; call step() once for each batch of the loader")
+        if self._stepped:
+            raise Error("step() was called already for this batch; call it once for each batch of the loader")
         self._changes.check()
+        if self._local is not None:
+            return self._step_locally(self._local, step, self._changes, closure, mean_loss, weight)
         missing = self._gradients.finish()
         self._changes.sent(step.gradient, missing)
         rows = self._rows.gradients()
@@ -301,6 +338,26 @@ class Optimizer(torch.optim.Optimizer):
             warnings.warn("step() sends zeros, since no parameter of the model has a gradient: was backward() called, and on a "
                           "loss of this model?", stacklevel=2)
         step.push(loss=mean_loss, rows=rows, weight=weight)
+        self._stepped = True
+        return result
+
+    def _step_locally(self, local: LocalSteps, step: Step, changes: Changes, closure: Callable[[], Any] | None, mean_loss: float | None,
+                      weight: Any) -> Any:
+        assert self._work is not None
+        heavy = None if weight is None else number_of(weight, "step: weight must be one number")
+        if heavy is not None and not heavy > 0:
+            raise ConfigError(f"step: weight must be above 0, and finite; got {weight}")
+        result = local.take(closure)
+        missing = sum(p.grad is None for p in self._weights.parameters.values())
+        if missing == len(self._weights.parameters):
+            warnings.warn("step() leaves the weights as they are, since no parameter of the model has a gradient: was backward() called, "
+                          "and on a loss of this model?", stacklevel=3)
+        local.took(self._work, mean_loss if closure is None else loss_of(result), heavy)
+        if local.ends(self._work, step):
+            local.finish(step)
+            changes.sent(step.gradient, missing)
+            local.push(step)
+        self._stepped = True
         return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -322,6 +379,8 @@ class Optimizer(torch.optim.Optimizer):
             **named: Any) -> None:
         """Logs numbers by name, within the loop: opt.log(accuracy=0.9, lr=0.1). values, reduce, weight: as of weir.Client.log(). Tensors on a
         GPU are waited for."""
+        if weight is None and reduce == "mean" and self._local is not None and self._work is not None:
+            weight = self._work.examples  # and not those of the whole round
         self.client.log(values, reduce=reduce, weight=weight, **named)
 
     def log_auc(self, name: str, scores: torch.Tensor, labels: torch.Tensor) -> None:
@@ -383,7 +442,8 @@ class Optimizer(torch.optim.Optimizer):
 
     @property
     def steps_total(self) -> int:
-        """The steps of the whole job in sync, as optimizer.schedule counts them; each has consistency.parts batches, by whichever worker.
+        """The steps of the whole job in sync, as optimizer.schedule counts them; each has consistency.parts batches, by whichever worker, or
+        with local.steps so many rounds.
         ConfigError: in bounded and async a job has none. Error: consistency.parts is needed, and is not given."""
         return self._whole.steps
 
@@ -399,6 +459,15 @@ class Optimizer(torch.optim.Optimizer):
         if self._epoch is None:
             raise Error("the epoch is known from the first batch on, since the job may go on from a checkpoint; read it in the loop")
         return self._epoch
+
+    @property
+    def local_step(self) -> int:
+        """How many steps of `inner` have led to the weights of the batch at hand, the rounds before it included: its clock x local.steps, and
+        the batches of its round. In sync it is the same on whichever worker, so rates that follow from it leave the bits as they are.
+        Error: there is no inner."""
+        if self._local is None:
+            raise Error("local_step counts the steps of inner, which weir.torch.Optimizer was not given")
+        return self._local.count
 
     # ---- what torch.optim.Optimizer has, and the job has in its place
 

@@ -35,28 +35,31 @@ def batches_of(stream: Any, whole: WholeJob, num_workers: int, collate: Callable
     if num_workers > 1:
         raise ConfigError(f"num_workers is {num_workers}, but in sync one process at most can read ahead in a stream, since each of several "
                           "would read all of it; give num_workers=1, or a map-style data set")
-    return Batches(PartStream(stream, whole.batch, parts, job_seed), lambda first, n: np.arange(first, first + n), whole.batch, parts,
-                   num_workers, collate, job_seed, compared=0, **options)
+    return Batches(PartStream(stream, whole.batch, parts, whole.local_steps, job_seed), lambda first, n: np.arange(first, first + n), whole.batch, parts,
+                   num_workers, collate, job_seed, compared=0, local_steps=whole.local_steps, **options)
 
 
 class PartStream:
-    """A stream in sync, as a map-style data set over the job's positions: part p of each step is the next batch of shard p, pass after
-    pass, whichever worker computes it. A worker that begins with a part in the middle of the job reads its shard from the beginning, and
+    """A stream in sync, as a map-style data set over the job's positions: part p of each step is the next batch of shard p, or the next
+    local.steps ones, pass after pass, whichever worker computes it. A worker that begins with a part in the middle of the job reads its shard from the beginning, and
     so does one that goes back."""
 
-    def __init__(self, stream: Any, batch: int, parts: int, job_seed: int):
-        self._stream, self._batch, self._parts, self._seed = stream, batch, parts, job_seed
+    def __init__(self, stream: Any, batch: int, parts: int, local_steps: int, job_seed: int):
+        self._stream, self._batch, self._parts, self._per_part, self._seed = stream, batch, parts, local_steps, job_seed
         self._shards: dict[int, _Shard] = {}
 
     def __getitem__(self, position: int) -> Any:
         number, offset = divmod(position, self._batch)
-        step, part = divmod(number, self._parts)
+        step, of_step = divmod(number, self._parts * self._per_part)
+        part, of_part = divmod(of_step, self._per_part)
+        wanted = step * self._per_part + of_part
         shard = self._shards.get(part)
-        if shard is None or shard.step > step:
+        if shard is None or shard.batches > wanted:
             shard = self._shards[part] = _Shard(_passes(self._stream.shard(num_shards=self._parts, index=part)))
-        while shard.step < step:
-            shard.step += 1
-            seed_on_host(self._seed_of(shard.step * self._parts + part))
+        while shard.batches < wanted:
+            shard.batches += 1
+            step, of_part = divmod(shard.batches, self._per_part)
+            seed_on_host(self._seed_of((step * self._parts + part) * self._per_part + of_part))
             shard.batch = list(itertools.islice(shard.examples, self._batch))
         if offset == 0:
             # For what is made of the batch: the same whether it was read now or before.
@@ -68,10 +71,10 @@ class PartStream:
 
 
 class _Shard:
-    """What is left of a shard, and the batch that was last read, that of `step`."""
+    """What is left of a shard, and the batch that was last read, whose number in the shard is `batches`."""
 
     def __init__(self, examples: Iterator[Any]):
-        self.examples, self.step = examples, -1
+        self.examples, self.batches = examples, -1
         self.batch: list[Any] = []
 
 

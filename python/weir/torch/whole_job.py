@@ -53,6 +53,11 @@ class WholeJob:
         self.is_sync: bool = job.get("consistency.mode") == "sync"
         #: The examples of a batch, but for the job's last one.
         self.batch = int(job.config["data"]["batch_size"])
+        #: The batches of a push.
+        self.local_steps = int(job.get("local.steps", 1))
+        self.seed = int(job.config["seed"])
+        # The examples of a push.
+        self._round = self.batch * self.local_steps
         # What they say is for the library to read.
         self._environment = None if cluster is not None or task is not None else _read_environment()
 
@@ -93,7 +98,7 @@ class WholeJob:
             raise ConfigError(f"consistency.mode is {self._job.get('consistency.mode')!r}, where each batch is an update and the job has no steps; "
                               "opt.batches_total is the number of its batches, for all workers together")
         given = self._job.get("train.steps")
-        return math.ceil(self.batches / self.parts) if given is None else int(given)
+        return math.ceil(math.ceil(self._length() / self._round) / self.parts) if given is None else int(given)
 
     @property
     def likely_parts(self) -> int:
@@ -115,14 +120,14 @@ class WholeJob:
         length = self._given_length()
         if not self._job.get("data.drop_last"):
             return length
-        whole = self.batch * (self.parts if self.is_sync else 1)
+        whole = self._round * (self.parts if self.is_sync else 1)
         return length // whole * whole
 
     def _given_length(self) -> int:
         """In examples, without data.drop_last."""
         steps, examples = self._job.get("train.steps"), self._job.get("train.examples")
         if steps is not None:
-            return int(steps) * (self.parts if self.is_sync else self.workers) * self.batch
+            return int(steps) * (self.parts if self.is_sync else self.workers) * self._round
         if examples is not None:
             return int(examples)
         return max(1, math.floor(float(self._job.get("train.epochs")) * self._examples + 0.5))
