@@ -29,8 +29,9 @@ if not os.environ.get(ENTERED):
     os.execvp(NAMESPACES[0], [*NAMESPACES, sys.executable, "-B", *sys.argv])
 subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
 
-# Ray's memory monitor would kill tasks of a machine that others fill.
-os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_memory_monitor_refresh_ms="0", RAY_raylet_start_wait_time_s="120",
+# Ray's memory monitor would kill tasks of a machine that others fill. If this user once had a local cluster, a token is in the home
+# folder, and `ray start --head` would ask for it, but ray.init() with an address would not send it.
+os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0", RAY_memory_monitor_refresh_ms="0", RAY_raylet_start_wait_time_s="120",
                   PYTHONPATH=f"{support.ROOT}/python:{support.ROOT}/tests/python")
 import ray  # pylint: disable=wrong-import-position,wrong-import-order
 import torch_jobs  # pylint: disable=wrong-import-position
