@@ -1,10 +1,13 @@
 #include "worker/dataset_gradients.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "client/types.h"
 #include "common/base/status_macros.h"
 #include "worker/clipping.h"
+#include "worker/local_rule.h"
+#include "worker/local_steps.h"
 
 namespace weir {
 
@@ -81,6 +84,14 @@ std::vector<ConstTensor> DatasetGradients::Gradient() {
   Model& model = replicas_->model();
   return model.rounds_gradients() ? TensorsOf(spec(), model.rounded_gradients())
                                   : TensorsOf(spec(), absl::Span<const float>(model.gradients()));
+}
+
+absl::StatusOr<std::unique_ptr<GradientComputer>> MakeGradients(const v1::JobConfig& config,
+                                                                const Dataset& train, Replicas* replicas,
+                                                                const JobSteps& steps) {
+  auto gradients = std::make_unique<DatasetGradients>(config, train, replicas);
+  if (!TakesLocalSteps(config)) return gradients;
+  return LocalSteps::Create(config, steps, std::move(gradients), &replicas->compute_time());
 }
 
 }  // namespace weir

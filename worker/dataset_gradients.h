@@ -50,4 +50,10 @@ class DatasetGradients final : public GradientComputer {
   std::optional<uint64_t> first_, last_first_;
 };
 
+// The gradients that a worker of the job pushes: those of `train`, or the results of local steps with them
+// (LocalSteps, whose errors these are). Lifetimes as of DatasetGradients.
+absl::StatusOr<std::unique_ptr<GradientComputer>> MakeGradients(const v1::JobConfig& config,
+                                                                const Dataset& train, Replicas* replicas,
+                                                                const JobSteps& steps);
+
 }  // namespace weir

@@ -37,6 +37,7 @@
 #include "worker/data/load_data.h"
 #include "worker/dataset_gradients.h"
 #include "worker/evaluation.h"
+#include "worker/local_steps.h"
 #include "worker/replicas.h"
 #include "worker/trainer.h"
 
@@ -76,8 +77,8 @@ absl::Status Work(const v1::JobConfig& config, bool evaluator, const Datasets& d
   if (evaluator) {
     status = RunEvaluator(config, sets, model, client);
   } else {
-    DatasetGradients gradients(config, data.train, replicas);
-    status = Trainer(config, &gradients, client).Run();
+    WEIR_ASSIGN_OR_RETURN(const auto gradients, MakeGradients(config, data.train, replicas, client->steps()));
+    status = Trainer(config, gradients.get(), client).Run();
     if (status.ok()) status = EvaluateAtEnd(config, sets, model, client);
   }
   // Who has failed says so at once, and who was fenced joins again at once: without members a job ends.
@@ -108,6 +109,7 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
   WEIR_ASSIGN_OR_RETURN(const ChosenDevices devices,
                         DevicesFor(config, flags.device, LocalRank(environment)));
   WEIR_ASSIGN_OR_RETURN(const auto replicas, Replicas::Create(config, data.train, devices.names));
+  WEIR_RETURN_IF_ERROR(LocalSteps::Check(config, replicas->model().spec()));
   LogInfo("computing on ", absl::StrJoin(devices.names, ", "),
           devices.reason.empty() ? "" : absl::StrCat(" (", devices.reason, ")"));
   options.evaluates = EvaluatesEpochs(config, data);

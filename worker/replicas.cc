@@ -10,6 +10,7 @@
 #include "common/config/address.h"
 #include "common/config/written_text.h"
 #include "worker/clipping.h"
+#include "worker/local_rule.h"
 
 namespace weir {
 namespace {
@@ -71,7 +72,7 @@ Precision Replicas::PrecisionOf(const v1::ComputeConfig& config) {
 DeviceOptions Replicas::DeviceOptionsOf(const v1::JobConfig& config, size_t replicas) {
   DeviceOptions options;
   options.rounds_gradients = WireOptions::From(config.wire()).push_dtype == v1::BF16 && replicas == 1 &&
-                             !ClipsPushes(config.train());
+                             !ClipsPushes(config.train()) && !TakesLocalSteps(config);
   options.weights_ahead = config.consistency().prefetch();
   return options;
 }

@@ -44,7 +44,7 @@ class Replicas {
   static Precision PrecisionOf(const v1::ComputeConfig& config);
   // The options of a job that this many replicas compute. The next weights come while backward computes only
   // if they are prefetched. Gradients are rounded on the device if they travel as bfloat16, unless the host
-  // must still add them up or clip them, in float32.
+  // must still add them up, clip them or take local steps with them, in float32.
   static DeviceOptions DeviceOptionsOf(const v1::JobConfig& config, size_t replicas);
 
   // The first replica's model. All replicas compute with its weights, and its gradients are the sum, rounded
