@@ -22,7 +22,12 @@ class FakeGradients final : public GradientComputer {
     Work work;
     bool awaits = false, last = false;
   };
-  explicit FakeGradients(std::vector<Seen>* seen) : seen_(seen) { spec_.tensors = {{"a", {3}}, {"b", {3}}}; }
+  explicit FakeGradients(std::vector<Seen>* seen) : seen_(seen) {
+    spec_.tensors.resize(2);
+    spec_.tensors[0].name = "a";
+    spec_.tensors[1].name = "b";
+    for (TensorSpec& tensor : spec_.tensors) tensor.shape = {3};
+  }
 
   const ModelSpec& spec() const override { return spec_; }
   uint64_t train_examples() const override { return 1000; }

@@ -155,7 +155,7 @@ TEST_CASE("Each field problem is named with its place, its path, what was seen a
   const std::vector<Case> cases = {
       {"[1]",
        "f:1:1: must be an object with name, seed, model, data, train, consistency, optimizer, cluster, "
-       "compute, evaluation, server, debug, wire, checkpoint, tables; got a list"},
+       "compute, evaluation, server, debug, wire, checkpoint, tables, local; got a list"},
       {With(R"("sed": 7)"),
        "f:5:1: sed: unknown field (did you mean \"seed\"?); allowed here: name, seed, model"},
       {With(R"("zzz": 7)"), "f:5:1: zzz: unknown field; allowed here: name, seed"},
@@ -214,7 +214,8 @@ TEST_CASE("Each field problem is named with its place, its path, what was seen a
        "f:5:23: wire.chunk_kib: must be a whole number in [256, 1024], got 128"},
       {With(R"("wire": {"congestion_control": ""})"),
        "f:5:32: wire.congestion_control: must be a string of 1 to 15 bytes, got \"\""},
-      {With(R"("wire": {"dtype": "fp16"})"), "f:5:19: wire.dtype: must be one of f32, bf16, got \"fp16\""},
+      {With(R"("wire": {"dtype": "fp16"})"),
+       "f:5:19: wire.dtype: must be one of f32, bf16, int8, int4, bit1, got \"fp16\""},
       {With(R"("server": {"apply": "streaming"})"),
        "f:5:21: server.apply: must be one of streamed, staged, got \"streaming\""},
       {With(R"("checkpoint": {"directory": ""})"),
@@ -338,7 +339,7 @@ TEST_CASE("Impossible combinations are refused with their paths") {
       {With(R"("consistency": {"backup_workers": 3}, "cluster": {"workers": 2})"),
        "f:5:35: consistency.backup_workers: must be below cluster.workers, which is 2, got 3"},
       {With(R"("local": {"steps": 2})"),
-       "f:5:20: local.inner: is missing and must be given with local.steps 2: the rule of a worker's own "
+       "f:5:10: local.inner: is missing and must be given with local.steps 2: the rule of a worker's own "
        "steps, as {\"type\": \"sgd\", \"learning_rate\": 0.1}"},
       {With(R"("local": {"steps": 2, "inner": {}}, "tables": [{"name": "t", "dim": 1}])"),
        "f:5:20: local.steps: must be 1, got 2: the job has `tables`"},
@@ -350,11 +351,11 @@ TEST_CASE("Impossible combinations are refused with their paths") {
       {With(R"("local": {"inner": {"type": "lamb"}})"),
        "f:5:29: local.inner.type: is \"lamb\", which only the servers apply; use \"adamw\""},
       {With(R"("local": {"inner": {"type": "adam", "momentum": 0.5}})"),
-       "local.inner.momentum: is not used with type \"adam\", only with momentum, nesterov"},
+       "f:5:49: local.inner.momentum: is not used with type \"adam\", only with momentum, nesterov"},
       {With(R"("local": {"inner": {"schedule": {"type": "exponential"}}})"),
-       "local.inner.schedule.gamma: is missing and must be given with type \"exponential\""},
+       "f:5:33: local.inner.schedule.gamma: is missing and must be given with type \"exponential\""},
       {With(R"("train": {"steps": 8000000000000}, "local": {"steps": 10, "inner": {}})"),
-       "train.steps: must be at most 27487790694 with data.batch_size 32 x local.steps 10, got "
+       "f:5:20: train.steps: must be at most 27487790694 with data.batch_size 32 x local.steps 10, got "
        "8000000000000"},
       {With(R"("checkpoint": {"every_steps": 5})"),
        "f:5:31: checkpoint.every_steps: needs checkpoint.directory, the folder where checkpoints go"},
