@@ -262,6 +262,8 @@ class Client {
   virtual absl::Status Leave(const absl::Status& failure = absl::OkStatus()) = 0;
 
   virtual uint32_t worker() const = 0;
+  // As the job was when this member joined.
+  virtual JobSteps steps() const = 0;
   // The clock at which this member began: the job's progress at that time, as a worker counts it.
   virtual uint64_t start_clock() const = 0;
   // Returns whether this member did something that the job keeps, unless the job goes back to a checkpoint: a

@@ -153,6 +153,14 @@ struct Work {
   uint64_t examples_left = 0;
 };
 
+// How batches of the job become steps.
+struct JobSteps {
+  // sync: the parts of a step. Else the configured workers: a step is a batch of each of them.
+  uint64_t batches_of_step = 1;
+  // The job's length; the last step may have fewer batches.
+  uint64_t steps = 1;
+};
+
 struct PullResult {
   // By shard: the version that was read, counted in updates. In sync all are the step's number, except in a
   // pull of rows alone where consistency.tables is "async": then each is the shard's version at that moment.

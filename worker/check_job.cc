@@ -15,11 +15,14 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_reader.h"
+#include "common/config/optimizer_slots.h"
 #include "common/object_store/object_file_system.h"
 #include "worker/data/csv.h"
 #include "worker/data/idx.h"
 #include "worker/data/inflate.h"
 #include "worker/data/load_data.h"
+#include "worker/local_rule.h"
+#include "worker/local_steps.h"
 #include "worker/model/model.h"
 
 namespace weir {
@@ -197,16 +200,21 @@ absl::StatusOr<JobCheck> CheckJob(const v1::JobConfig& config) {
   }
   WEIR_ASSIGN_OR_RETURN(const ModelNeeds needs,
                         Model::Check(config.model(), ModelInputsOf(config, train.shape), outputs));
+  WEIR_RETURN_IF_ERROR(LocalSteps::Check(config, needs.spec));
   check.spec = needs.spec;
   const int64_t parameters = needs.spec.elements();
   check.model = absl::StrCat(config.model().layers_size(), " layers, ", parameters, " parameters");
   if (dataset_bytes.has_value()) {
     // The model's own weights and gradients, two views of weights and two gradients of the client.
-    constexpr int64_t kCopies = 6;
+    int64_t copies = 6;
+    // The weights of its own, and their slots.
+    if (TakesLocalSteps(config)) {
+      copies += 1 + static_cast<int64_t>(OptimizerSlots(config.local().inner()).size());
+    }
     // The batch that is computed, and the next.
     const int64_t batch =
         config.data().batch_size() * (needs.floats_per_example + 2 * ShapeElements(train.shape));
-    check.worker_bytes = *dataset_bytes + 4 * (kCopies * parameters + batch + needs.scratch_floats);
+    check.worker_bytes = *dataset_bytes + 4 * (copies * parameters + batch + needs.scratch_floats);
   }
   return check;
 }

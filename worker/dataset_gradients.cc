@@ -1,10 +1,14 @@
 #include "worker/dataset_gradients.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "client/types.h"
 #include "common/base/status_macros.h"
 #include "worker/clipping.h"
+#include "worker/local_rule.h"
+#include "worker/local_steps.h"
+#include "worker/slow_gradients.h"
 
 namespace weir {
 
@@ -81,6 +85,18 @@ std::vector<ConstTensor> DatasetGradients::Gradient() {
   Model& model = replicas_->model();
   return model.rounds_gradients() ? TensorsOf(spec(), model.rounded_gradients())
                                   : TensorsOf(spec(), absl::Span<const float>(model.gradients()));
+}
+
+absl::StatusOr<std::unique_ptr<GradientComputer>> MakeGradients(const v1::JobConfig& config,
+                                                                const Dataset& train, Replicas* replicas,
+                                                                const Client& client) {
+  std::unique_ptr<GradientComputer> gradients =
+      std::make_unique<DatasetGradients>(config, train, replicas);
+  // Each batch of local steps is slow, and not only the first.
+  if (SlowGradients::Slow(config.debug()))
+    gradients = std::make_unique<SlowGradients>(config, client.worker(), std::move(gradients));
+  if (!TakesLocalSteps(config)) return gradients;
+  return LocalSteps::Create(config, client.steps(), std::move(gradients), &replicas->compute_time());
 }
 
 }  // namespace weir

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "client/client.h"
 #include "proto/job_config.pb.h"
 #include "worker/data/dataset.h"
 #include "worker/gradient_computer.h"
@@ -49,5 +50,11 @@ class DatasetGradients final : public GradientComputer {
   // first_example of the current work, and of the one before it.
   std::optional<uint64_t> first_, last_first_;
 };
+
+// The gradients that a worker of the job pushes: those of `train`, or the results of local steps with them
+// (LocalSteps, whose errors these are). Lifetimes as of DatasetGradients.
+absl::StatusOr<std::unique_ptr<GradientComputer>> MakeGradients(const v1::JobConfig& config,
+                                                                const Dataset& train, Replicas* replicas,
+                                                                const Client& client);
 
 }  // namespace weir

@@ -37,8 +37,9 @@
 #include "worker/data/load_data.h"
 #include "worker/dataset_gradients.h"
 #include "worker/evaluation.h"
+#include "worker/local_rule.h"
+#include "worker/local_steps.h"
 #include "worker/replicas.h"
-#include "worker/slow_gradients.h"
 #include "worker/trainer.h"
 
 namespace weir {
@@ -77,11 +78,8 @@ absl::Status Work(const v1::JobConfig& config, bool evaluator, const Datasets& d
   if (evaluator) {
     status = RunEvaluator(config, sets, model, client);
   } else {
-    DatasetGradients gradients(config, data.train, replicas);
-    SlowGradients slow(config, client->worker(), &gradients);
-    GradientComputer* const computer =
-        SlowGradients::Slow(config.debug()) ? static_cast<GradientComputer*>(&slow) : &gradients;
-    status = Trainer(config, computer, client).Run();
+    WEIR_ASSIGN_OR_RETURN(const auto gradients, MakeGradients(config, data.train, replicas, *client));
+    status = Trainer(config, gradients.get(), client).Run();
     if (status.ok()) status = EvaluateAtEnd(config, sets, model, client);
   }
   // Who has failed says so at once, and who was fenced joins again at once: without members a job ends.
@@ -95,6 +93,7 @@ absl::StatusOr<ChosenDevices> DevicesFor(const v1::JobConfig& config, const std:
     if (Model::NeedsCpu(config.model())) {
       return absl::UnimplementedError("the model has layers that only the CPU computes");
     }
+    if (TakesLocalSteps(config)) return absl::UnimplementedError("only the CPU takes local steps");
     return cuda::UsableDevices();
   };
   return ChooseDevices(flag, Replicas::PrecisionOf(config.compute()), local_rank, usable);
@@ -112,6 +111,7 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
   WEIR_ASSIGN_OR_RETURN(const ChosenDevices devices,
                         DevicesFor(config, flags.device, LocalRank(environment)));
   WEIR_ASSIGN_OR_RETURN(const auto replicas, Replicas::Create(config, data.train, devices.names));
+  WEIR_RETURN_IF_ERROR(LocalSteps::Check(config, replicas->model().spec()));
   LogInfo("computing on ", absl::StrJoin(devices.names, ", "),
           devices.reason.empty() ? "" : absl::StrCat(" (", devices.reason, ")"));
   options.evaluates = EvaluatesEpochs(config, data);

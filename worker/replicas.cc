@@ -10,6 +10,7 @@
 #include "common/config/address.h"
 #include "common/config/written_text.h"
 #include "worker/clipping.h"
+#include "worker/local_rule.h"
 
 namespace weir {
 namespace {
@@ -96,6 +97,10 @@ absl::StatusOr<std::unique_ptr<Replicas>> Replicas::On(
   const DeviceOptions options = DeviceOptionsOf(config, backends.size());
   std::vector<Replica> replicas;
   for (std::unique_ptr<ComputeBackend>& backend : backends) {
+    if (TakesLocalSteps(config) && !backend->unified()) {
+      return absl::InvalidArgumentError(
+          "local.inner: only the CPU takes local steps; start the worker with --device=cpu");
+    }
     Replica replica;
     replica.backend = std::move(backend);
     WEIR_ASSIGN_OR_RETURN(replica.model,

@@ -37,7 +37,7 @@ class Replicas {
   // device. The errors are those of MakeComputeBackend and Model::Create.
   static absl::StatusOr<std::unique_ptr<Replicas>> Create(const v1::JobConfig& config, const Dataset& train,
                                                           const std::vector<std::string>& devices);
-  // One replica per backend.
+  // One replica per backend. InvalidArgument: the job takes local steps, and a backend is not the CPU's.
   static absl::StatusOr<std::unique_ptr<Replicas>> On(const v1::JobConfig& config, const Dataset& train,
                                                       std::vector<std::unique_ptr<ComputeBackend>> backends);
   ~Replicas();

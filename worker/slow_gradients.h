@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -31,9 +32,10 @@ class SlowGradients final : public GradientComputer {
   // The delay that is added to it (debug.worker_delay), in seconds.
   static double Delay(const v1::JobConfig& config, uint64_t worker, uint64_t batch);
 
-  // `worker` is this worker's rank. `config` and `of` outlive this object.
-  SlowGradients(const v1::JobConfig& config, uint64_t worker, GradientComputer* of, Time time = RealTime())
-      : config_(config), worker_(worker), of_(of), time_(std::move(time)) {}
+  // `worker` is this worker's rank. `config` outlives this object.
+  SlowGradients(const v1::JobConfig& config, uint64_t worker, std::unique_ptr<GradientComputer> of,
+                Time time = RealTime())
+      : config_(config), worker_(worker), of_(std::move(of)), time_(std::move(time)) {}
 
   const ModelSpec& spec() const override { return of_->spec(); }
   uint64_t train_examples() const override { return of_->train_examples(); }
@@ -49,7 +51,7 @@ class SlowGradients final : public GradientComputer {
  private:
   const v1::JobConfig& config_;
   const uint64_t worker_;
-  GradientComputer* const of_;
+  const std::unique_ptr<GradientComputer> of_;
   const Time time_;
 };
 

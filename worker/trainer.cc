@@ -9,6 +9,7 @@
 #include "common/protocol/mode_traits.h"
 #include "common/telemetry/logging.h"
 #include "worker/clipping.h"
+#include "worker/local_rule.h"
 
 namespace weir {
 namespace {
@@ -66,7 +67,8 @@ Trainer::Trainer(const v1::JobConfig& config, GradientComputer* computer, Client
       prefetch_(config.consistency().prefetch()) {}
 
 bool Trainer::LeavesEarly(const v1::JobConfig& config) {
-  return !ClipsPushes(config.train()) && config.tables_size() == 0 && !OvertakesSlowPushes(config);
+  return !ClipsPushes(config.train()) && !TakesLocalSteps(config) && config.tables_size() == 0 &&
+         !OvertakesSlowPushes(config);
 }
 
 absl::StatusOr<PullResult> Trainer::Incoming::Get() const {

@@ -63,8 +63,9 @@ class Trainer {
   absl::Status Run();
 
   // Returns whether pushes begin while backward computes. False if gradients are clipped, which takes the
-  // whole gradient, or if rows are pushed, whose gradients are there at the end of backward. Also false if
-  // other workers' pushes would overtake a push that takes long to arrive, so that it is sent twice.
+  // whole gradient, or come of local steps, of which the last one completes it. Also false if rows are
+  // pushed, whose gradients are there at the end of backward. Also false if other workers' pushes would
+  // overtake a push that takes long to arrive, so that it is sent twice.
   static bool LeavesEarly(const v1::JobConfig& config);
 
  private:

@@ -52,6 +52,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
       save_wait_(Seconds(config.checkpoint().save_wait_seconds())),
       lease_(Seconds(reply.lease_seconds())),
       caller_(MakeCaller(instance, reply)),
+      steps_{std::max<uint64_t>(1, reply.parts()), std::max<uint64_t>(1, reply.total_steps())},
       start_clock_(reply.start_clock()),
       exchanges_(options_, model, config, reply, channels.chunk_unit),
       epoch_(reply.membership().epoch()),

@@ -83,6 +83,7 @@ class ClientImpl final : public Client {
   absl::Status Stop(const std::string& reason) override;
   absl::Status Leave(const absl::Status& failure) override;
   uint32_t worker() const override { return caller_.worker(); }
+  JobSteps steps() const override { return steps_; }
   uint64_t start_clock() const override { return start_clock_; }
   bool progressed() const override { return progressed_; }
   uint64_t job() const override { return caller_.job(); }
@@ -158,6 +159,7 @@ class ClientImpl final : public Client {
   const ModeTraits& mode_;
   const std::chrono::nanoseconds wait_, server_wait_, save_wait_, lease_;
   const v1::Caller caller_;
+  const JobSteps steps_;
   const uint64_t start_clock_;
   ExchangeBuilder exchanges_;
   std::atomic<uint64_t> epoch_;

@@ -204,13 +204,13 @@ void WarnOfLargeBatch(const v1::JoinReply& reply, uint64_t train_examples, const
   const char* const unit = sync ? "step" : "batch";
   const uint64_t units = sync ? reply.total_steps() : reply.total_batches();
   LogWarning("a ", unit, " has ", examples, " examples (", sync ? absl::StrCat(reply.parts(), " x ") : "",
-             "data.batch_size ", batch, "), and the training set has ", train_examples, ": a ", unit,
+             BatchInWords(config), "), and the training set has ", train_examples, ": a ", unit,
              " goes through several epochs, and all ", reply.total_examples(), " examples of the job are ",
              units, " ", unit,
              units == 1 ? ""
              : sync     ? "s"
                         : "es",
-             "; lower data.batch_size for more");
+             "; lower ", BatchFields(config), " for more");
 }
 
 }  // namespace

@@ -393,6 +393,31 @@ void CheckTables(const v1::JobConfig& config, ConfigProblems* problems) {
   }
 }
 
+void CheckOptimizer(const v1::OptimizerConfig& optimizer, const std::string& path, ConfigProblems* problems) {
+  CheckUses(optimizer, path, problems);
+  CheckUses(optimizer.schedule(), FieldPath(path, "schedule"), problems);
+  CheckSchedule(optimizer.schedule(), FieldPath(path, "schedule"), problems);
+}
+
+void CheckLocal(const v1::JobConfig& config, ConfigProblems* problems) {
+  const v1::LocalConfig& local = config.local();
+  problems->AddIf(local.steps() > 1 && config.tables_size() > 0, "local.steps", "must be 1, got ",
+                  local.steps(),
+                  ": the job has `tables`, and the rows of a worker's own steps are not in its weights");
+  problems->AddIf(local.has_inner() && local.steps() == 1 && config.tables_size() > 0, "local.inner",
+                  "steps no rows, and the job has `tables`; take it out");
+  problems->AddIf(local.steps() > 1 && config.has_model() && !local.has_inner(), "local.inner",
+                  "is missing and must be given with local.steps ", local.steps(),
+                  ": the rule of a worker's own steps, as {\"type\": \"sgd\", \"learning_rate\": 0.1}");
+  if (!local.has_inner()) return;
+  problems->AddIf(!config.has_model(), "local.inner",
+                  "is for the program `worker`, but the job has no model: a program of one's own brings its "
+                  "inner rule; take it out");
+  problems->AddIf(local.inner().type() == v1::OptimizerConfig::KIND_LAMB, "local.inner.type",
+                  "is \"lamb\", which only the servers apply; use \"adamw\"");
+  CheckOptimizer(local.inner(), "local.inner", problems);
+}
+
 void CheckWire(const v1::WireConfig& wire, ConfigProblems* problems) {
   problems->AddIf(wire.chunk_kib() % 256 != 0, "wire.chunk_kib", "must be a multiple of 256, got ",
                   wire.chunk_kib());
@@ -414,9 +439,8 @@ void CheckJobConfigRules(const v1::JobConfig& config, ConfigProblems* problems) 
   CheckTrain(config, problems);
   CheckNorms(config, problems);
   CheckConsistency(config, problems);
-  CheckUses(config.optimizer(), "optimizer", problems);
-  CheckUses(config.optimizer().schedule(), "optimizer.schedule", problems);
-  CheckSchedule(config.optimizer().schedule(), "optimizer.schedule", problems);
+  CheckOptimizer(config.optimizer(), "optimizer", problems);
+  CheckLocal(config, problems);
   CheckWorkers(config, problems);
   CheckWire(config.wire(), problems);
   CheckCheckpoint(config.checkpoint(), problems);
@@ -428,6 +452,8 @@ void CheckJobConfigRules(const v1::JobConfig& config, ConfigProblems* problems) 
 bool FieldApplies(const Message& message, const FieldDescriptor& field) {
   // A job without a model is for a program that brings its own.
   if (field.message_type() == v1::ModelConfig::descriptor()) return false;
+  // Without an inner rule a worker pushes gradients, or takes steps by a rule of its program.
+  if (field.containing_type() == v1::LocalConfig::descriptor() && field.name() == "inner") return false;
   if (field.containing_type() == v1::TrainConfig::descriptor() && field.name() == "epochs") {
     const auto& train = static_cast<const v1::TrainConfig&>(message);
     return !train.has_examples() && !train.has_steps();
@@ -456,9 +482,11 @@ bool FieldApplies(const Message& message, const FieldDescriptor& field) {
 void FillContextDefaults(v1::JobConfig* config) {
   FillWarmUps(config);
   // As published; the other optimizers' default is too slow for a sign.
-  if (config->optimizer().type() == v1::OptimizerConfig::KIND_LION && !config->optimizer().has_beta2()) {
-    config->mutable_optimizer()->set_beta2(0.99f);
-  }
+  const auto lacks_beta2 = [](const v1::OptimizerConfig& optimizer) {
+    return optimizer.type() == v1::OptimizerConfig::KIND_LION && !optimizer.has_beta2();
+  };
+  if (lacks_beta2(config->optimizer())) config->mutable_optimizer()->set_beta2(0.99f);
+  if (lacks_beta2(config->local().inner())) config->mutable_local()->mutable_inner()->set_beta2(0.99f);
   // As most implementations have it; the paper gives none.
   if (config->optimizer().type() == v1::OptimizerConfig::KIND_LAMB && !config->optimizer().has_epsilon()) {
     config->mutable_optimizer()->set_epsilon(1e-6f);

@@ -13,8 +13,8 @@ void CheckLength(const v1::JobConfig& config, ConfigProblems* problems) {
                   train.has_epochs() ? "train.epochs" : "train.examples", ": both say how long the job is");
   // With as many workers or parts as there may be, the job has at most 2^53 examples, which a double counts.
   const uint64_t most_steps = (uint64_t{1} << 43) / ExamplesOfBatch(config);
-  problems->AddIf(train.steps() > most_steps, "train.steps", "must be at most ", most_steps,
-                  " with data.batch_size ", config.data().batch_size(), ", got ", train.steps());
+  problems->AddIf(train.steps() > most_steps, "train.steps", "must be at most ", most_steps, " with ",
+                  BatchInWords(config), ", got ", train.steps());
 }
 
 void CheckSchedule(const v1::ScheduleConfig& schedule, const std::string& path, ConfigProblems* problems) {
@@ -48,6 +48,9 @@ void FillWarmUps(v1::JobConfig* config) {
     schedule->clear_warmup_epochs();
   };
   if (may_fill(config->optimizer().schedule())) fill(config->mutable_optimizer()->mutable_schedule());
+  if (may_fill(config->local().inner().schedule())) {
+    fill(config->mutable_local()->mutable_inner()->mutable_schedule());
+  }
   for (v1::TableConfig& table : *config->mutable_tables()) {
     if (may_fill(table.optimizer().schedule())) fill(table.mutable_optimizer()->mutable_schedule());
   }

@@ -47,13 +47,13 @@ bool GlobMatches(absl::string_view pattern, absl::string_view text) {
 }
 
 absl::StatusOr<std::vector<TensorSettings>> ResolveGroups(const v1::OptimizerConfig& config,
-                                                          const ModelSpec& model) {
+                                                          const ModelSpec& model, absl::string_view field) {
   for (int i = 0; i < config.groups_size(); ++i) {
     const std::string& match = config.groups(i).match();
     if (std::none_of(model.tensors.begin(), model.tensors.end(),
                      [&](const TensorSpec& tensor) { return GlobMatches(match, tensor.name); })) {
       return absl::InvalidArgumentError(
-          absl::StrCat("optimizer.groups[", i, "].match: \"", match,
+          absl::StrCat(field, ".groups[", i, "].match: \"", match,
                        "\" fits no tensor of the model, whose tensors are: ", TensorNames(model)));
     }
   }

@@ -26,9 +26,10 @@ struct TensorSettings {
 
 // The settings of each tensor of `model`, in its order: from the first of `optimizer.groups` that fits the
 // tensor's name, or else from the optimizer itself. InvalidArgument: a group fits no tensor (probably a
-// misspelt name); the message lists the names.
+// misspelt name); the message lists the names. `field`: where the optimizer is in the job's config.
 absl::StatusOr<std::vector<TensorSettings>> ResolveGroups(const v1::OptimizerConfig& config,
-                                                          const ModelSpec& model);
+                                                          const ModelSpec& model,
+                                                          absl::string_view field = "optimizer");
 
 // Whether a glob fits the whole of `text`: '*' fits any run of characters, including '/' and the empty run,
 // '?' fits any one character, every other character fits itself. Time: at most length of pattern * length of

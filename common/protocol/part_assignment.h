@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "proto/job_config.pb.h"
 
@@ -14,6 +16,15 @@ namespace weir {
 // steps.
 inline uint64_t ExamplesOfBatch(const v1::JobConfig& config) {
   return uint64_t{config.data().batch_size()} * config.local().steps();
+}
+// For messages: what makes that many examples, with the values, and the fields alone.
+inline std::string BatchInWords(const v1::JobConfig& config) {
+  const uint32_t steps = config.local().steps();
+  return absl::StrCat("data.batch_size ", config.data().batch_size(),
+                      steps == 1 ? "" : absl::StrCat(" x local.steps ", steps));
+}
+inline const char* BatchFields(const v1::JobConfig& config) {
+  return config.local().steps() == 1 ? "data.batch_size" : "data.batch_size or local.steps";
 }
 
 // sync: which of the live workers, counted by rising rank, computes a part of the open step, below `parts`.

@@ -49,6 +49,7 @@ class ForwardingClient : public Client {
   absl::Status Stop(const std::string& reason) override { return to_->Stop(reason); }
   absl::Status Leave(const absl::Status& failure) override { return to_->Leave(failure); }
   uint32_t worker() const override { return to_->worker(); }
+  JobSteps steps() const override { return to_->steps(); }
   uint64_t start_clock() const override { return to_->start_clock(); }
   bool progressed() const override { return to_->progressed(); }
   uint64_t job() const override { return to_->job(); }

@@ -29,6 +29,28 @@ TEST_CASE("configs/digits.json trains in async") {
   TrainDigits("async", {R"(consistency={"mode": "async"})"});
 }
 
+// 10 steps a push, so a tenth of the bytes of digits.json.
+void TrainDigitsLocally(const std::string& mode, const std::vector<std::string>& set) {
+  TestJob job({.config = "configs/digits_local.json", .set = set});
+  job.StartAll();
+  job.ExpectAllExit(0);
+  const nlohmann::json summary = job.Summary();
+  CheckSummary(summary, mode, 2, 2, 30 * 1500);
+  CHECK(summary["pushes"] == (30 * 1500 + 159) / 160);
+  CHECK(summary["config"]["local"]["steps"] == 10);
+  CHECK(summary["test_accuracy"] >= 0.96);
+}
+
+TEST_CASE("configs/digits_local.json trains in sync") { TrainDigitsLocally("sync", {}); }
+TEST_CASE(
+    "configs/digits_local.json trains in bounded and async, with an outer rule for pushes that come alone") {
+  const std::string outer = R"(optimizer={"type": "sgd", "learning_rate": 0.5})";
+  TrainDigitsLocally("bounded", {outer, R"(consistency={"mode": "bounded", "staleness": 1})"});
+  TrainDigitsLocally("bounded",
+                     {outer, R"(consistency={"mode": "bounded", "staleness": 1, "prefetch": true})"});
+  TrainDigitsLocally("async", {outer, R"(consistency={"mode": "async"})"});
+}
+
 TEST_CASE("configs/cluster_2ps_2workers.json is a cluster of two servers and two workers") {
   // Its ports are fixed, so the cluster is not started here; each task finds itself in the file.
   for (const char* task : {"ps:0", "ps:1"}) {

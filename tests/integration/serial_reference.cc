@@ -43,6 +43,13 @@ SerialWeights::SerialWeights(ModelSpec model, Optimizer optimizer, LearningRateS
   slots_.assign(optimizer_.slots().size(), std::vector<float>(values_.size()));
 }
 
+void SerialWeights::Restart(absl::Span<const float> values, uint64_t step) {
+  values_.assign(values.begin(), values.end());
+  for (std::vector<float>& slot : slots_) std::fill(slot.begin(), slot.end(), 0.0f);
+  steps_ = 0;
+  first_step_ = step;
+}
+
 void SerialWeights::Step(const std::vector<Part>& parts) {
   uint64_t examples = 0;
   for (const Part& part : parts) examples += part.examples;
@@ -60,7 +67,7 @@ void SerialWeights::Step(const std::vector<Part>& parts) {
       for (float& value : mean) value *= static_cast<float>(max_norm_ / norm);
     }
   }
-  const double rate = schedule_.Rate(static_cast<double>(steps_++));
+  const double rate = schedule_.Rate(static_cast<double>(first_step_ + steps_++));
   for (size_t tensor = 0; tensor < model_.tensors.size(); ++tensor) {
     if (settings_[tensor].frozen) continue;
     const int64_t first = model_.offset(tensor);
@@ -99,7 +106,8 @@ double SerialWeights::FactorOf(ApplyArgs args, int64_t first) const {
 
 absl::StatusOr<SerialRun> TrainSerially(const v1::JobConfig& config, const Dataset& train) {
   const uint64_t batch_size = config.data().batch_size();
-  const uint64_t step_size = batch_size * config.consistency().parts();
+  const uint64_t local_steps = config.local().steps(), part_size = batch_size * local_steps;
+  const uint64_t step_size = part_size * config.consistency().parts();
   const uint64_t examples =
       config.train().has_steps() ? config.train().steps() * step_size
       : config.train().has_examples()
@@ -109,31 +117,48 @@ absl::StatusOr<SerialRun> TrainSerially(const v1::JobConfig& config, const Datas
   WEIR_ASSIGN_OR_RETURN(const auto backend, MakeComputeBackend({"cpu"}));
   WEIR_ASSIGN_OR_RETURN(const auto model, Model::Create(config.model(), train.shape(), train.outputs(),
                                                         batch_size, backend.get()));
-  WEIR_ASSIGN_OR_RETURN(auto weights,
-                        SerialWeights::Create(config, model->spec(), (examples + step_size - 1) / step_size));
+  const uint64_t steps = (examples + step_size - 1) / step_size;
+  WEIR_ASSIGN_OR_RETURN(auto weights, SerialWeights::Create(config, model->spec(), steps));
+  v1::JobConfig inner = config;
+  inner.mutable_train()->clear_clip();
+  if (config.local().has_inner()) *inner.mutable_optimizer() = config.local().inner();
+  WEIR_ASSIGN_OR_RETURN(auto local, SerialWeights::Create(inner, model->spec(), steps * local_steps));
   ExampleOrder order(static_cast<int32_t>(train.size()), config.seed());
   Batch batch;
+  // model->gradients() at these weights, over n examples from this one on.
+  const auto compute = [&](absl::Span<const float> at, uint64_t first, uint64_t n) -> absl::Status {
+    std::copy(at.begin(), at.end(), model->weights().begin());
+    const uint64_t pieces = config.train().micro_batches();
+    const uint64_t piece = (n + pieces - 1) / pieces;
+    model->ZeroGradients();
+    for (uint64_t done = 0; done < n; done += piece) {
+      std::vector<int32_t> indexes(std::min(piece, n - done));
+      order.Fill(static_cast<int64_t>(first + done), absl::MakeSpan(indexes));
+      train.Gather(indexes, &batch);
+      const RandomContext random{config.seed(), first / batch_size, static_cast<int64_t>(done)};
+      WEIR_RETURN_IF_ERROR(model->ForwardBackward(batch, static_cast<int64_t>(n), random).status());
+    }
+    ClipValues(config.train().clip_value(), {model->gradients()});
+    if (config.train().clip() != v1::TrainConfig::CLIP_MEAN) {
+      ClipToNorm(config.train().clip_norm(), {model->gradients()});
+    }
+    return absl::OkStatus();
+  };
   for (uint64_t step = 0; step < examples; step += step_size) {
-    std::copy(weights.values().begin(), weights.values().end(), model->weights().begin());
     std::vector<SerialWeights::Part> parts;
-    for (uint64_t first = step; first < std::min(step + step_size, examples); first += batch_size) {
-      const uint64_t n = std::min(batch_size, examples - first);
-      const uint64_t pieces = config.train().micro_batches();
-      const uint64_t piece = (n + pieces - 1) / pieces;
-      model->ZeroGradients();
-      for (uint64_t done = 0; done < n; done += piece) {
-        std::vector<int32_t> indexes(std::min(piece, n - done));
-        order.Fill(static_cast<int64_t>(first + done), absl::MakeSpan(indexes));
-        train.Gather(indexes, &batch);
-        const RandomContext random{config.seed(), first / batch_size, static_cast<int64_t>(done)};
-        const auto loss = model->ForwardBackward(batch, static_cast<int64_t>(n), random);
-        if (!loss.ok()) return loss.status();
+    for (uint64_t part = step; part < std::min(step + step_size, examples); part += part_size) {
+      const uint64_t end = std::min(part + part_size, examples);
+      local.Restart(weights.values(), step / step_size * local_steps);
+      for (uint64_t first = part; first < end; first += batch_size) {
+        const uint64_t n = std::min(batch_size, end - first);
+        WEIR_RETURN_IF_ERROR(compute(local.values(), first, n));
+        if (local_steps > 1) local.Step({{{model->gradients().begin(), model->gradients().end()}, n}});
       }
-      ClipValues(config.train().clip_value(), {model->gradients()});
-      if (config.train().clip() != v1::TrainConfig::CLIP_MEAN) {
-        ClipToNorm(config.train().clip_norm(), {model->gradients()});
+      std::vector<float> push(model->gradients().begin(), model->gradients().end());
+      for (size_t i = 0; local_steps > 1 && i < push.size(); ++i) {
+        push[i] = weights.values()[i] - local.values()[i];
       }
-      parts.push_back({{model->gradients().begin(), model->gradients().end()}, n});
+      parts.push_back({std::move(push), end - part});
     }
     weights.Step(parts);
   }

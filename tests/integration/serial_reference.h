@@ -16,7 +16,7 @@ namespace weir {
 
 // A second, independent implementation of a sync job, equal bit for bit: one loop over steps and parts, on
 // whole tensors, in one thread. From the server it uses the optimizer and its sums of squares; from the
-// worker the data, the model and the clipping.
+// worker the data, the model and the clipping. Local steps are a loop within a part.
 
 // The weights of a sync job and how a step changes them. Not thread-safe.
 class SerialWeights {
@@ -30,6 +30,8 @@ class SerialWeights {
   // Version 0. `total_steps` is the length of the job.
   static absl::StatusOr<SerialWeights> Create(const v1::JobConfig& config, const ModelSpec& model,
                                               uint64_t total_steps);
+  // Begins anew with these values: slots and count of updates too. The schedule continues at this step.
+  void Restart(absl::Span<const float> values, uint64_t step);
   // One optimizer step on the mean of the parts, weighted by examples, in the given order. At least one part.
   void Step(const std::vector<Part>& parts);
 
@@ -51,6 +53,8 @@ class SerialWeights {
   std::vector<float> values_;
   std::vector<std::vector<float>> slots_;
   uint64_t steps_ = 0;
+  // The step at which they began.
+  uint64_t first_step_ = 0;
   // The mean is clipped to this norm; 0: to none.
   double max_norm_ = 0;
 };

@@ -147,6 +147,55 @@ TEST_CASE("numbers of parts that the workers do not divide, and one part") {
   }
 }
 
+// Rounds of 10 steps by Adam with all that varies by tensor and time, of which Nesterov's rule makes steps.
+const Overrides kLocal = {
+    "optimizer.type=nesterov",
+    "optimizer.learning_rate=0.7",
+    "consistency.parts=6",
+    R"(local={"steps":10,"inner":{"type":"adam","learning_rate":0.01,"weight_decay":0.01,"groups":[{"match":"hidden/bias","frozen":true},{"match":"*/bias","weight_decay":0,"learning_rate_factor":2}],"schedule":{"type":"cosine","warmup_steps":3}}})",
+};
+
+TEST_CASE("local steps: any number of servers and workers") {
+  const v1::JobConfig config = DigitsJob(kLocal);
+  const SerialRun expected = Reference(config);
+  CHECK(expected.steps == 4);
+  for (uint32_t servers : {1, 2, 3, 4}) {
+    for (uint32_t workers : {1, 2, 3, 4, 5, 6}) {
+      INFO(servers << " servers, " << workers << " workers");
+      CheckBits(expected, config, servers, workers);
+    }
+  }
+}
+
+TEST_CASE("local steps: other inner rules, and the mean of the pushes clipped") {
+  for (const char* type : {"sgd", "momentum", "adagrad", "rmsprop", "adamw", "lion"}) {
+    INFO(type);
+    const v1::JobConfig config = DigitsJob(
+        Plus(kLocal, {absl::StrCat("local.inner.type=", type), "train.examples=413", "local.steps=3",
+                      "train.clip=mean", "train.clip_norm=0.1", "consistency.parts=3"}));
+    CheckBits(Reference(config), config, 2, 2);
+  }
+}
+
+TEST_CASE("one local step of plain SGD with rate 1 is a step without local steps") {
+  const SerialRun expected = Reference(DigitsJob({}));
+  const v1::JobConfig config = DigitsJob({R"(local={"steps":1,"inner":{"type":"sgd","learning_rate":1}})"});
+  CheckBits(expected, config, 2, 2);
+}
+
+TEST_CASE("local steps: workers that go and come at any point of a step") {
+  const v1::JobConfig config = DigitsJob(Plus(kLocal, {"local.steps=4", "consistency.parts=4"}));
+  const SerialRun expected = Reference(config);
+  CHECK(expected.steps == 13);
+  for (uint64_t pieces : {1, 2, 13}) {
+    for (uint32_t rank : {0, 1}) {
+      INFO("worker " << rank << " goes after " << pieces << " pieces");
+      CheckBits(expected, config, 2, std::vector<WorkerRun>{{rank, 0, pieces}, {1 - rank, 0, {}}});
+    }
+  }
+  CheckBits(expected, config, 2, std::vector<WorkerRun>{{0, 0, {}}, {1, 0, 9}, {1, 7, {}}});
+}
+
 TEST_CASE("repeated runs") {
   const v1::JobConfig config = DigitsJob({"train.examples=413"});
   const SerialRun expected = Reference(config);
@@ -158,10 +207,14 @@ TEST_CASE("the hash tells jobs apart") {
   const Overrides length = {"train.examples=413"};
   const v1::JobConfig config = DigitsJob(length);
   std::map<std::string, std::string> seen = {{Reference(config).weights_sha256, "the job"}};
-  for (const char* other : {"seed=2", "consistency.parts=2", "train.micro_batches=1", "train.clip_norm=0",
-                            "train.examples=412", "model.layers[3].rate=0.1", "optimizer.weight_decay=0.001",
-                            "optimizer.clip_weights=0.1", "optimizer.l2=0.001", "optimizer.amsgrad=true",
-                            "train.clip_value=0.001", R"(optimizer.schedule={"type":"linear"})"}) {
+  for (const char* other :
+       {"seed=2", "consistency.parts=2", "train.micro_batches=1", "train.clip_norm=0", "train.examples=412",
+        "model.layers[3].rate=0.1", "optimizer.weight_decay=0.001", "optimizer.clip_weights=0.1",
+        "optimizer.l2=0.001", "optimizer.amsgrad=true", "train.clip_value=0.001",
+        R"(optimizer.schedule={"type":"linear"})", R"(local={"steps":2,"inner":{"learning_rate":1}})",
+        R"(local={"steps":3,"inner":{"learning_rate":1}})",
+        R"(local={"steps":2,"inner":{"type":"adam","learning_rate":1}})",
+        R"(local={"steps":2,"inner":{"learning_rate":1,"schedule":{"type":"linear"}}})"}) {
     INFO(other);
     const auto [it, fresh] = seen.emplace(Reference(DigitsJob(Plus(length, {other}))).weights_sha256, other);
     INFO("same as " << it->second);

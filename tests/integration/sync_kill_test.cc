@@ -36,6 +36,7 @@ class Job {
     options.config = folder_.Write("job.json", DigitsJobText());
     options.set = kSlow;
     options.set = With(std::move(options.set), more);
+    overrides_ = std::move(more);
     job_ = std::make_unique<TestJob>(options);
     job_->StartAll();
   }
@@ -83,7 +84,7 @@ class Job {
           std::any_of(except.begin(), except.end(), [&](uint32_t rank) { return task == Name(rank); });
       if (!gone) job_->ExpectExit(task, kExitOk);
     }
-    const SerialRun& expected = SerialDigits({});
+    const SerialRun& expected = SerialDigits(overrides_);
     const nlohmann::json summary = job_->Summary();
     CHECK(summary["steps"] == expected.steps);
     CHECK(summary["weights_sha256"] == expected.weights_sha256);
@@ -100,6 +101,7 @@ class Job {
   }
 
   const uint32_t workers_;
+  std::vector<std::string> overrides_;
   const TestFolder folder_;
   std::unique_ptr<TestJob> job_;
 };
@@ -114,6 +116,17 @@ TEST_CASE("a worker is killed in the middle") {
   INFO("worker " << rank << " at step " << step);
   Job job(2, 2);
   job.WaitForStep(step);
+  job.Kill(rank);
+  job.CheckBits({rank});
+}
+
+TEST_CASE("a worker is killed in the middle of its local steps") {
+  const uint32_t rank = GENERATE(0, 1);
+  // The job has 26 steps.
+  Job job(2, 2,
+          {R"(local={"steps":8,"inner":{"type":"adam","learning_rate":0.01}})", "consistency.parts=2",
+           "optimizer.type=nesterov", "train.examples=3301"});
+  job.WaitForStep(4 + 5 * rank);
   job.Kill(rank);
   job.CheckBits({rank});
 }

@@ -154,8 +154,8 @@ absl::StatusOr<uint64_t> RunWorker(const v1::JobConfig& config, const std::vecto
   WEIR_ASSIGN_OR_RETURN(const auto real, Client::Join(options, model->spec()));
   MortalClient client(real.get(), run, story);
   story->Joined(index);
-  DatasetGradients gradients(config, train, replicas.get());
-  Trainer trainer(config, &gradients, &client);
+  WEIR_ASSIGN_OR_RETURN(const auto gradients, MakeGradients(config, train, replicas.get(), client));
+  Trainer trainer(config, gradients.get(), &client);
   if (const absl::Status status = trainer.Run(); !status.ok()) {
     if (!client.gone()) return status;
     client.Leave(absl::CancelledError("killed by the test")).IgnoreError();

@@ -491,6 +491,15 @@ void PlanNorms(Dice& dice, Plan* plan) {
   plan->config.mutable_train()->set_clip_norm(1e30f);
 }
 
+// In some jobs a batch of the ledger is several local steps. Its examples are the same.
+void PlanLocalSteps(Dice& dice, Plan* plan) {
+  const auto batch = static_cast<uint32_t>(plan->ledger.batch_size);
+  if (plan->ledger.table || batch == 1 || !dice.Chance(0.6)) return;
+  const uint32_t steps = batch == 4 && dice.Chance(0.5) ? 2 : batch;
+  plan->config.mutable_local()->set_steps(steps);
+  plan->config.mutable_data()->set_batch_size(batch / steps);
+}
+
 Plan MakePlan(uint64_t seed, bool with_table) {
   Dice dice(seed);
   Plan plan;
@@ -520,6 +529,8 @@ Plan MakePlan(uint64_t seed, bool with_table) {
   PlanEarlyRows(early, with_table, &plan);
   Dice norms(seed, "plan: norms");
   PlanNorms(norms, &plan);
+  Dice local(seed, "plan: local steps");
+  PlanLocalSteps(local, &plan);
   Dice memory(seed, "plan: memory");
   // Rows that come and go must do so while a checkpoint is written, too.
   if (!churns) PlanMemory(memory, &plan);
@@ -544,7 +555,8 @@ std::string Plan::ToString() const {
       ledger.table ? ", a table" : "", Words(ledger.rules),
       consistency.tables() == v1::ConsistencyConfig::TABLES_ASYNC ? ", rows on arrival" : "",
       config.server().memory_limit_mib() > 0 ? ", little memory" : "",
-      config.train().clip_norm() > 0 ? ", norms" : "");
+      config.train().clip_norm() > 0 ? ", norms" : "",
+      config.local().steps() > 1 ? absl::StrCat(", ", config.local().steps(), " local steps") : "");
   for (const FaultPlan& fault : faults) {
     absl::StrAppend(&out, "; ", Name(fault.kind), " ", fault.first, " ", fault.second, " at ",
                     absl::FormatDuration(fault.at), " for ", absl::FormatDuration(fault.duration));

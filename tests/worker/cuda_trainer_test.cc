@@ -66,6 +66,13 @@ TEST_CASE("So do parts of a step, whose weights are on the device already, and p
   }
 }
 
+TEST_CASE("Local steps on a device are refused") {
+  const v1::JobConfig config = Config({R"(local={"steps": 3, "inner": {"type": "adam"}})"});
+  const absl::Status status = Replicas::On(config, Train(), Emulated(1, 1)()).status();
+  CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+  CHECK_THAT(std::string(status.message()), Catch::StartsWith("local.inner: only the CPU takes local steps"));
+}
+
 TEST_CASE(
     "Where gradients travel as bfloat16 they leave the device as such, layer by layer, after the last sum") {
   const uint64_t seed = GENERATE(1, 2, 3);

@@ -38,10 +38,11 @@ class Computer final : public GradientComputer {
 
 struct Slowed {
   explicit Slowed(const std::vector<std::string>& overrides, double forward = 0)
-      : config(Config(overrides)), computer([this, forward] { now += forward / 2; }) {}
+      : config(Config(overrides)), forward(forward) {}
 
   absl::Status Compute(uint64_t worker, uint64_t batch, const Traffic& traffic = {}) {
-    SlowGradients slow(config, worker, &computer,
+    auto computer = std::make_unique<Computer>([this] { now += forward / 2; });
+    SlowGradients slow(config, worker, std::move(computer),
                        {[this] { return now; },
                         [this](double seconds) {
                           now += seconds;
@@ -53,7 +54,8 @@ struct Slowed {
   }
 
   const v1::JobConfig config;
-  Computer computer;
+  // Seconds of a forward pass.
+  const double forward;
   double now = 100;
   std::vector<double> sleeps;
 };

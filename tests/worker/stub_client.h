@@ -43,6 +43,7 @@ class StubClient : public Client {
   absl::Status Stop(const std::string&) override { return absl::OkStatus(); }
   absl::Status Leave(const absl::Status&) override { return absl::OkStatus(); }
   uint32_t worker() const override { return 0; }
+  JobSteps steps() const override { return {}; }
   uint64_t start_clock() const override { return 0; }
   bool progressed() const override { return false; }
   uint64_t job() const override { return 0; }

@@ -69,7 +69,11 @@ JobSize SizeOf(const v1::JobConfig& config, uint32_t workers, uint64_t train_exa
   JobSize size;
   size.train_examples = train_examples;
   const auto& consistency = config.consistency();
-  size.parts = parts > 0 ? parts : consistency.has_parts() ? consistency.parts() : workers;
+  if (!TraitsOf(config).commits_steps) {
+    size.parts = workers;
+  } else {
+    size.parts = parts > 0 ? parts : consistency.has_parts() ? consistency.parts() : workers;
+  }
   uint64_t examples = ExamplesOf(config, train_examples, size.parts, workers);
   size.dropped = DroppedOf(config, size.parts, examples);
   examples -= size.dropped;
@@ -79,13 +83,13 @@ JobSize SizeOf(const v1::JobConfig& config, uint32_t workers, uint64_t train_exa
 absl::Status CheckSize(const v1::JobConfig& config, const JobSize& size) {
   if (size.batches > 0) return absl::OkStatus();
   const uint64_t unit = UnitOf(config, size.parts);
-  const uint32_t batch = config.data().batch_size();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "data.drop_last: leaves nothing of the job, which has ", size.dropped, " examples: ",
-      unit == batch
-          ? absl::StrCat("a batch has ", batch, " (data.batch_size)")
-          : absl::StrCat("a step has ", unit, " (", size.parts, " parts of data.batch_size ", batch, ")"),
-      ". Lower data.batch_size, or take data.drop_last out"));
+  const std::string batch = BatchInWords(config);
+  return absl::InvalidArgumentError(
+      absl::StrCat("data.drop_last: leaves nothing of the job, which has ", size.dropped, " examples: ",
+                   unit == ExamplesOfBatch(config)
+                       ? absl::StrCat("a batch has ", unit, " (", batch, ")")
+                       : absl::StrCat("a step has ", unit, " (", size.parts, " parts of ", batch, ")"),
+                   ". Lower ", BatchFields(config), ", or take data.drop_last out"));
 }
 
 JobSize Shortened(const v1::JobConfig& config, uint32_t workers, const JobSize& size, uint64_t examples,

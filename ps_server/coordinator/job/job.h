@@ -38,7 +38,7 @@ struct JobContext {
 // The length of a job. All 0: not known yet.
 struct JobSize {
   uint64_t train_examples = 0;  // in the training set
-  uint32_t parts = 0;           // of a step, in sync
+  uint32_t parts = 0;           // of a step in sync; otherwise the configured workers
   uint64_t examples = 0;        // in all epochs, without examples that data.drop_last leaves out
   uint64_t dropped = 0;         // examples that data.drop_last leaves out
   uint64_t batches = 0;

@@ -85,6 +85,20 @@ TEST_CASE("LAMB has its own epsilon, and sync clips the mean where it is told to
   CHECK(Parse(R"({"train": {"clip": "push"}})").train().clip() == v1::TrainConfig::CLIP_PUSH);
 }
 
+TEST_CASE("The inner rule of local steps has an optimizer's defaults, and shows only if it is given") {
+  const v1::JobConfig config = Parse(With(
+      R"("local": {"steps": 10, "inner": {"type": "lion", "schedule": {"type": "cosine", "warmup_epochs": 2}}})"));
+  CHECK(config.local().steps() == 10);
+  CHECK(config.local().inner().beta2() == 0.99f);
+  CHECK(config.local().inner().schedule().warmup_share() == 0.2);
+  CHECK_FALSE(config.optimizer().has_beta2());
+  CHECK(absl::StrContains(ToJson(config, true), "\"steps\": 10"));
+  CHECK(Parse(With(R"("local": {"inner": {"learning_rate": 1}})")).local().steps() == 1);
+  CHECK_FALSE(absl::StrContains(ToJson(Parse(kBase), true), "\"inner\""));
+  // A program brings its own rule.
+  CHECK(Parse(R"({"data": {"batch_size": 8}, "local": {"steps": 10}})").local().steps() == 10);
+}
+
 TEST_CASE("Lion has its own beta2, and a warm-up in epochs becomes a share") {
   const v1::JobConfig config = Parse(R"({"train": {"epochs": 20}, "optimizer": {"type": "lion",
       "schedule": {"warmup_epochs": 5}}, "tables": [
@@ -333,6 +347,25 @@ TEST_CASE("Impossible combinations are refused with their paths") {
        "f:5:47: consistency.backup_workers: must be below consistency.parts, which is 4, got 4"},
       {With(R"("consistency": {"backup_workers": 3}, "cluster": {"workers": 2})"),
        "f:5:35: consistency.backup_workers: must be below cluster.workers, which is 2, got 3"},
+      {With(R"("local": {"steps": 2})"),
+       "f:5:10: local.inner: is missing and must be given with local.steps 2: the rule of a worker's own "
+       "steps, as {\"type\": \"sgd\", \"learning_rate\": 0.1}"},
+      {With(R"("local": {"steps": 2, "inner": {}}, "tables": [{"name": "t", "dim": 1}])"),
+       "f:5:20: local.steps: must be 1, got 2: the job has `tables`"},
+      {With(R"("local": {"inner": {}}, "tables": [{"name": "t", "dim": 1}])"),
+       "f:5:20: local.inner: steps no rows, and the job has `tables`; take it out"},
+      {R"({"local": {"steps": 2, "inner": {}}})",
+       "f:1:33: local.inner: is for the program `worker`, but the job has no model: a program of one's own "
+       "brings its inner rule; take it out"},
+      {With(R"("local": {"inner": {"type": "lamb"}})"),
+       "f:5:29: local.inner.type: is \"lamb\", which only the servers apply; use \"adamw\""},
+      {With(R"("local": {"inner": {"type": "adam", "momentum": 0.5}})"),
+       "f:5:49: local.inner.momentum: is not used with type \"adam\", only with momentum, nesterov"},
+      {With(R"("local": {"inner": {"schedule": {"type": "exponential"}}})"),
+       "f:5:33: local.inner.schedule.gamma: is missing and must be given with type \"exponential\""},
+      {With(R"("train": {"steps": 8000000000000}, "local": {"steps": 10, "inner": {}})"),
+       "f:5:20: train.steps: must be at most 27487790694 with data.batch_size 32 x local.steps 10, got "
+       "8000000000000"},
       {With(R"("checkpoint": {"every_steps": 5})"),
        "f:5:31: checkpoint.every_steps: needs checkpoint.directory, the folder where checkpoints go"},
       {With(R"("checkpoint": {"every_seconds": 5, "init_from": "x"})"),

@@ -145,6 +145,8 @@ TEST_CASE("Groups: one that fits no tensor is an error with the names that there
   CHECK(status.message() ==
         "optimizer.groups[1].match: \"dense_2/*\" fits no tensor of the model, whose tensors are: "
         "dense_0/weight, dense_0/bias, dense_1/weight, dense_1/bias");
+  const absl::Status inner = ResolveGroups(config, MakeModel(), "local.inner").status();
+  CHECK_THAT(std::string(inner.message()), Catch::StartsWith("local.inner.groups[1].match: "));
 }
 
 TEST_CASE("Groups: a long list of names is cut") {

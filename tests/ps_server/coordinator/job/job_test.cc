@@ -90,6 +90,33 @@ TEST_CASE("data.drop_last leaves out the last batch, and in sync the last step, 
              Contains("15 examples") && Contains("a step has 32 (4 parts of data.batch_size 8)"));
 }
 
+TEST_CASE("A batch of local steps has the examples of all of them") {
+  v1::JobConfig config = Config(v1::ConsistencyConfig::MODE_SYNC, 8, 1.5);
+  config.mutable_local()->set_steps(5);
+  JobSize size = SizeOf(config, 3, 100);
+  CHECK(size.batches == 4);
+  CHECK(size.steps == 2);
+  config.mutable_data()->set_drop_last(true);
+  CHECK_THAT(std::string(CheckSize(config, SizeOf(config, 4, 100)).message()),
+             Catch::Contains("a step has 160 (4 parts of data.batch_size 8 x local.steps 5). Lower "
+                             "data.batch_size or local.steps, or take"));
+  config.mutable_consistency()->set_mode(v1::ConsistencyConfig::MODE_ASYNC);
+  CHECK(SizeOf(config, 3, 100).batches == 3);
+  CHECK_THAT(std::string(CheckSize(config, SizeOf(config, 4, 20)).message()),
+             Catch::Contains("a batch has 40 (data.batch_size 8 x local.steps 5)"));
+
+  v1::CheckpointManifest checkpoint;
+  *checkpoint.mutable_job()->mutable_config() = config;
+  CHECK(CanGoOn(config, checkpoint).ok());
+  config.mutable_local()->set_steps(4);
+  CHECK_THAT(std::string(CanGoOn(config, checkpoint).message()),
+             Catch::Contains("local.steps is 4, the checkpoint's is 5"));
+}
+
+TEST_CASE("Where no step commits, parts are the configured workers, whatever a checkpoint had") {
+  CHECK(SizeOf(Config(v1::ConsistencyConfig::MODE_ASYNC, 10, 1), 4, 100, 7).parts == 4);
+}
+
 TEST_CASE("A checkpoint is the end of a job whose batches are all in it") {
   const v1::JobConfig config = Config(v1::ConsistencyConfig::MODE_SYNC, 10, 2);
   v1::CheckpointManifest checkpoint;
