@@ -11,7 +11,7 @@
 namespace weir {
 namespace {
 
-constexpr uint32_t kMajor = 1, kMinor = 10;
+constexpr uint32_t kMajor = 1, kMinor = 11;
 
 v1::ProtocolVersion Make(uint32_t major, uint32_t minor) {
   v1::ProtocolVersion version;
@@ -45,6 +45,10 @@ bool WaitsAtWorkEnd(const v1::ProtocolVersion& version) {
 
 bool WeighsPushes(const v1::ProtocolVersion& version) {
   return std::pair(MajorOf(version), version.minor()) >= std::pair(1u, 10u);
+}
+
+bool TakesQuantisedPushes(const v1::ProtocolVersion& version) {
+  return std::pair(MajorOf(version), version.minor()) >= std::pair(1u, 11u);
 }
 
 std::string ToString(const v1::ProtocolVersion& version) {
