@@ -181,7 +181,7 @@ TEST_CASE("quantised pushes: any number of servers and workers, and workers that
     const auto one = RunInProcess(config, 1, 1);
     INFO(one.status().ToString());
     REQUIRE(one.ok());
-    const SerialRun expected{one->steps, one->weights_sha256, {}};
+    const SerialRun expected{{}, one->weights_sha256, one->steps};
     hashes.push_back(one->weights_sha256);
     for (const auto& [servers, workers] :
          std::vector<std::pair<uint32_t, uint32_t>>{{2, 4}, {3, 2}, {4, 6}}) {
