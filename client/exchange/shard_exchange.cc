@@ -157,8 +157,12 @@ ShardExchange::Chunk ShardExchange::TakeChunk(v1::ExchangeRequest* head, size_t 
   Chunk chunk;
   chunk.first = static_cast<int64_t>(next_) * size;
   chunk.count = std::min(size * static_cast<int64_t>(1 + more), elements_ - chunk.first);
-  chunk.bytes = static_cast<size_t>(chunk.count * BytesPerValue(wire_.push_dtype));
-  chunk.runs = tensors_.Locate(shard_, chunk.first, chunk.count, push_->gradient->tensors());
+  chunk.bytes = static_cast<size_t>(EncodedBytes(wire_.push_dtype, static_cast<uint64_t>(chunk.count)));
+  if (push_->gradient->encoded() != nullptr) {
+    chunk.runs = {push_->gradient->encoded()->Chunk(shard_, next_)};
+  } else {
+    chunk.runs = tensors_.Locate(shard_, chunk.first, chunk.count, push_->gradient->tensors());
+  }
   head->set_first(static_cast<uint64_t>(chunk.first));
   for (size_t i = next_; i <= next_ + more; ++i) sent_[i] = true;
   unsent_ -= 1 + more;
@@ -339,20 +343,19 @@ absl::Status ShardExchange::TakeWeights(uint64_t first, absl::Span<const absl::s
   if (pull_answered_ && answer_.pull.outcome() != v1::OK) {
     return Broken(absl::StrCat("sent weights with the outcome ", v1::Outcome_Name(answer_.pull.outcome())));
   }
-  const uint64_t size = static_cast<uint64_t>(BytesPerValue(wire_.pull_dtype));
-  const absl::Status added =
-      came_.Add(first, bytes, size, chunk == nullptr ? kMaxChunkBytes : kMaxSharedChunkBytes);
-  if (!added.ok()) {
+  const absl::StatusOr<uint64_t> count =
+      came_.Add(first, bytes, wire_.pull_dtype, chunk == nullptr ? kMaxChunkBytes : kMaxSharedChunkBytes);
+  if (!count.ok()) {
     return Broken(absl::StrCat("sent a chunk of ", bytes, " bytes of weights at position ", first, " of ",
-                               elements_, ", ", added.message()));
+                               elements_, ", ", count.status().message()));
   }
-  ValueCursor values(pieces, wire_.pull_dtype);
+  ValueCursor values(pieces, wire_.pull_dtype, static_cast<int64_t>(*count));
   ShardView* const view = pull_->view;
   // Shared memory brings a chunk in one piece.
   const bool in_place = chunk != nullptr && IsPlain(wire_.pull_dtype) && view != nullptr &&
                         view->MayRefer(pieces.front().data());
   bool kept = false;
-  for (int64_t at = static_cast<int64_t>(first), left = static_cast<int64_t>(bytes / size); left > 0;) {
+  for (int64_t at = static_cast<int64_t>(first), left = static_cast<int64_t>(*count); left > 0;) {
     const int64_t n = std::min(wire_.chunk_unit, left);
     const auto unit = static_cast<size_t>(at / wire_.chunk_unit);
     if (landed_[unit]) {
@@ -360,7 +363,7 @@ absl::Status ShardExchange::TakeWeights(uint64_t first, absl::Span<const absl::s
     } else {
       if (in_place) {
         const int64_t passed = at - static_cast<int64_t>(first);
-        view->Refer(at, pieces.front().data() + passed * static_cast<int64_t>(size));
+        view->Refer(at, pieces.front().data() + passed * BytesPerValue(wire_.pull_dtype));
         values.Skip(n);
         kept = true;
       } else if (view != nullptr) {

@@ -167,7 +167,7 @@ class ShardExchange {
   ShardAnswer TakeAnswer() { return std::move(answer_); }
 
  private:
-  // A chunk: its elements, their bytes on the wire, and where they lie in the gradient.
+  // A chunk: its elements, their bytes on the wire, and where they lie, in the gradient or encoded.
   struct Chunk {
     int64_t first, count;
     size_t bytes;
@@ -180,8 +180,10 @@ class ShardExchange {
   absl::Span<const char> TakeRowPiece(v1::ExchangeRequest* head);
   // Takes the chunk that FindChunk() found, and `more` chunks after it.
   Chunk TakeChunk(v1::ExchangeRequest* head, size_t more = 0);
-  // The gradient is of a different type from the wire's values.
-  bool converts() const { return push_->gradient->tensors().dtype != wire_.push_dtype; }
+  // The gradient is of a different type from the wire's values, and each message converts its part.
+  bool converts() const {
+    return push_->gradient->encoded() == nullptr && push_->gradient->tensors().dtype != wire_.push_dtype;
+  }
   void Gather(const Chunk& chunk, char* to) const;
   absl::Status TakePush(v1::PushReply reply);
   absl::Status TakePull(v1::PullReply reply);

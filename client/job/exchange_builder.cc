@@ -36,10 +36,12 @@ ExchangeBuilder::ExchangeBuilder(const ClientOptions& options, const ModelSpec& 
       tables_(TablesOf(config)),
       key_cuts_(tables_.size(), shards_),
       gradients_(model, wire_.shared_memory && wire_.push_dtype == v1::F32) {
+  std::vector<int64_t> elements;
   for (uint32_t shard = 0; shard < shards_; ++shard) {
-    const auto elements = static_cast<size_t>(tensors_.partition().shard_elements(shard));
-    buffers_.push_back(std::make_shared<FloatPool<>>(elements, HeapFloats));
+    elements.push_back(tensors_.partition().shard_elements(shard));
+    buffers_.push_back(std::make_shared<FloatPool<>>(static_cast<size_t>(elements.back()), HeapFloats));
   }
+  if (wire_.error_feedback) residuals_ = std::make_shared<Residuals>(elements, mode_.commits_steps);
 }
 
 absl::StatusOr<std::shared_ptr<const RowRoutes>> ExchangeBuilder::Rows(absl::Span<const RowGradients> push,
@@ -73,10 +75,11 @@ absl::StatusOr<ShardSet::Push> ExchangeBuilder::Push(ExchangeOrder::Push order,
   std::shared_ptr<const SharedSegment> memory;
   if (tensors.dtype == v1::F32) memory = gradients_.Find(tensors.begin);
   WEIR_ASSIGN_OR_RETURN(
-      push.gradient, OutgoingGradient::Create(
-                         {worker_, options_.task, push.work.clock, push.work.batch, push.work.first_example,
-                          push.work.examples, rejects_, shard_checks_, rows_finite},
-                         tensors_, std::move(tensors), wire_, order.gate.get(), std::move(memory)));
+      push.gradient,
+      OutgoingGradient::Create({worker_, options_.task, push.work.clock, push.work.batch,
+                                push.work.first_example, push.work.examples, rejects_, shard_checks_,
+                                residuals_, push.work.part, push.base.incarnations, rows_finite},
+                               tensors_, std::move(tensors), wire_, order.gate.get(), std::move(memory)));
   return push;
 }
 

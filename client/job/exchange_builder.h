@@ -16,6 +16,7 @@
 #include "client/tables/row_routes.h"
 #include "client/tensors/gradient_memory.h"
 #include "client/tensors/outgoing_gradient.h"
+#include "client/tensors/residuals.h"
 #include "client/tensors/tensor_map.h"
 #include "client/tensors/wire_options.h"
 #include "common/protocol/mode_traits.h"
@@ -86,6 +87,8 @@ class ExchangeBuilder {
   // The buffers of views, by shard.
   std::vector<std::shared_ptr<FloatPool<>>> buffers_;
   GradientMemory gradients_;
+  // Null: no error feedback.
+  std::shared_ptr<Residuals> residuals_;
 };
 
 }  // namespace weir

@@ -14,6 +14,7 @@
 #include "client/exchange/shard_channel.h"
 #include "common/base/bounded.h"
 #include "common/base/status_macros.h"
+#include "common/config/job_config.h"
 #include "common/model/wire_model.h"
 #include "common/protocol/handshake.h"
 #include "common/protocol/job_failure.h"
@@ -173,10 +174,28 @@ absl::StatusOr<v1::JoinReply> Ask(const v1::JoinRequest& request, bool again, co
   }
 }
 
+// Buffers are assigned, not optimised: a scale that they share with gradients fits neither.
+absl::Status CheckPushType(const ClientOptions& options, const ModelSpec& model,
+                           const v1::JobConfig& config) {
+  if (!QuantisesPushes(config.wire()) || options.reader) return absl::OkStatus();
+  for (const TensorSpec& tensor : model.tensors) {
+    if (tensor.kind == TensorKind::kParameter) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("wire.push_dtype: must be f32 or bf16 for a model with buffers, and '", tensor.name,
+                     "' is one; set it to bf16, or use layers without buffers"));
+  }
+  return absl::OkStatus();
+}
+
 // Checks that this client can work with the reply.
 absl::Status CheckReply(const v1::JoinReply& reply, const ClientOptions& options, const ModelSpec& model,
                         const v1::JobConfig& config) {
   WEIR_RETURN_IF_ERROR(CheckProtocol("ps:0", reply.protocol(), options.task));
+  if (QuantisesPushes(config.wire()) && !options.reader && !TakesQuantisedPushes(reply.protocol())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("wire.push_dtype: ps:0 speaks version ", ToString(reply.protocol()),
+                     " of the protocol, and pushes of this type need version 1.11. Upgrade the servers"));
+  }
   if (reply.num_shards() == 0 || !(reply.lease_seconds() > 0) ||
       (TraitsOf(config).works_on_parts && !options.reader && reply.parts() == 0)) {
     return absl::InternalError(
@@ -218,6 +237,7 @@ void WarnOfLargeBatch(const v1::JoinReply& reply, uint64_t train_examples, const
 absl::StatusOr<v1::JoinReply> JoinJob(const ClientOptions& options, bool again, uint64_t job,
                                       uint64_t instance, const ModelSpec& model, const v1::JobConfig& config,
                                       Transport& transport) {
+  WEIR_RETURN_IF_ERROR(CheckPushType(options, model, config));
   v1::JoinRequest request;
   request.set_role(options.reader ? v1::READER : v1::WORKER);
   request.set_task(options.task);

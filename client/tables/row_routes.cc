@@ -188,7 +188,7 @@ bool RowRoutes::RowEndsAt(uint32_t shard, uint64_t byte) const {
 void RowRoutes::Place(uint32_t shard, uint64_t first, uint64_t bytes,
                       absl::Span<const absl::string_view> pieces) const {
   const Shard& from = shards_[shard];
-  ValueCursor values(pieces, types_.pull);
+  ValueCursor values(pieces, types_.pull, static_cast<int64_t>(MostValues(types_.pull, bytes)));
   const uint64_t end = first + bytes;
   for (size_t i = 0; i < from.reply.pull().size(); ++i) {
     const RowLayout::Entry& entry = from.reply.pull()[i];

@@ -20,9 +20,9 @@ absl::StatusOr<std::shared_ptr<OutgoingGradient>> OutgoingGradient::Create(
     Options options, const TensorMap& map, GradientTensors tensors, const WireOptions& wire,
     GradientGate* gate, std::shared_ptr<const SharedSegment> memory) {
   if (!IsPlain(tensors.dtype) && wire.push_dtype != tensors.dtype) {
-    return absl::InvalidArgumentError(
-        "the gradient is given as bfloat16, but pushes of this job travel as float32; give its values as "
-        "float32, or set wire.push_dtype or wire.dtype to bf16");
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the gradient is given as bfloat16, but pushes of this job travel as ",
+        v1::Dtype_Name(wire.push_dtype), "; give its values as float32, or set wire.push_dtype to bf16"));
   }
   const std::shared_ptr<OutgoingGradient> gradient(new OutgoingGradient(
       std::move(options), map, std::move(tensors), wire, gate != nullptr, std::move(memory)));
@@ -49,7 +49,13 @@ OutgoingGradient::OutgoingGradient(Options options, const TensorMap& map, Gradie
       tensors_(std::move(tensors)),
       wire_(wire),
       gated_(gated),
-      memory_(std::move(memory)) {
+      memory_(std::move(memory)),
+      encoded_(IsQuantised(wire_.push_dtype)
+                   ? std::make_unique<EncodedGradient>(
+                         map_, tensors_, wire_,
+                         EncodedGradient::Feedback{options_.residuals, options_.part, options_.clock,
+                                                   options_.incarnations})
+                   : nullptr) {
   const uint32_t shards = map_.partition().shards();
   first_chunk_.push_back(0);
   for (uint32_t shard = 0; shard < shards; ++shard) {
@@ -81,6 +87,14 @@ std::pair<size_t, size_t> OutgoingGradient::ChunksOf(uint32_t shard, size_t tens
 }
 
 absl::Status OutgoingGradient::Check(uint32_t shard, size_t chunk) const {
+  if (encoded_ != nullptr) {
+    if (encoded_->Encode(shard, chunk)) return absl::OkStatus();
+    const absl::Status found = map_.CheckFinite(tensors_, wire_.push_dtype);
+    if (!found.ok()) return found;
+    return absl::InvalidArgumentError(
+        absl::StrCat("the gradient with the residual of error feedback has a magnitude above ",
+                     kMostBlockValue, ", the most that ", v1::Dtype_Name(wire_.push_dtype), " carries"));
+  }
   // The shard checks the chunk in the pass that applies it, before it publishes anything. A check here would
   // be a second pass over memory.
   if (options_.shard_checks && memory_ != nullptr) return absl::OkStatus();

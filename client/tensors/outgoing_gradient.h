@@ -11,7 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/tensors/encoded_gradient.h"
 #include "client/tensors/gradient_gate.h"
+#include "client/tensors/residuals.h"
 #include "client/tensors/tensor_map.h"
 #include "client/tensors/wire_options.h"
 #include "common/system/shared_memory.h"
@@ -44,6 +46,11 @@ class OutgoingGradient final : public GradientGate::Watcher {
     // The shard, and not this class, checks chunks that it reads in place. Only if the job has one shard:
     // then no other shard has to learn of a value that is not finite.
     bool shard_checks = false;
+    // Of a quantised push: with this part, and weights of these incarnations of the shards, it may take
+    // residuals; null: no error feedback.
+    std::shared_ptr<Residuals> residuals = nullptr;
+    uint32_t part = 0;
+    std::vector<uint64_t> incarnations = {};
     // Of the push's rows (RowRoutes::finite()). An error has the effect of a value that is not finite.
     absl::Status rows_finite = absl::OkStatus();
   };
@@ -59,6 +66,10 @@ class OutgoingGradient final : public GradientGate::Watcher {
   const std::shared_ptr<const SharedSegment>& memory() const { return memory_; }
   size_t chunks(uint32_t shard) const { return first_chunk_[shard + 1] - first_chunk_[shard]; }
   int64_t chunk_elements() const { return wire_.chunk_elements; }
+
+  // The gradient as it travels, if its type on the wire is quantised: MaySend() encodes. Null: it travels
+  // from the tensors' memory.
+  EncodedGradient* encoded() const { return encoded_.get(); }
 
   // Checks the chunk, and returns whether it may leave if it is not the shard's last.
   bool MaySend(uint32_t shard, size_t chunk);
@@ -99,6 +110,7 @@ class OutgoingGradient final : public GradientGate::Watcher {
   const WireOptions wire_;
   const bool gated_;
   const std::shared_ptr<const SharedSegment> memory_;
+  const std::unique_ptr<EncodedGradient> encoded_;
   // By shard: how many chunks the shards before it have; one more at the end.
   std::vector<size_t> first_chunk_;
   // By chunk, over all shards: whether it was found finite, and how many tensors in it are not ready.

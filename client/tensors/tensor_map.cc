@@ -114,7 +114,7 @@ absl::Status TensorMap::CheckFinite(const GradientTensors& tensors, v1::Dtype dt
   for (size_t tensor = 0; tensor < tensors.begin.size(); ++tensor) {
     const int64_t n = offsets_[tensor + 1] - offsets_[tensor];
     const int64_t bad = FirstRefused(tensors, tensor, 0, n, dtype);
-    if (bad < n) return Refusal(tensor, bad, tensors);
+    if (bad < n) return Refusal(tensor, bad, tensors, dtype);
   }
   return absl::OkStatus();
 }
@@ -125,12 +125,13 @@ absl::Status TensorMap::CheckFinite(uint32_t shard, int64_t first, int64_t count
   Walk(shard, first, count, [&](size_t tensor, int64_t at, int64_t n) {
     if (!status.ok()) return;
     const int64_t bad = FirstRefused(tensors, tensor, at, n, dtype);
-    if (bad < n) status = Refusal(tensor, at + bad, tensors);
+    if (bad < n) status = Refusal(tensor, at + bad, tensors, dtype);
   });
   return status;
 }
 
-absl::Status TensorMap::Refusal(size_t tensor, int64_t at, const GradientTensors& tensors) const {
+absl::Status TensorMap::Refusal(size_t tensor, int64_t at, const GradientTensors& tensors,
+                                v1::Dtype dtype) const {
   float value;
   Decode(tensors.dtype, static_cast<const char*>(tensors.begin[tensor]) + at * BytesPerValue(tensors.dtype),
          &value, 1);
@@ -139,7 +140,9 @@ absl::Status TensorMap::Refusal(size_t tensor, int64_t at, const GradientTensors
       model_.tensors[tensor].name, "[", at, "]");
   if (std::isfinite(value)) {
     return absl::InvalidArgumentError(
-        absl::StrCat(what, " is ", value, ", which bfloat16 rounds to infinity"));
+        IsQuantised(dtype) ? absl::StrCat(what, " is ", value, ", and ", v1::Dtype_Name(dtype),
+                                          " carries magnitudes of at most ", kMostBlockValue)
+                           : absl::StrCat(what, " is ", value, ", which bfloat16 rounds to infinity"));
   }
   return absl::InvalidArgumentError(NonFiniteValue(what, value));
 }

@@ -66,8 +66,8 @@ class TensorMap {
                                                  const Values& values) const;
   // The tensor that holds an element of the model.
   size_t TensorAt(int64_t element) const;
-  // The error for the value at `at` in the tensor.
-  absl::Status Refusal(size_t tensor, int64_t at, const GradientTensors& tensors) const;
+  // The error for the value at `at` in the tensor, which `dtype` cannot carry.
+  absl::Status Refusal(size_t tensor, int64_t at, const GradientTensors& tensors, v1::Dtype dtype) const;
 
   const ModelSpec model_;
   const Partition partition_;

@@ -12,6 +12,8 @@ namespace weir {
 struct WireOptions {
   v1::Dtype push_dtype = v1::F32;
   v1::Dtype pull_dtype = v1::F32;
+  // Of a quantised push_dtype: what a push rounds away is added to the next.
+  bool error_feedback = false;
   // Chunks may lie in memory that both sides share.
   bool shared_memory = false;
   // Chunks start and end at multiples of this (or at the shard's end). The protocol sets the value. A
@@ -49,6 +51,9 @@ struct WireOptions {
     WireOptions options;
     options.push_dtype = dtype(config.has_push_dtype() ? config.push_dtype() : config.dtype());
     options.pull_dtype = dtype(config.has_pull_dtype() ? config.pull_dtype() : config.dtype());
+    options.error_feedback = config.has_error_feedback()
+                                 ? config.error_feedback()
+                                 : options.push_dtype == v1::INT4 || options.push_dtype == v1::BIT1;
     options.shared_memory = config.transport() == v1::WireConfig::TRANSPORT_AUTO ||
                             config.transport() == v1::WireConfig::TRANSPORT_SHARED_MEMORY;
     options.chunk_unit = unit;

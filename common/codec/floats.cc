@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/codec/cpu_levels.h"
+
 namespace weir {
 namespace {
 
@@ -31,21 +33,6 @@ __attribute__((always_inline)) inline void From(const void* in, float* out, size
   Bits* to = reinterpret_cast<Bits*>(out);
 #pragma GCC ivdep
   for (size_t i = 0; i < n; ++i) to[i] = static_cast<uint32_t>(from[i]) << 16;
-}
-
-// What each level has, besides what the compiler may use anyway. GCC would stay with 256 bits; Clang does not
-// know the setting.
-#define WEIR_AVX2 __attribute__((target("avx2")))
-#ifdef __clang__
-#define WEIR_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
-#else
-#define WEIR_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
-#endif
-// __builtin_cpu_supports also asks whether the operating system saves the wide registers.
-bool HasAvx2() { return __builtin_cpu_supports("avx2"); }
-bool HasAvx512() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
 void ToPlain(const float* in, void* out, size_t n) { To(in, out, n); }
@@ -170,6 +157,12 @@ int64_t FirstNonFinite(const uint16_t* bfloat16, int64_t n) {
 
 int64_t FirstNonFiniteBfloat16(const float* values, int64_t n) {
   return FirstFrom<Float32>(kRoundsToInfinity, values, n);
+}
+
+int64_t FirstBeyond(const float* values, int64_t n, float most) {
+  uint32_t bits;
+  std::memcpy(&bits, &most, sizeof bits);
+  return FirstFrom<Float32>(bits + 1, values, n);
 }
 
 }  // namespace weir

@@ -43,5 +43,7 @@ int64_t FirstNonFiniteAt(const void* float32, int64_t n);
 int64_t FirstNonFinite(const uint16_t* bfloat16, int64_t n);
 // FirstNonFinite() of float32 values, where a value that bfloat16 rounds to infinity counts as infinite.
 int64_t FirstNonFiniteBfloat16(const float* values, int64_t n);
+// FirstNonFinite() of float32 values, where a magnitude above `most`, which is finite, counts as infinite.
+int64_t FirstBeyond(const float* values, int64_t n, float most);
 
 }  // namespace weir

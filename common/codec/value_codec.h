@@ -9,63 +9,135 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/codec/block_codec.h"
 #include "common/codec/floats.h"
 #include "proto/parameter_server.pb.h"
 
 // The types of values on the wire (v1.Dtype). Only this file knows the bytes of a type; `dtype` is a type
 // that Weir knows, because others are refused where messages and configs are read. Thread-safe.
+//
+// A type is fixed, so that each value has bytes of its own, or quantised: its values travel in blocks with a
+// scale each (block_codec.h), of which the last one of a chunk may be short. Only the dense values of pushes
+// are quantised.
 namespace weir {
 
-// The bytes of one value.
-constexpr int64_t BytesPerValue(v1::Dtype dtype) {
+constexpr bool IsQuantised(v1::Dtype dtype) {
   static_assert(v1::Dtype_MAX == v1::BIT1,
                 "a new type of values needs its cases here (docs/architecture.md)");
+  return dtype == v1::INT8 || dtype == v1::INT4 || dtype == v1::BIT1;
+}
+
+// The code of a quantised type.
+constexpr BlockCode CodeOf(v1::Dtype dtype) {
+  return dtype == v1::INT8 ? BlockCode::kInt8 : dtype == v1::INT4 ? BlockCode::kInt4 : BlockCode::kBit1;
+}
+
+// The bytes of one value of a fixed type.
+constexpr int64_t BytesPerValue(v1::Dtype dtype) {
   if (dtype == v1::F32) return 4;
   if (dtype == v1::BF16) return 2;
   std::abort();
 }
 
+// The bytes of a chunk of n values of any type.
+constexpr uint64_t EncodedBytes(v1::Dtype dtype, uint64_t n) {
+  return IsQuantised(dtype) ? BlockBytes(CodeOf(dtype), n) : n * static_cast<uint64_t>(BytesPerValue(dtype));
+}
+
+// The most values that a chunk of so many bytes may have. It has that many, or fewer of the same
+// EncodedBytes(), if there are any.
+constexpr uint64_t MostValues(v1::Dtype dtype, uint64_t bytes) {
+  if (!IsQuantised(dtype)) return bytes / static_cast<uint64_t>(BytesPerValue(dtype));
+  const BlockCode code = CodeOf(dtype);
+  const uint64_t whole = BlockBytes(code, kBlockValues), rest = bytes % whole;
+  const uint64_t codes = rest <= ScaleBytes(code) ? 0 : rest - ScaleBytes(code);
+  return bytes / whole * kBlockValues + codes * 8 / BitsPerCode(code);
+}
+
 // Whether values travel as a float lies in memory, so that nothing needs to convert them.
 constexpr bool IsPlain(v1::Dtype dtype) { return dtype == v1::F32; }
 
-// Writes n values in this type, to any address. Rounds to nearest, ties to even.
+// Writes n values in this fixed type, to any address. Rounds to nearest, ties to even.
 inline void Encode(v1::Dtype dtype, const float* values, void* out, size_t n) {
   if (dtype == v1::BF16) return ToBfloat16(values, out, n);
   std::memcpy(out, values, n * sizeof(float));
 }
 
-// Reads n values of this type from any address, each once: they may lie in memory that another process
+// Reads n values of this fixed type from any address, each once: they may lie in memory that another process
 // writes.
 inline void Decode(v1::Dtype dtype, const void* in, float* values, size_t n) {
   if (dtype == v1::BF16) return FromBfloat16(in, values, n);
   std::memcpy(values, in, n * sizeof(float));
 }
 
-// The position of the first of n values that is NaN or infinite, or that Encode() would make infinite; n:
-// there is none.
+// The position of the first of n values that is NaN or infinite, or that the type, fixed or quantised, cannot
+// carry; n: there is none.
 inline int64_t FirstNonFinite(v1::Dtype dtype, const float* values, int64_t n) {
+  if (IsQuantised(dtype)) return FirstBeyond(values, n, kMostBlockValue);
   return dtype == v1::BF16 ? FirstNonFiniteBfloat16(values, n) : FirstNonFinite(values, n);
 }
 
-// Walks over values whose bytes lie in pieces of any length and alignment, which may cut through a value.
-// Each byte is read at most once. Not thread-safe.
+// Walks over the values of a chunk, whose bytes lie in pieces of any length and alignment, which may cut
+// through a value. Each byte of a fixed type, and each scale, is read at most once. Not thread-safe.
 class ValueCursor {
  public:
-  ValueCursor(absl::Span<const absl::string_view> pieces, v1::Dtype dtype)
-      : pieces_(pieces), dtype_(dtype), value_bytes_(static_cast<size_t>(BytesPerValue(dtype))) {}
+  // The most values that Take() converts at once: they stay in the first-level cache.
+  static constexpr int64_t kStretch = 2048;
 
-  // The next values that lie together, at most `wanted`, which must be left. They are valid until the next
-  // call.
-  const char* Take(int64_t wanted, int64_t* got) {
+  // The pieces hold EncodedBytes() of `values` values.
+  ValueCursor(absl::Span<const absl::string_view> pieces, v1::Dtype dtype, int64_t values)
+      : pieces_(pieces), dtype_(dtype), left_(values) {}
+
+  // The next values that lie together, as float32 at any address: at most `wanted`, which must be left. They
+  // are valid until the next call. converted: room for kStretch values, where they may lie.
+  const void* Take(int64_t wanted, float* converted, int64_t* got) {
+    if (IsQuantised(dtype_)) return TakeOfBlocks(wanted, converted, got);
+    const auto bytes = static_cast<size_t>(BytesPerValue(dtype_));
+    if (!IsPlain(dtype_)) wanted = std::min(wanted, kStretch);
+    int64_t together = 0;
+    const char* const values = TakeUnits(wanted, bytes, &together);
+    *got = together;
+    left_ -= together;
+    if (IsPlain(dtype_)) return values;
+    Decode(dtype_, values, converted, static_cast<size_t>(together));
+    return converted;
+  }
+
+  // Writes the next n values, which must be left.
+  void Read(float* to, int64_t n) {
+    std::array<float, kStretch> converted;
+    for (int64_t got = 0; n > 0; to += got, n -= got) {
+      const void* const from = Take(n, converted.data(), &got);
+      std::memcpy(to, from, static_cast<size_t>(got) * sizeof(float));
+    }
+  }
+
+  // Skips n values, which must be left; of a quantised type, whole blocks.
+  void Skip(int64_t n) {
+    left_ -= n;
+    for (uint64_t bytes = EncodedBytes(dtype_, static_cast<uint64_t>(n)); bytes > 0;) {
+      while (pieces_.front().size() == at_) NextPiece();
+      const uint64_t step = std::min<uint64_t>(bytes, pieces_.front().size() - at_);
+      at_ += step;
+      bytes -= step;
+    }
+  }
+
+ private:
+  static constexpr int64_t kBlock = static_cast<int64_t>(kBlockValues);
+
+  // The next units of so many bytes that lie together, at most `wanted`; one that lies in several pieces is
+  // copied.
+  const char* TakeUnits(int64_t wanted, size_t bytes, int64_t* got) {
     while (pieces_.front().size() == at_) NextPiece();
     const size_t left = pieces_.front().size() - at_;
-    if (left >= value_bytes_) {
-      *got = std::min<int64_t>(wanted, static_cast<int64_t>(left / value_bytes_));
-      const char* const values = pieces_.front().data() + at_;
-      at_ += static_cast<size_t>(*got) * value_bytes_;
-      return values;
+    if (left >= bytes) {
+      *got = std::min<int64_t>(wanted, static_cast<int64_t>(left / bytes));
+      const char* const units = pieces_.front().data() + at_;
+      at_ += static_cast<size_t>(*got) * bytes;
+      return units;
     }
-    for (size_t i = 0; i < value_bytes_; ++i) {
+    for (size_t i = 0; i < bytes; ++i) {
       while (pieces_.front().size() == at_) NextPiece();
       straddling_[i] = pieces_.front()[at_++];
     }
@@ -73,20 +145,30 @@ class ValueCursor {
     return straddling_.data();
   }
 
-  // Writes the next n values, which must be left.
-  void Read(float* to, int64_t n) {
-    for (int64_t got = 0; n > 0; to += got, n -= got) {
-      const char* const from = Take(n, &got);
-      Decode(dtype_, from, to, static_cast<size_t>(got));
+  const float* TakeOfBlocks(int64_t wanted, float* converted, int64_t* got) {
+    if (block_at_ == block_end_) {
+      const int64_t whole = std::min(wanted, kStretch) / kBlock;
+      const int64_t length = std::min(left_, kBlock);
+      int64_t blocks = 0;
+      const char* const from = TakeUnits(std::max<int64_t>(whole, 1),
+                                         EncodedBytes(dtype_, static_cast<uint64_t>(length)), &blocks);
+      if (whole > 0) {
+        *got = blocks * kBlock;
+        left_ -= *got;
+        DecodeBlocks(CodeOf(dtype_), from, converted, static_cast<size_t>(*got));
+        return converted;
+      }
+      DecodeBlocks(CodeOf(dtype_), from, block_.data(), static_cast<size_t>(length));
+      block_at_ = 0;
+      block_end_ = length;
+      left_ -= length;
     }
+    *got = std::min(wanted, block_end_ - block_at_);
+    const float* const values = block_.data() + block_at_;
+    block_at_ += *got;
+    return values;
   }
 
-  // Skips n values, which must be left.
-  void Skip(int64_t n) {
-    for (int64_t got = 0; n > 0; n -= got) Take(n, &got);
-  }
-
- private:
   void NextPiece() {
     pieces_.remove_prefix(1);
     at_ = 0;
@@ -94,9 +176,12 @@ class ValueCursor {
 
   absl::Span<const absl::string_view> pieces_;
   v1::Dtype dtype_;
-  size_t value_bytes_;
+  int64_t left_;  // values that were not read from the pieces
   size_t at_ = 0;
-  std::array<char, sizeof(float)> straddling_;
+  std::array<char, BlockBytes(BlockCode::kInt8, kBlockValues)> straddling_;
+  // What is left of a block that was taken in part.
+  int64_t block_at_ = 0, block_end_ = 0;
+  std::array<float, kBlockValues> block_;
 };
 
 }  // namespace weir

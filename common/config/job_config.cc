@@ -280,4 +280,9 @@ bool IsForCpuOnly(v1::LayerConfig::Type type) {
          type == v1::LayerConfig::LAYER_CROSS || type == v1::LayerConfig::LAYER_FACTORIZATION_MACHINE;
 }
 
+bool QuantisesPushes(const v1::WireConfig& wire) {
+  return wire.push_dtype() == v1::WireConfig::TYPE_INT8 || wire.push_dtype() == v1::WireConfig::TYPE_INT4 ||
+         wire.push_dtype() == v1::WireConfig::TYPE_BIT1;
+}
+
 }  // namespace weir

@@ -46,4 +46,7 @@ std::string FirstDifference(const v1::JobConfig& expected, const v1::JobConfig& 
 // CPU.
 bool IsForCpuOnly(v1::LayerConfig::Type type);
 
+// Whether pushes travel in a quantised type (common/codec/value_codec.h).
+bool QuantisesPushes(const v1::WireConfig& wire);
+
 }  // namespace weir

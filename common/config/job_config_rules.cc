@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/config/job_config.h"
 #include "common/config/job_time_rules.h"
 #include "common/config/written_text.h"
 #include "common/model/key_bucket.h"
@@ -418,6 +419,27 @@ void CheckLocal(const v1::JobConfig& config, ConfigProblems* problems) {
   CheckOptimizer(local.inner(), "local.inner", problems);
 }
 
+void CheckWireTypes(const v1::JobConfig& config, ConfigProblems* problems) {
+  const v1::WireConfig& wire = config.wire();
+  const auto word = [](v1::WireConfig::Type type) {
+    return EnumWord(*v1::WireConfig::Type_descriptor()->FindValueByNumber(type));
+  };
+  const auto quantised = [](v1::WireConfig::Type type) {
+    v1::WireConfig pushes;
+    pushes.set_push_dtype(type);
+    return QuantisesPushes(pushes);
+  };
+  problems->AddIf(quantised(wire.dtype()), "wire.dtype", "must be f32 or bf16, got \"", word(wire.dtype()),
+                  "\", which only pushes can have; set wire.push_dtype instead");
+  problems->AddIf(quantised(wire.pull_dtype()), "wire.pull_dtype", "must be f32 or bf16, got \"",
+                  word(wire.pull_dtype()), "\": weights do not travel so; set wire.push_dtype instead");
+  problems->AddIf(QuantisesPushes(wire) && config.tables_size() > 0, "wire.push_dtype",
+                  "must be f32 or bf16 in a job with tables, got \"", word(wire.push_dtype()),
+                  "\": rows do not travel in blocks");
+  problems->AddIf(wire.error_feedback() && !QuantisesPushes(wire), "wire.error_feedback",
+                  "must be false unless wire.push_dtype is int8, int4 or bit1; take it out");
+}
+
 void CheckWire(const v1::WireConfig& wire, ConfigProblems* problems) {
   problems->AddIf(wire.chunk_kib() % 256 != 0, "wire.chunk_kib", "must be a multiple of 256, got ",
                   wire.chunk_kib());
@@ -443,6 +465,7 @@ void CheckJobConfigRules(const v1::JobConfig& config, ConfigProblems* problems) 
   CheckLocal(config, problems);
   CheckWorkers(config, problems);
   CheckWire(config.wire(), problems);
+  CheckWireTypes(config, problems);
   CheckCheckpoint(config.checkpoint(), problems);
   CheckEvaluation(config, problems);
   CheckServer(config, problems);

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/config/job_config.h"
 #include "common/config/optimizer_slots.h"
 #include "common/config/written_text.h"
 #include "common/model/partition.h"
@@ -44,7 +45,11 @@ ServerMemory ServerMemoryOf(const v1::JobConfig& config, uint32_t workers) {
 
 uint32_t ServersWithPart(const v1::JobConfig& config, int64_t elements, uint32_t servers) {
   if (config.tables_size() > 0) return servers;
-  return ShardsFor(elements, servers, static_cast<int64_t>(config.server().min_shard_kib()) * 1024);
+  int64_t least = static_cast<int64_t>(config.server().min_shard_kib()) * 1024;
+  // A block of a quantised push must lie on one shard, or its scale, and so the bits, would depend on their
+  // number: a shard has blocks of this size if it has 8 of them (Partition).
+  if (QuantisesPushes(config.wire())) least = std::max<int64_t>(least, 8 * 256 * sizeof(float));
+  return ShardsFor(elements, servers, least);
 }
 
 TableMemory TableMemoryOf(const v1::JobConfig& config, uint64_t servers) {

@@ -45,7 +45,8 @@ absl::Status RowLayout::Append(const Entries& entries, const char* field, uint64
 absl::StatusOr<RowLayout> RowLayout::OfRequest(const Entries& push, v1::Dtype dtype, const Entries& pull,
                                                const std::vector<uint32_t>& dims) {
   RowLayout layout;
-  const auto value_bytes = static_cast<uint64_t>(BytesPerValue(dtype));
+  // Rows are of a fixed type; without them the push's may be quantised.
+  const auto value_bytes = push.empty() ? 0 : static_cast<uint64_t>(BytesPerValue(dtype));
   WEIR_RETURN_IF_ERROR(layout.Append(push, "push", sizeof(uint64_t), value_bytes, dims, layout.push_));
   WEIR_RETURN_IF_ERROR(layout.Append(pull, "pull", sizeof(uint64_t), 0, dims, layout.pull_));
   return layout;

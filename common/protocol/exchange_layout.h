@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/codec/value_codec.h"
 #include "google/protobuf/repeated_field.h"
 #include "proto/parameter_server.pb.h"
 
@@ -61,16 +62,17 @@ class ChunkSet {
   ChunkSet(uint64_t elements, uint64_t unit)
       : elements_(elements), unit_(unit), came_((elements + unit - 1) / unit), missing_(elements) {}
 
-  // A chunk came: `bytes` of values of `value_bytes` each, from the element `first` on. InvalidArgument: this
-  // is no chunk, it is longer than `most_bytes`, or some of its values came before; the set is as it was.
-  absl::Status Add(uint64_t first, uint64_t bytes, uint64_t value_bytes, uint64_t most_bytes) {
-    const uint64_t count = bytes / value_bytes;
-    if (bytes == 0 || bytes > most_bytes || bytes % value_bytes != 0 || first % unit_ != 0 ||
-        first >= elements_ || count > elements_ - first ||
+  // A chunk came: `bytes` of values of this type, from the element `first` on. Returns how many values.
+  // InvalidArgument: this is no chunk, it is longer than `most_bytes`, as it is on the wire or as float32 if
+  // that is longer, or some of its values came before; the set is as it was.
+  absl::StatusOr<uint64_t> Add(uint64_t first, uint64_t bytes, v1::Dtype dtype, uint64_t most_bytes) {
+    const uint64_t count = first < elements_ ? std::min(MostValues(dtype, bytes), elements_ - first) : 0;
+    if (count == 0 || bytes > most_bytes || EncodedBytes(dtype, count) != bytes ||
+        (IsQuantised(dtype) && count * sizeof(float) > most_bytes) || first % unit_ != 0 ||
         (count % unit_ != 0 && first + count != elements_)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("which does not fit: chunks start and end at multiples of ", unit_, " elements of ",
-                       value_bytes, " bytes or at the end, and hold at most ", most_bytes, " bytes"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "which does not fit: chunks start and end at multiples of ", unit_, " elements or at ",
+          "the end, are in ", v1::Dtype_Name(dtype), ", and hold at most ", most_bytes, " bytes"));
     }
     const auto begin = came_.begin() + static_cast<int64_t>(first / unit_);
     const auto end = begin + static_cast<int64_t>((count + unit_ - 1) / unit_);
@@ -81,7 +83,7 @@ class ChunkSet {
     }
     std::fill(begin, end, true);
     missing_ -= count;
-    return absl::OkStatus();
+    return count;
   }
 
   bool whole() const { return missing_ == 0; }

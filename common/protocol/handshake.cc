@@ -50,6 +50,10 @@ bool SharesParts(const v1::ProtocolVersion& version) {
   return std::pair(MajorOf(version), version.minor()) >= std::pair(1u, 11u);
 }
 
+bool TakesQuantisedPushes(const v1::ProtocolVersion& version) {
+  return std::pair(MajorOf(version), version.minor()) >= std::pair(1u, 11u);
+}
+
 std::string ToString(const v1::ProtocolVersion& version) {
   return absl::StrCat(MajorOf(version), ".", version.minor());
 }

@@ -32,6 +32,8 @@ bool WaitsAtWorkEnd(const v1::ProtocolVersion& version);
 bool WeighsPushes(const v1::ProtocolVersion& version);
 // Returns whether a worker of this version knows Member.share.
 bool SharesParts(const v1::ProtocolVersion& version);
+// Returns whether a server of this version knows Dtype INT8, INT4 and BIT1.
+bool TakesQuantisedPushes(const v1::ProtocolVersion& version);
 
 // "1.1", and back. Text that is no version counts as 1.0, the version that sent none.
 std::string ToString(const v1::ProtocolVersion& version);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/codec/value_codec.h"
 #include "common/codec/wire_codec.h"
 #include "common/protocol/limits.h"
 
@@ -19,9 +20,23 @@ constexpr uint64_t kMaxStride = uint64_t{1} << 40;
 // as the exchange does.
 constexpr size_t kSmallHead = 1024;
 
-absl::Status CheckDtype(v1::Dtype dtype) {
-  if (dtype == v1::F32 || dtype == v1::BF16) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("dtype: ", dtype, " is not one of F32 (0) and BF16 (1)"));
+absl::Status CheckPushDtype(const v1::ExchangeRequest& request) {
+  const v1::Dtype dtype = request.push().dtype();
+  if (!v1::Dtype_IsValid(dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("push.dtype: ", static_cast<int>(dtype), " is none that this server knows"));
+  }
+  if (IsQuantised(dtype) && (request.push().rows_size() > 0 || request.pull().rows_size() > 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("push.dtype: ", v1::Dtype_Name(dtype), " with rows; with them it is F32 or BF16"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPullDtype(v1::Dtype dtype) {
+  if (v1::Dtype_IsValid(dtype) && !IsQuantised(dtype)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("pull.dtype: ", static_cast<int>(dtype), " is not one of F32 (0) and BF16 (1)"));
 }
 
 absl::Status CheckPullOfPush(const v1::PushRequest& push, const v1::PullRequest& pull) {
@@ -102,7 +117,7 @@ absl::Status CheckFirst(const v1::ExchangeRequest& request, const ReceivedChunk&
     return absl::InvalidArgumentError("the first message of an exchange must hold a push or a pull");
   }
   if (request.has_push()) {
-    WEIR_RETURN_IF_ERROR(CheckDtype(request.push().dtype()));
+    WEIR_RETURN_IF_ERROR(CheckPushDtype(request));
     if (!request.push().refused().empty() && chunk.bytes > 0 && !chunk.rows) {
       return absl::InvalidArgumentError("gradient: with push.refused, which says that none comes");
     }
@@ -113,7 +128,7 @@ absl::Status CheckFirst(const v1::ExchangeRequest& request, const ReceivedChunk&
     return absl::InvalidArgumentError("gradient: without a push");
   }
   if (request.has_pull()) {
-    WEIR_RETURN_IF_ERROR(CheckDtype(request.pull().dtype()));
+    WEIR_RETURN_IF_ERROR(CheckPullDtype(request.pull().dtype()));
     if (request.has_push()) WEIR_RETURN_IF_ERROR(CheckPullOfPush(request.push(), request.pull()));
   }
   return absl::OkStatus();

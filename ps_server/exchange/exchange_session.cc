@@ -223,11 +223,11 @@ void ExchangeSession::StartPush(Exchange& exchange, v1::PushRequest header) {
 PushFill ExchangeSession::WholeOf(const Exchange& exchange, const v1::PushRequest& header) {
   const std::optional<Chunk>& chunk = exchange.waiting;
   if (!chunk.has_value() || chunk->first > 0 || chunk->bytes > kMaxWholeBytes || header.initial_values() ||
-      exchange.rows != nullptr || chunk->bytes != header.elements() * BytesPerValue(header.dtype())) {
+      exchange.rows != nullptr || chunk->bytes != EncodedBytes(header.dtype(), header.elements())) {
     return nullptr;
   }
   return [chunk = *chunk](PushArrival& arrival) {
-    return arrival.TakeChunk(chunk.first, chunk.pieces, chunk.bytes);
+    return arrival.TakeChunk(chunk.first, chunk.pieces, chunk.bytes).status();
   };
 }
 
@@ -299,12 +299,9 @@ void ExchangeSession::TakeChunk(Exchange& exchange, const Chunk& chunk) {
   if (exchange.arrival == nullptr) {
     return Fail(exchange, absl::InvalidArgumentError("gradient: only the keys of the pull are missing"));
   }
-  if (absl::Status status = exchange.arrival->TakeChunk(chunk.first, chunk.pieces, chunk.bytes);
-      !status.ok()) {
-    return Fail(exchange, std::move(status));
-  }
-  const Range range{chunk.first,
-                    chunk.bytes / static_cast<uint64_t>(BytesPerValue(exchange.arrival->header().dtype()))};
+  const absl::StatusOr<uint64_t> count = exchange.arrival->TakeChunk(chunk.first, chunk.pieces, chunk.bytes);
+  if (!count.ok()) return Fail(exchange, count.status());
+  const Range range{chunk.first, *count};
   exchange.received += range.count;
   if (exchange.arrival->streamed()) {
     const auto making = exchange.arrival->making();

@@ -278,7 +278,7 @@ TEST_CASE("locating all shards' elements and scattering them again gives the sam
           const int64_t size = map.partition().block_size();
           CHECK(value == static_cast<float>(map.partition().block_start(shard, first / size) + first % size));
           const auto pieces = InPieces(bytes);
-          ValueCursor cursor(pieces, v1::F32);
+          ValueCursor cursor(pieces, v1::F32, count);
           map.Scatter(shard, first, count, &cursor, *to);
         }
       }
@@ -298,7 +298,7 @@ TEST_CASE("bfloat16 values that straddle pieces are scattered as float32") {
   std::vector<char> bytes(elements * 2);
   for (int64_t i = 0; i < elements; ++i) std::memcpy(&bytes[2 * i], &values[i % 4], 2);
   const auto pieces = InPieces(bytes);
-  ValueCursor cursor(pieces, v1::BF16);
+  ValueCursor cursor(pieces, v1::BF16, elements);
   map.Scatter(0, 0, elements, &cursor, *to);
   const float expected[] = {1, -1, 2, -2};
   int64_t i = 0;

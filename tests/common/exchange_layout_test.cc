@@ -15,19 +15,37 @@ constexpr uint64_t kMost = 1 << 20;
 TEST_CASE("ChunkSet: chunks come in any order, until all values are there") {
   ChunkSet set(10, 4);
   CHECK(!set.whole());
-  CHECK(set.Add(8, 2 * 4, 4, kMost).ok());
-  CHECK(set.Add(0, 8 * 4, 4, kMost).ok());
+  CHECK(set.Add(8, 2 * 4, v1::F32, kMost).ok());
+  CHECK(set.Add(0, 8 * 4, v1::F32, kMost).ok());
   CHECK(set.whole());
 
   ChunkSet of_two_bytes(10, 4);
-  CHECK(of_two_bytes.Add(0, 10 * 2, 2, kMost).ok());
+  CHECK(of_two_bytes.Add(0, 10 * 2, v1::BF16, kMost).ok());
   CHECK(of_two_bytes.whole());
+}
+
+TEST_CASE("ChunkSet: a quantised chunk has the bytes of its whole blocks and of the short one") {
+  for (const v1::Dtype dtype : {v1::INT8, v1::INT4, v1::BIT1}) {
+    // The last chunk's length follows from its end: 9 values of 1 bit have the bytes of 16.
+    ChunkSet set(512 + 256 + 9, 512);
+    CHECK(!set.Add(512, EncodedBytes(dtype, 256), dtype, kMost).ok());
+    CHECK(!set.Add(512, EncodedBytes(dtype, 256 + 9) + 1, dtype, kMost).ok());
+    CHECK(!set.Add(0, EncodedBytes(dtype, 512) - 1, dtype, kMost).ok());
+    const absl::StatusOr<uint64_t> last = set.Add(512, EncodedBytes(dtype, 256 + 9), dtype, kMost);
+    REQUIRE(last.ok());
+    CHECK(*last == 256 + 9);
+    CHECK(!set.whole());
+    CHECK(set.Add(0, EncodedBytes(dtype, 512), dtype, kMost).value_or(0) == 512);
+    CHECK(set.whole());
+    // The limit counts what the values need as float32.
+    CHECK(!ChunkSet(kMost, 512).Add(0, EncodedBytes(dtype, kMost / 2), dtype, kMost).ok());
+  }
 }
 
 TEST_CASE("ChunkSet: without values it is whole, and takes nothing") {
   ChunkSet none(0, 4);
   CHECK(none.whole());
-  CHECK(!none.Add(0, 4, 4, kMost).ok());
+  CHECK(!none.Add(0, 4, v1::F32, kMost).ok());
   CHECK(ChunkSet().whole());
 }
 
@@ -39,25 +57,25 @@ TEST_CASE("ChunkSet: what is no chunk changes nothing") {
        {Case{0, 0}, Case{1, 16}, Case{0, 4}, Case{0, 18}, Case{8, 4}, Case{8, 16}, Case{12, 16},
         Case{uint64_t{1} << 62, 16}, Case{4, ~uint64_t{15}}, Case{0, kMost + 16}}) {
     ChunkSet set(10, 4);
-    const absl::Status status = set.Add(c.first, c.bytes, 4, kMost);
+    const absl::Status status = set.Add(c.first, c.bytes, v1::F32, kMost).status();
     CAPTURE(c.first, c.bytes);
     CHECK(absl::IsInvalidArgument(status));
     CHECK(absl::StrContains(
         status.message(), "which does not fit: chunks start and end at multiples of 4 elements of 4 bytes"));
-    CHECK(set.Add(0, 40, 4, kMost).ok());
+    CHECK(set.Add(0, 40, v1::F32, kMost).ok());
   }
-  CHECK(!ChunkSet(1 << 20, 4).Add(0, kMost + 16, 4, kMost).ok());
+  CHECK(!ChunkSet(1 << 20, 4).Add(0, kMost + 16, v1::F32, kMost).ok());
 }
 
 TEST_CASE("ChunkSet: a value that came before is refused, with its chunk") {
   ChunkSet set(12, 4);
-  CHECK(set.Add(4, 16, 4, kMost).ok());
-  const absl::Status status = set.Add(0, 32, 4, kMost);
+  CHECK(set.Add(4, 16, v1::F32, kMost).ok());
+  const absl::Status status = set.Add(0, 32, v1::F32, kMost).status();
   CHECK(absl::IsInvalidArgument(status));
   CHECK(status.message() == "of which position 4 came before");
-  CHECK(!set.Add(4, 16, 4, kMost).ok());
-  CHECK(set.Add(0, 16, 4, kMost).ok());
-  CHECK(set.Add(8, 16, 4, kMost).ok());
+  CHECK(!set.Add(4, 16, v1::F32, kMost).ok());
+  CHECK(set.Add(0, 16, v1::F32, kMost).ok());
+  CHECK(set.Add(8, 16, v1::F32, kMost).ok());
   CHECK(set.whole());
 }
 

@@ -87,6 +87,13 @@ TEST_CASE("workers know their share of a step's parts from 1.11 on") {
   CHECK(SharesParts(Version(1, 11)));
 }
 
+TEST_CASE("pushes may be quantised from 1.11 on") {
+  CHECK_FALSE(TakesQuantisedPushes({}));
+  CHECK_FALSE(TakesQuantisedPushes(Version(1, 10)));
+  CHECK(TakesQuantisedPushes(Version(1, 11)));
+  CHECK(TakesQuantisedPushes(OwnProtocol()));
+}
+
 TEST_CASE("versions as text") {
   CHECK(ToString(ParseProtocol("2.17")) == "2.17");
   for (const char* text : {"", "1", "0.3", "1.x", "1.2.3", "-1.2"}) {

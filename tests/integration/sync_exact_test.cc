@@ -222,6 +222,32 @@ TEST_CASE("the hash tells jobs apart") {
   }
 }
 
+TEST_CASE("quantised pushes: any number of servers and workers, and workers that go in mid-step",
+          "[transports]") {
+  std::vector<std::string> hashes = {Reference(DigitsJob({"train.examples=413"})).weights_sha256};
+  for (const char* type : {"int8", "int4", "bit1"}) {
+    INFO(type);
+    // 8 KiB for each of four servers, where a block of 256 values is on one of them.
+    const v1::JobConfig config =
+        DigitsJob({absl::StrCat("wire.push_dtype=", type), "wire.error_feedback=false", "train.examples=413",
+                   "model.layers[1].units=128", "server.min_shard_kib=0"});
+    const auto one = RunInProcess(config, 1, 1);
+    INFO(one.status().ToString());
+    REQUIRE(one.ok());
+    const SerialRun expected{{}, one->weights_sha256, one->steps};
+    hashes.push_back(one->weights_sha256);
+    for (const auto& [servers, workers] :
+         std::vector<std::pair<uint32_t, uint32_t>>{{2, 4}, {3, 2}, {4, 6}}) {
+      INFO(servers << " servers, " << workers << " workers");
+      CheckBits(expected, config, servers, workers, workers > 4 ? 2 : 0);
+    }
+    CheckBits(expected, config, 4, std::vector<WorkerRun>{{0, 0, 9}, {1, 0, {}}});
+  }
+  // Each type has bits of its own.
+  std::sort(hashes.begin(), hashes.end());
+  CHECK(std::adjacent_find(hashes.begin(), hashes.end()) == hashes.end());
+}
+
 TEST_CASE("workers held back at random") {
   const v1::JobConfig config = DigitsJob({});
   const SerialRun expected = Reference(config);

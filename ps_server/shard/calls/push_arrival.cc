@@ -29,29 +29,27 @@ PushArrival::PushArrival(v1::PushRequest header, std::shared_ptr<VersionBuilder>
       presence_(std::move(presence)),
       came_(header_.elements(), unit) {}
 
-absl::Status PushArrival::TakeChunk(uint64_t first, absl::Span<const absl::string_view> pieces,
-                                    uint64_t bytes) {
-  const auto value_bytes = static_cast<uint64_t>(BytesPerValue(header_.dtype()));
-  const absl::Status added = came_.Add(first, bytes, value_bytes, kMaxSharedChunkBytes);
-  if (!added.ok()) {
+absl::StatusOr<uint64_t> PushArrival::TakeChunk(uint64_t first, absl::Span<const absl::string_view> pieces,
+                                                uint64_t bytes) {
+  const absl::StatusOr<uint64_t> count = came_.Add(first, bytes, header_.dtype(), kMaxSharedChunkBytes);
+  if (!count.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("a chunk of ", bytes, " bytes at position ", first,
                                                    " of a push of ", header_.elements(), " elements, ",
-                                                   added.message()));
+                                                   count.status().message()));
   }
-  const uint64_t count = bytes / value_bytes;
+  const auto n = static_cast<int64_t>(*count);
 
   std::optional<NonFinite> bad;
   if (builder_ != nullptr) {
-    bad = builder_->Apply(static_cast<int64_t>(first), static_cast<int64_t>(count), pieces, header_.dtype());
+    bad = builder_->Apply(static_cast<int64_t>(first), n, pieces, header_.dtype());
   } else {
     float* const to = gradient_.get() + first;
-    const int64_t n = static_cast<int64_t>(count);
-    ValueCursor(pieces, header_.dtype()).Read(to, n);
+    ValueCursor(pieces, header_.dtype(), n).Read(to, n);
     const int64_t at = FirstNonFinite(to, n);
     if (at < n) bad = NonFinite{static_cast<int64_t>(first) + at, to[at]};
   }
   if (!non_finite_.has_value()) non_finite_ = bad;
-  return absl::OkStatus();
+  return count;
 }
 
 absl::Status PushArrival::SetRows(PushedRows rows) {

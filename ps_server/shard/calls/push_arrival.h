@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
@@ -34,9 +35,10 @@ class PushArrival {
   PushArrival(v1::PushRequest header, std::shared_ptr<VersionBuilder> builder, Slab gradient,
               std::shared_ptr<const ShardTables> tables, std::shared_ptr<const void> presence, uint64_t unit);
 
-  // Takes the values from local position `first` on. If it fails, no value was taken. Errors: as
-  // ChunkSet::Add().
-  absl::Status TakeChunk(uint64_t first, absl::Span<const absl::string_view> pieces, uint64_t bytes);
+  // Takes the values from local position `first` on, and returns how many. If it fails, no value was taken.
+  // Errors: as ChunkSet::Add().
+  absl::StatusOr<uint64_t> TakeChunk(uint64_t first, absl::Span<const absl::string_view> pieces,
+                                     uint64_t bytes);
   // All chunks of the dense values are there.
   bool whole() const { return came_.whole(); }
   // Takes all rows of the push, if its header names any. InvalidArgument: as ShardTables::CheckKeys().

@@ -20,10 +20,6 @@ constexpr int64_t kElementsPerTask = 65536;
 // A shard with more elements is larger than what caches keep from one update to the next.
 constexpr size_t kBeyondCaches = 4 << 20;
 
-// Values that are not plain float32, or are to be scaled, go through memory of this many values, which stays
-// in the first-level cache.
-constexpr int64_t kStretch = 2048;
-
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<BlockStore>> BlockStore::Create(Options options, const Restore& restore) {
@@ -386,10 +382,10 @@ std::optional<NonFinite> VersionBuilder::Apply(int64_t first, int64_t count,
   }
   const int64_t block_size = store_->partition_.block_size();
   const int64_t begin = first / block_size, end = (first + count + block_size - 1) / block_size;
-  const ValueCursor gradient(pieces, dtype);
+  const ValueCursor gradient(pieces, dtype, count);
   std::optional<NonFinite> bad;
-  if (count * BytesPerValue(dtype) <= kMaxChunkBytes) {
-    bad = ApplyBlocks(begin, end, gradient, dtype, *from, *to, /*read_soon=*/true);
+  if (EncodedBytes(dtype, static_cast<uint64_t>(count)) <= kMaxChunkBytes) {
+    bad = ApplyBlocks(begin, end, gradient, *from, *to, /*read_soon=*/true);
   } else {
     // Each task applies the blocks of one chunk unit of the wire. The lowest bad position wins, whichever
     // task finds it.
@@ -400,7 +396,7 @@ std::optional<NonFinite> VersionBuilder::Apply(int64_t first, int64_t count,
       ValueCursor rest = gradient;
       rest.Skip(task * kChunkUnit);
       found[static_cast<size_t>(task)] =
-          ApplyBlocks(at, std::min(at + blocks, end), rest, dtype, *from, *to, /*read_soon=*/false);
+          ApplyBlocks(at, std::min(at + blocks, end), rest, *from, *to, /*read_soon=*/false);
     });
     for (size_t i = 0; i < found.size() && !bad.has_value(); ++i) bad = found[i];
   }
@@ -413,10 +409,10 @@ std::optional<NonFinite> VersionBuilder::Apply(int64_t first, int64_t count,
 }
 
 std::optional<NonFinite> VersionBuilder::ApplyBlocks(int64_t begin, int64_t end, ValueCursor gradient,
-                                                     v1::Dtype dtype, const ShardVersion& from,
-                                                     const ShardVersion& to, bool read_soon) const {
+                                                     const ShardVersion& from, const ShardVersion& to,
+                                                     bool read_soon) const {
   std::optional<NonFinite> bad;
-  std::array<float, kStretch> expanded;
+  std::array<float, ValueCursor::kStretch> converted;
   const auto update = [&](const BlockStore::Run& run, const void* values) {
     if (store_->UpdateRun(run, from, to, values, rate_, read_soon) || bad.has_value()) return;
     // The value is for the message only: a peer that shares the memory may have changed it since.
@@ -430,17 +426,12 @@ std::optional<NonFinite> VersionBuilder::ApplyBlocks(int64_t begin, int64_t end,
     for (BlockStore::Run run : store_->runs_[static_cast<size_t>(block)]) {
       for (const int64_t last = run.local + run.length; run.local < last; run.local += run.length) {
         const bool scales = factor_ != 1 && !store_->IsBuffer(run);
-        const bool as_it_is = IsPlain(dtype) && !scales;
         const int64_t wanted = last - run.local;
-        const void* values = gradient.Take(as_it_is ? wanted : std::min(wanted, kStretch), &run.length);
-        const auto length = static_cast<size_t>(run.length);
-        if (!IsPlain(dtype)) {
-          Decode(dtype, static_cast<const char*>(values), expanded.data(), length);
-          values = expanded.data();
-        }
+        const void* values = gradient.Take(scales ? std::min(wanted, ValueCursor::kStretch) : wanted,
+                                           converted.data(), &run.length);
         if (scales) {
-          store_->options_.kernels->scale(expanded.data(), factor_, values, length);
-          values = expanded.data();
+          store_->options_.kernels->scale(converted.data(), factor_, values, static_cast<size_t>(run.length));
+          values = converted.data();
         }
         update(run, values);
       }

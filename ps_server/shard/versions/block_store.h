@@ -248,7 +248,7 @@ class VersionBuilder {
         to_(std::move(to)),
         lent_(std::move(lent)) {}
   // As Apply(), for the blocks [begin, end) of the version in progress.
-  std::optional<NonFinite> ApplyBlocks(int64_t begin, int64_t end, ValueCursor gradient, v1::Dtype dtype,
+  std::optional<NonFinite> ApplyBlocks(int64_t begin, int64_t end, ValueCursor gradient,
                                        const ShardVersion& from, const ShardVersion& to,
                                        bool read_soon) const;
   // Returns the finished version, with its slots, and drops this object's references. nullptr: overtaken.

@@ -218,6 +218,13 @@ TEST_CASE("Each field problem is named with its place, its path, what was seen a
        "f:5:32: wire.congestion_control: must be a string of 1 to 15 bytes, got \"\""},
       {With(R"("wire": {"dtype": "fp16"})"),
        "f:5:19: wire.dtype: must be one of f32, bf16, int8, int4, bit1, got \"fp16\""},
+      {With(R"("wire": {"dtype": "int8"})"),
+       "f:5:19: wire.dtype: must be f32 or bf16, got \"int8\", which only pushes can have; set "
+       "wire.push_dtype "
+       "instead"},
+      {With(R"("wire": {"error_feedback": true})"),
+       "f:5:28: wire.error_feedback: must be false unless wire.push_dtype is int8, int4 or bit1; take it "
+       "out"},
       {With(R"("server": {"apply": "streaming"})"),
        "f:5:21: server.apply: must be one of streamed, staged, got \"streaming\""},
       {With(R"("checkpoint": {"directory": ""})"),

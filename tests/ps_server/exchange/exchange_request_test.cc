@@ -147,6 +147,13 @@ TEST_CASE("An exchange begins with a push, a pull or both, which fit each other"
              Contains("dtype: 9"));
   CHECK_THAT(error([](auto* r) { r->mutable_pull()->set_dtype(static_cast<v1::Dtype>(9)); }),
              Contains("dtype: 9"));
+  CHECK(error([](auto* r) { r->mutable_push()->set_dtype(v1::INT8); }).empty());
+  CHECK_THAT(error([](auto* r) {
+               r->mutable_push()->set_dtype(v1::INT8);
+               r->mutable_pull()->add_rows();
+             }),
+             Contains("push.dtype: INT8 with rows"));
+  CHECK_THAT(error([](auto* r) { r->mutable_pull()->set_dtype(v1::INT8); }), Contains("pull.dtype: 2"));
   CHECK_THAT(error([](auto* r) { r->mutable_push()->set_refused("NaN"); }),
              Contains("gradient: with push.refused"));
   CHECK_THAT(error([](auto* r) { r->mutable_pull()->set_pin(1); }), Contains("pull.pin: not with a push"));

@@ -15,7 +15,7 @@ inline absl::Status TakeUnit(PushArrival& arrival, const std::vector<float>& gra
   const uint64_t first = unit * kChunkUnit;
   const absl::string_view bytes(reinterpret_cast<const char*>(&gradient[first]),
                                 std::min<uint64_t>(kChunkUnit, gradient.size() - first) * sizeof(float));
-  return arrival.TakeChunk(first, absl::MakeConstSpan(&bytes, 1), bytes.size());
+  return arrival.TakeChunk(first, absl::MakeConstSpan(&bytes, 1), bytes.size()).status();
 }
 
 // Takes the chunks of a gradient in order, as they come off a wire. Returns the first error.
@@ -24,7 +24,7 @@ inline absl::Status TakeAll(PushArrival& arrival, const std::vector<float>& grad
   for (uint64_t first = 0; first < gradient.size(); first += chunk) {
     const absl::string_view bytes(reinterpret_cast<const char*>(&gradient[first]),
                                   std::min<uint64_t>(chunk, gradient.size() - first) * sizeof(float));
-    absl::Status status = arrival.TakeChunk(first, absl::MakeConstSpan(&bytes, 1), bytes.size());
+    absl::Status status = arrival.TakeChunk(first, absl::MakeConstSpan(&bytes, 1), bytes.size()).status();
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

@@ -128,7 +128,7 @@ TEST_CASE("What is no chunk is refused and changes nothing") {
   const std::string zeros(kMaxSharedChunkBytes + 4, '\0');
   const auto take = [&](uint64_t first, uint64_t bytes) {
     const absl::string_view piece = absl::string_view(zeros).substr(0, bytes);
-    return arrival->TakeChunk(first, absl::MakeConstSpan(&piece, 1), bytes);
+    return arrival->TakeChunk(first, absl::MakeConstSpan(&piece, 1), bytes).status();
   };
   constexpr uint64_t kUnitBytes = kChunkUnit * sizeof(float);
   CHECK_FALSE(take(0, 0).ok());
