@@ -12,16 +12,16 @@
 
 namespace weir {
 
-// What quantised pushes have rounded away, and the next push adds to its gradient (error feedback, Seide et
-// al. 2014; Karimireddy et al. 2019): for each part of a step (outside sync there is one), and each shard.
-// Belongs to one membership of one worker, and so ends with it. Thread-safe.
+// Error feedback (Seide et al. 2014; Karimireddy et al. 2019): the next push adds to its gradient what
+// quantised pushes have rounded away. There is such a residual for each part of a step (outside sync there is
+// one part), and each shard. Belongs to one membership of one worker, and so ends with it. Thread-safe.
 //
 // A push takes its residuals, and each shard's answer puts one back: what is left of the sum of gradient and
 // residual if the push took effect there, and otherwise the residual as it was. So a push that begins while
 // another one of its part is under way starts from zero, and the two remainders add up. A residual is dropped
 //
-// - if the shard has another incarnation than the weights that it came from: it has gone back to a
-// checkpoint;
+// - if the shard has gone back to a checkpoint since, and so has a later incarnation than the residual's
+//   weights;
 // - in sync, if the part's push of the step before was not this worker's.
 class Residuals {
  public:

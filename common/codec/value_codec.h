@@ -16,7 +16,7 @@
 // The types of values on the wire (v1.Dtype). Only this file knows the bytes of a type; `dtype` is a type
 // that Weir knows, because others are refused where messages and configs are read. Thread-safe.
 //
-// A type is fixed, so that each value has bytes of its own, or quantised: its values travel in blocks with a
+// In a fixed type each value has bytes of its own. The values of a quantised type travel in blocks with a
 // scale each (block_codec.h), of which the last one of a chunk may be short. Only the dense values of pushes
 // are quantised.
 namespace weir {
@@ -179,7 +179,7 @@ class ValueCursor {
   int64_t left_;  // values that were not read from the pieces
   size_t at_ = 0;
   std::array<char, BlockBytes(BlockCode::kInt8, kBlockValues)> straddling_;
-  // What is left of a block that was taken in part.
+  // The rest of a block that was taken in part.
   int64_t block_at_ = 0, block_end_ = 0;
   std::array<float, kBlockValues> block_;
 };

@@ -46,8 +46,8 @@ ServerMemory ServerMemoryOf(const v1::JobConfig& config, uint32_t workers) {
 uint32_t ServersWithPart(const v1::JobConfig& config, int64_t elements, uint32_t servers) {
   if (config.tables_size() > 0) return servers;
   int64_t least = static_cast<int64_t>(config.server().min_shard_kib()) * 1024;
-  // A block of a quantised push must lie on one shard, or its scale, and so the bits, would depend on their
-  // number: a shard has blocks of this size if it has 8 of them (Partition).
+  // Partition's blocks must be at least as long as a block of a quantised push, 256 values. Otherwise such a
+  // block would lie on two shards, and the bits would depend on their number. Each shard has 8 of them.
   if (QuantisesPushes(config.wire())) least = std::max<int64_t>(least, 8 * 256 * sizeof(float));
   return ShardsFor(elements, servers, least);
 }

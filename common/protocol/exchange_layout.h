@@ -63,8 +63,8 @@ class ChunkSet {
       : elements_(elements), unit_(unit), came_((elements + unit - 1) / unit), missing_(elements) {}
 
   // A chunk came: `bytes` of values of this type, from the element `first` on. Returns how many values.
-  // InvalidArgument: this is no chunk, it is longer than `most_bytes`, as it is on the wire or as float32 if
-  // that is longer, or some of its values came before; the set is as it was.
+  // InvalidArgument: this is no chunk, or some of its values came before, or it is longer than `most_bytes`.
+  // Then the set is as it was. The limit counts a quantised chunk as float32.
   absl::StatusOr<uint64_t> Add(uint64_t first, uint64_t bytes, v1::Dtype dtype, uint64_t most_bytes) {
     const uint64_t count = first < elements_ ? std::min(MostValues(dtype, bytes), elements_ - first) : 0;
     if (count == 0 || bytes > most_bytes || EncodedBytes(dtype, count) != bytes ||
