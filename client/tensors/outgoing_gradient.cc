@@ -20,9 +20,10 @@ absl::StatusOr<std::shared_ptr<OutgoingGradient>> OutgoingGradient::Create(
     Options options, const TensorMap& map, GradientTensors tensors, const WireOptions& wire,
     GradientGate* gate, std::shared_ptr<const SharedSegment> memory) {
   if (!IsPlain(tensors.dtype) && wire.push_dtype != tensors.dtype) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the gradient is given as bfloat16, but pushes of this job travel as ",
-        v1::Dtype_Name(wire.push_dtype), "; give its values as float32, or set wire.push_dtype to bf16"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the gradient is given as bfloat16, but pushes of this job travel as ",
+                     IsPlain(wire.push_dtype) ? "float32" : v1::Dtype_Name(wire.push_dtype),
+                     "; give its values as float32, or set wire.push_dtype or wire.dtype to bf16"));
   }
   const std::shared_ptr<OutgoingGradient> gradient(new OutgoingGradient(
       std::move(options), map, std::move(tensors), wire, gate != nullptr, std::move(memory)));

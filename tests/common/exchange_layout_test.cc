@@ -61,7 +61,8 @@ TEST_CASE("ChunkSet: what is no chunk changes nothing") {
     CAPTURE(c.first, c.bytes);
     CHECK(absl::IsInvalidArgument(status));
     CHECK(absl::StrContains(
-        status.message(), "which does not fit: chunks start and end at multiples of 4 elements of 4 bytes"));
+        status.message(),
+        "which does not fit: chunks start and end at multiples of 4 elements or at the end, are in F32"));
     CHECK(set.Add(0, 40, v1::F32, kMost).ok());
   }
   CHECK(!ChunkSet(1 << 20, 4).Add(0, kMost + 16, v1::F32, kMost).ok());
