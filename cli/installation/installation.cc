@@ -99,8 +99,14 @@ absl::Status CheckCanRun(const std::string& name) {
   for (const absl::string_view folder : absl::StrSplit(folders, ':')) {
     if (IsProgram(fs::path(folder.empty() ? "." : std::string(folder)) / name)) return absl::OkStatus();
   }
-  return absl::NotFoundError(absl::StrCat(
-      "cannot run ", name, ": no folder of PATH has such a program; is it misspelt? PATH is ", folders));
+  std::error_code error;
+  return absl::NotFoundError(
+      absl::StrCat("cannot run ", name, ": no folder of PATH has such a program; ",
+                   fs::exists(name, error)
+                       ? "there is a file of this name here: for a script, name its interpreter before it "
+                         "(`-- python train.py`), and for a program its folder (`./program`)"
+                       : "is it misspelt?",
+                   " PATH is ", folders));
 }
 
 absl::StatusOr<std::string> FindShipped(const std::string& name) {

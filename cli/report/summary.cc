@@ -226,7 +226,8 @@ std::string SummaryText(const std::string& name, const JobSummary& s) {
   if (s.test_accuracy.has_value()) line("test accuracy", FormatPercent(*s.test_accuracy));
   if (s.test_auc.has_value()) line("test AUC", FormatLoss(*s.test_auc));
   if (s.test_loss.has_value()) line("test loss", FormatLoss(*s.test_loss));
-  if (s.weights_sha256.empty()) line("test", "not evaluated");
+  const bool tested = s.test_accuracy.has_value() || s.test_auc.has_value() || s.test_loss.has_value();
+  if (!tested && s.weights_sha256.empty()) line("test", "not evaluated");
   const std::vector<std::string> epochs = Epochs(s);
   for (size_t i = 0; i < epochs.size(); ++i) line(i == 0 ? "epochs" : "", epochs[i]);
   kept();
@@ -249,8 +250,8 @@ std::string SummaryText(const std::string& name, const JobSummary& s) {
        absl::StrCat(FormatBytes(s.bytes_pushed), " pushed, ", FormatBytes(s.bytes_pulled), " pulled"));
   if (const std::string faults = Faults(s); !faults.empty()) line("faults", faults);
   if (!s.checkpoint.empty()) line("checkpoint", Printable(s.checkpoint));
-  line("weights",
-       s.weights_sha256.empty() ? "not evaluated" : absl::StrCat("sha256 ", Printable(s.weights_sha256)));
+  line("weights", s.weights_sha256.empty() ? "no worker read them at the end"
+                                           : absl::StrCat("sha256 ", Printable(s.weights_sha256)));
   if (!s.tables_sha256.empty()) line("tables", absl::StrCat("sha256 ", Printable(s.tables_sha256)));
   return out;
 }

@@ -96,8 +96,13 @@ TEST_CASE("what is not known is absent: no number, no hash") {
   json.replace(hash, json.find('"', hash + 1) + 1 - hash, "null");
   summary = ParseSummary(json);
   REQUIRE(summary.ok());
-  CHECK_THAT(SummaryText("x", *summary), Contains("  test              not evaluated\n") &&
-                                             Contains("  weights           not evaluated\n"));
+  CHECK_THAT(SummaryText("x", *summary),
+             Contains("  test              not evaluated\n") &&
+                 Contains("  weights           no worker read them at the end\n"));
+  // Tested, by a client that does not hash the weights.
+  summary->test_accuracy = 0.9;
+  CHECK_THAT(SummaryText("x", *summary), Contains("test accuracy     90.00%") && !Contains("not evaluated"));
+  summary->test_accuracy.reset();
   CHECK_THAT(SummaryJson(*summary), Contains("\"weights_sha256\": null") && Contains("\"test_loss\": null"));
 }
 

@@ -95,6 +95,13 @@ TEST_CASE("a program that cannot be run is refused before anything starts") {
     INFO(up.output());
     CHECK_THAT(up.output(), Contains("error: " + says));
   }
+  std::ofstream("script_of_up_test.py") << "print()";
+  CHECK(up.Run({"--", "script_of_up_test.py"}) == kExitConfig);
+  fs::remove("script_of_up_test.py");
+  CHECK_THAT(
+      up.output(),
+      Contains("error: cannot run script_of_up_test.py: no folder of PATH has such a program; there is "
+               "a file of this name here: for a script, name its interpreter"));
   CHECK_FALSE(fs::exists(up.dir() / "ps:0.pid"));
   CHECK(up.LogFolders().empty());
 }
