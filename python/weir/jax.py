@@ -118,7 +118,8 @@ class Step:
         self._step.push(flatten(gradient), loss=loss, weight=weight)
 
     def push_result(self, params: Any, *, loss: Any = None, weight: Any = None) -> None:
-        """Sends what the program's own steps over `batches` have made of the step's params: a tree like these (weir.Step.push_result())."""
+        """Sends what the program's own steps over `batches` have made of the step's params: a tree like these. loss, weight: as of
+        weir.Step.push_result()."""
         self._step.push_result(flatten(params), loss=loss, weight=weight)
 
 

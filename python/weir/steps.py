@@ -218,7 +218,7 @@ class Step:
         self.push_difference(loss=mean_loss, weight=weight)
 
     def push_difference(self, *, loss: float | None, weight: Any) -> None:
-        """As push_result(), when step.gradient has the difference; for Weir itself."""
+        """As push_result(), with its loss and weight, when step.gradient has the difference; for Weir itself."""
         self._check_open()
         if not self._late:
             self._loop.push(self, self.gradient, None, None, weight)
