@@ -44,7 +44,7 @@ TEST_CASE("Join says its protocol version, and refuses a ps:0 of another major o
                                " version 1.11: upgrade " + f.options.task);
   REQUIRE(f.cluster.joins().size() == 1);
   CHECK(f.cluster.joins()[0].protocol().major() == 1);
-  CHECK(f.cluster.joins()[0].protocol().minor() == 10);
+  CHECK(f.cluster.joins()[0].protocol().minor() == 11);
 }
 
 TEST_CASE("A call that ends without a message is told by its server, its name and its code") {
