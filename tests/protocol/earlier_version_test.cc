@@ -62,12 +62,11 @@ TEST_CASE("sync: with processes of the last version the weights have the same bi
   CHECK(earlier.Changed("ps:1", "ShardControl") > 0);
 }
 
-TEST_CASE("a job whose steps are measured refuses a server of the last version, and names it") {
-  EarlierJob earlier({.set = {"wire.transport=tcp", "train.clip=mean", "train.clip_norm=1"}});
+TEST_CASE("a worker whose pushes are quantised does not join a ps:0 of the last version") {
+  EarlierJob earlier({.set = {"wire.transport=tcp", "wire.push_dtype=int8"}});
   earlier.StartAll();
-  earlier.job().ExpectAllExit(78);
-  CHECK_THAT(earlier.job()["ps:0"].log(),
-             Catch::Contains("ps:1 at ") && Catch::Contains("a version of the protocol before 1.10"));
+  earlier.job().ExpectExit("worker:0", 78);
+  CHECK_THAT(earlier.job()["worker:0"].log(), Catch::Contains("wire.push_dtype") && Catch::Contains("1.11"));
 }
 
 TEST_CASE("async: servers and workers of the last version are lost, and come back") {

@@ -16,7 +16,7 @@
 namespace weir {
 namespace {
 
-constexpr char kLastVersion[] = "tests/protocol/wire_1_9.txt";
+constexpr char kLastVersion[] = "tests/protocol/wire_1_10.txt";
 
 using google::protobuf::Descriptor;
 using google::protobuf::EnumDescriptor;
