@@ -12,6 +12,9 @@ LIMIT_SECONDS = 120  # for anything
 
 os.environ["WEIR_LIBRARY"] = str(ROOT / "python/capi/libweir.so")
 os.environ["PYTHONPATH"] = str(ROOT / "python")
+# OpenBLAS's threads, which torch.set_num_threads() does not reach: on some CPUs sums depend on them, and `weir up` gives several
+# workers other numbers than a serial loop has. Before torch is loaded.
+os.environ["OMP_NUM_THREADS"] = "1"
 for name in ("TF_CONFIG", "WEIR_SET", "WEIR_TOKEN_FILE", "WEIR_TLS_CA", "WEIR_TLS_CERTIFICATE", "WEIR_TLS_KEY"):
     os.environ.pop(name, None)
 sys.path.insert(0, str(ROOT / "python"))
