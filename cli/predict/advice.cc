@@ -10,6 +10,7 @@
 #include "cli/predict/job_model.h"
 #include "cli/report/format.h"
 #include "cli/report/summary.h"
+#include "client/tensors/wire_options.h"
 #include "common/base/status_macros.h"
 #include "common/config/job_config.h"
 #include "nlohmann/json.hpp"
@@ -96,9 +97,8 @@ absl::StatusOr<Run> ReadRun(const std::string& text, std::optional<double> batch
   if (!root.contains("config")) return absl::InvalidArgumentError("field config: is missing");
   run.config_json = root["config"].dump();
   WEIR_ASSIGN_OR_RETURN(run.config, ParseJobConfig(run.config_json, "config"));
-  const v1::WireConfig& wire = run.config.wire();
   run.elements = static_cast<double>(s.bytes_pushed) / static_cast<double>(s.pushes) /
-                 WireBytes(wire.has_push_dtype() ? wire.push_dtype() : wire.dtype(), 1);
+                 WireBytes(WireOptions::From(run.config.wire()).push_dtype, 1);
   run.batches_per_second = s.examples_per_second / run.config.data().batch_size();
   WEIR_RETURN_IF_ERROR(ReadComputing(root, batch_seconds, &run));
   return run;

@@ -19,7 +19,7 @@ struct ClusterModel {
   uint32_t commit_rounds = 0;   // sync: rounds between ps:0 and the other servers before a step commits
   uint32_t local_steps = 1;     // batches of a push
   uint32_t workers = 1;
-  uint32_t servers = 1;  // those that hold a part of the model
+  uint32_t servers = 1;  // that hold a part of the model
 
   // The gradient of a batch takes batch_seconds, times the worker's factor, times slow_factor with the
   // probability slow_share, times exp(jitter n) with a normal n.

@@ -9,6 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "client/tensors/wire_options.h"
+#include "common/codec/value_codec.h"
 #include "common/config/server_memory.h"
 #include "nlohmann/json.hpp"
 
@@ -81,22 +83,8 @@ absl::StatusOr<ExchangeCost> ReadExchangeCost(const std::string& path, const std
   return ExchangeCost{Fit(server), Fit(worker)};
 }
 
-double WireBytes(v1::WireConfig::Type type, double elements) {
-  constexpr double kScale = 4.0 / 256;  // of a block of 256 values
-  switch (type) {
-    case v1::WireConfig::TYPE_BF16:
-      return 2 * elements;
-    case v1::WireConfig::TYPE_INT8:
-      return (1 + kScale) * elements;
-    case v1::WireConfig::TYPE_INT4:
-      return (0.5 + kScale) * elements;
-    case v1::WireConfig::TYPE_BIT1:
-      return (0.125 + kScale) * elements;
-    case v1::WireConfig::TYPE_UNSPECIFIED:
-    case v1::WireConfig::TYPE_F32:
-      break;
-  }
-  return 4 * elements;
+double WireBytes(v1::Dtype dtype, double elements) {
+  return elements / kBlockValues * static_cast<double>(EncodedBytes(dtype, kBlockValues));
 }
 
 ClusterModel ModelOfJob(const v1::JobConfig& config, double elements, uint32_t workers, uint32_t servers,
@@ -118,9 +106,9 @@ ClusterModel ModelOfJob(const v1::JobConfig& config, double elements, uint32_t w
   const bool norms = train.clip() == v1::TrainConfig::CLIP_MEAN && train.clip_norm() > 0;
   const bool lamb = config.optimizer().type() == v1::OptimizerConfig::KIND_LAMB;
   if (m.servers > 1) m.commit_rounds = 1 + norms + lamb;
-  const v1::WireConfig& wire = config.wire();
-  m.push_bytes = WireBytes(wire.has_push_dtype() ? wire.push_dtype() : wire.dtype(), elements);
-  m.pull_bytes = WireBytes(wire.has_pull_dtype() ? wire.pull_dtype() : wire.dtype(), elements);
+  const WireOptions wire = WireOptions::From(config.wire());
+  m.push_bytes = WireBytes(wire.push_dtype, elements);
+  m.pull_bytes = WireBytes(wire.pull_dtype, elements);
   m.server = cost.server;
   m.worker = cost.worker;
   const v1::DebugConfig& debug = config.debug();

@@ -5,6 +5,7 @@
 #include "absl/status/statusor.h"
 #include "cli/predict/cluster_model.h"
 #include "proto/job_config.pb.h"
+#include "proto/parameter_server.pb.h"
 
 namespace weir {
 
@@ -21,8 +22,8 @@ inline constexpr ExchangeCost kExchangeCost = {{16e-6, 0.24e-9}, {18e-6, 0.23e-9
 // or has fewer than two sizes.
 absl::StatusOr<ExchangeCost> ReadExchangeCost(const std::string& path, const std::string& optimizer);
 
-// The bytes of so many values of a type on the wire.
-double WireBytes(v1::WireConfig::Type type, double elements);
+// The bytes of so many values of a type on the wire, in whole blocks if it is quantised.
+double WireBytes(v1::Dtype dtype, double elements);
 
 // The cluster of a job: mode, parts and local steps of the config, the bytes of a model with so many
 // elements, and the compute times that `debug` emulates. Links have no limit.

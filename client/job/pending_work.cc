@@ -44,8 +44,9 @@ std::optional<uint32_t> SyncWorkSource::FindPart(uint32_t part) const {
     shares.push_back(member.share);
   }
   if (!own.has_value()) return std::nullopt;
+  const PartOwners owners(shares, parts_);
   for (; part < PartsOf(open_step_, parts_, length_.total_batches); ++part) {
-    if (OwnerOfPart(part, parts_, shares) == *own && given_.count(part) == 0) return part;
+    if (owners.OwnerOf(part) == *own && given_.count(part) == 0) return part;
   }
   return std::nullopt;
 }

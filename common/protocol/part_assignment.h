@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
@@ -27,15 +27,28 @@ inline const char* BatchFields(const v1::JobConfig& config) {
   return config.local().steps() == 1 ? "data.batch_size" : "data.batch_size or local.steps";
 }
 
-// sync: which of the live workers, counted by rising rank, computes a part of the open step, below `parts`.
-// `shares`: of each of them (v1.Member.share); at least one. Follows from the membership alone, so that every
-// worker and every server agree on it without a message.
-inline size_t OwnerOfPart(uint32_t part, uint32_t parts, absl::Span<const uint32_t> shares) {
-  if (std::accumulate(shares.begin(), shares.end(), uint64_t{0}) != parts) return part % shares.size();
-  size_t owner = 0;
-  for (uint64_t end = shares[0]; part >= end; end += shares[owner]) ++owner;
-  return owner;
-}
+// sync: which of the live workers, counted by rising rank, computes which part of the open step. Follows from
+// the membership alone, so that every worker and every server agree on it without a message.
+class PartOwners {
+ public:
+  // shares: of each live worker (v1.Member.share); at least one. parts: of a whole step.
+  PartOwners(absl::Span<const uint32_t> shares, uint32_t parts) : workers_(shares.size()) {
+    uint64_t end = 0;
+    for (const uint32_t share : shares) ends_.push_back(end += share);
+    if (end != parts) ends_.clear();
+  }
+
+  // Of a part below `parts`.
+  size_t OwnerOf(uint32_t part) const {
+    if (ends_.empty()) return part % workers_;
+    return static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), part) - ends_.begin());
+  }
+
+ private:
+  const size_t workers_;
+  // By worker: the part after its last one. Empty: shares do not count.
+  std::vector<uint64_t> ends_;
+};
 
 // sync: part p of a step is one batch of the job. The last step may have fewer parts than the others, because
 // the job's `batches` end in it.

@@ -49,8 +49,9 @@ class SyncPolicy final : public ConsistencyPolicy {
         live.push_back(member);
         shares.push_back(share);
       }
+      const PartOwners owners(shares, parts_);
       for (uint32_t part = 0; part < PartsOf(step_); ++part) {
-        if (completed_.count(part) == 0) slow.insert(live[OwnerOfPart(part, parts_, shares)]);
+        if (completed_.count(part) == 0) slow.insert(live[owners.OwnerOf(part)]);
       }
     }
     return {slow.begin(), slow.end()};

@@ -118,11 +118,11 @@ TEST_CASE("quantities as people write them") {
 }
 
 TEST_CASE("the bytes of the types on the wire") {
-  CHECK(WireBytes(v1::WireConfig::TYPE_F32, 256) == 1024);
-  CHECK(WireBytes(v1::WireConfig::TYPE_BF16, 256) == 512);
-  CHECK(WireBytes(v1::WireConfig::TYPE_INT8, 256) == 260);
-  CHECK(WireBytes(v1::WireConfig::TYPE_INT4, 256) == 132);
-  CHECK(WireBytes(v1::WireConfig::TYPE_BIT1, 256) == 36);
+  CHECK(WireBytes(v1::F32, 256) == 1024);
+  CHECK(WireBytes(v1::BF16, 256) == 512);
+  CHECK(WireBytes(v1::INT8, 256) == 260);
+  CHECK(WireBytes(v1::INT4, 256) == 130);
+  CHECK(WireBytes(v1::BIT1, 256) == 34);
 }
 
 }  // namespace

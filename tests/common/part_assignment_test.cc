@@ -23,9 +23,9 @@ TEST_CASE("The parts of the steps are the batches of the job, in their order, an
 
 TEST_CASE("A part belongs to a worker by its rank, or by the shares if they are all parts of a step") {
   for (uint32_t part = 0; part < 7; ++part) {
-    CHECK(OwnerOfPart(part, 7, {0, 0, 0}) == part % 3);
-    CHECK(OwnerOfPart(part, 7, {4, 2, 0}) == part % 3);  // 6 of 7
-    CHECK(OwnerOfPart(part, 7, {4, 0, 3}) == (part < 4 ? 0u : 2u));
+    CHECK(PartOwners({0, 0, 0}, 7).OwnerOf(part) == part % 3);
+    CHECK(PartOwners({4, 2, 0}, 7).OwnerOf(part) == part % 3);  // 6 of 7
+    CHECK(PartOwners({4, 0, 3}, 7).OwnerOf(part) == (part < 4 ? 0u : 2u));
   }
 }
 

@@ -100,7 +100,7 @@ class SavedAmidStep {
     for (uint32_t table = 0; table < 2; ++table) {
       std::set<uint64_t> keys;
       for (uint64_t batch = 0; batch < kStep * kTableParts + kTableParts; ++batch) {
-        const bool waits = OwnerOfPart(batch % kTableParts, kTableParts, {0, 0}) == 1;
+        const bool waits = PartOwners({0, 0}, kTableParts).OwnerOf(batch % kTableParts) == 1;
         if (batch / kTableParts == kStep && waits) continue;
         for (uint64_t key : TableKeysOf(batch, table)) keys.insert(key);
       }

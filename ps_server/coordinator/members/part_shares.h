@@ -37,7 +37,7 @@ class PartShares {
     uint32_t share = 0;
   };
   // The shares that the workers should have now, in their order, at least 1 each, `parts` in all; or 0 for
-  // all of them. nullopt: those that they have.
+  // all of them. nullopt: no shares change.
   std::optional<std::vector<uint32_t>> Change(absl::Time now, uint32_t parts,
                                               const std::vector<Worker>& workers);
 
