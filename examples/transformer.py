@@ -4,11 +4,9 @@
     python examples/transformer.py                                                          # servers in this process
     weir up --ps=2 --workers=2 examples/transformer.json -- python examples/transformer.py
 
-With examples/transformer_local.json as --job, and for `weir up`, workers take 20 steps by themselves between two exchanges with the
-servers (DiLoCo).
+With examples/transformer_local.json as the job, a worker takes 20 steps of its own between two exchanges (DiLoCo).
 
-The text, coriolanus.txt, is the first act of Coriolanus, in the public domain; it is the beginning of the data set
-"tiny shakespeare" of github.com/karpathy/char-rnn.
+The text, coriolanus.txt, is the first act of Coriolanus, in the public domain, with which "tiny shakespeare" begins.
 """
 import argparse
 import pathlib

@@ -90,8 +90,7 @@ std::vector<ConstTensor> DatasetGradients::Gradient() {
 absl::StatusOr<std::unique_ptr<GradientComputer>> MakeGradients(const v1::JobConfig& config,
                                                                 const Dataset& train, Replicas* replicas,
                                                                 const Client& client) {
-  std::unique_ptr<GradientComputer> gradients =
-      std::make_unique<DatasetGradients>(config, train, replicas);
+  std::unique_ptr<GradientComputer> gradients = std::make_unique<DatasetGradients>(config, train, replicas);
   // Each batch of local steps is slow, and not only the first.
   if (SlowGradients::Slow(config.debug()))
     gradients = std::make_unique<SlowGradients>(config, client.worker(), std::move(gradients));

@@ -129,7 +129,7 @@ TEST_CASE("async: every update of every row counts when a worker is killed") {
                  2,
                  {"consistency={\"mode\": \"async\"}", "cluster.min_workers=1", "cluster.lease_seconds=3",
                   CountingTables()},
-                 {"count", "count,dies"}});
+                 {"count,slow", "count,dies"}});
   t.StartAll();
   t.job.ExpectExit("worker:1", 128 + 9);
   for (const char* task : {"ps:0", "ps:1", "worker:0", "evaluator:0"}) t.job.ExpectExit(task, 0);

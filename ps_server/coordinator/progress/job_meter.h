@@ -88,7 +88,8 @@ class JobMeter {
   double ExamplesPerSecond() const;
   // The mean over about as many of the last examples as the training set has. nullopt: nothing was reported.
   std::optional<double> TrainLoss() const;
-  // The mean over the job's last epoch, as far as reported. Its bits do not depend on who computed what.
+  // The mean over the job's last epoch, as far as reported. Its bits do not depend on who computed what,
+  // unless two workers computed the same part of a step, whose loss then counts twice.
   std::optional<double> LastEpochLoss() const;
 
   std::optional<absl::Time> started_, ended_;
