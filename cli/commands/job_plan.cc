@@ -178,7 +178,7 @@ absl::StatusOr<JobPlan> PlanJob(const UpOptions& options, Console& console) {
   WEIR_ASSIGN_OR_RETURN(const std::string from, FindStart(config.checkpoint(), !options.resume.empty()));
   if (!from.empty()) console.Line(from);
   if (cluster.hosts.empty()) {
-    WEIR_ASSIGN_OR_RETURN(cluster.binaries, FindBinaries(options.bin_dir));
+    WEIR_ASSIGN_OR_RETURN(cluster.binaries, FindBinaries(options.bin_dir, cluster.program.empty()));
   } else {
     if (plan.saves && !IsObjectPath(config.checkpoint().directory())) {
       cluster.shared_folder = config.checkpoint().directory();

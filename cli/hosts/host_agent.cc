@@ -183,7 +183,7 @@ absl::StatusOr<Binaries> HostAgent::Prepare(const Message& message) {
     WEIR_RETURN_IF_ERROR(written);
   }
   if (!message[2].empty()) WEIR_RETURN_IF_ERROR(CheckCanRun(message[2]));
-  return FindBinaries("");
+  return FindBinaries("", /*with_worker=*/message[2].empty());
 }
 
 absl::Status HostAgent::Start(const Message& message) {

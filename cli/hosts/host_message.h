@@ -17,7 +17,7 @@
 //   beat                                          nothing; an agent that hears nothing ends
 // From the agent:
 //   hello VERSION FOLDER SSH_CONNECTION           first; its own folder, for files
-//   ready PS_SERVER WORKER | refused WHY          the answer to "prepare"
+//   ready PS_SERVER WORKER | refused WHY          the answer to "prepare"; WORKER is "" if it has a PROGRAM
 //   line TASK TEXT
 //   file NAME PIECE "more"|"end"                  a file of "start" that its task has made
 //   exit TASK CODE SIGNAL                         the last one about a task

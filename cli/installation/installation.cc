@@ -48,7 +48,7 @@ bool IsProgram(const fs::path& path) {
 
 }  // namespace
 
-absl::StatusOr<Binaries> FindBinaries(const std::string& bin_dir) {
+absl::StatusOr<Binaries> FindBinaries(const std::string& bin_dir, bool with_worker) {
   std::vector<Binaries> places;
   if (!bin_dir.empty()) {
     places.push_back({fs::path(bin_dir) / "ps_server", fs::path(bin_dir) / "worker"});
@@ -60,14 +60,14 @@ absl::StatusOr<Binaries> FindBinaries(const std::string& bin_dir) {
     }
   }
   std::string looked_at;
-  for (const Binaries& place : places) {
-    if (IsProgram(place.ps_server) && IsProgram(place.worker)) return place;
-    absl::StrAppend(&looked_at, "\n  ", place.ps_server, " and ", place.worker);
+  for (Binaries& place : places) {
+    if (!with_worker) place.worker.clear();
+    if (IsProgram(place.ps_server) && (!with_worker || IsProgram(place.worker))) return place;
+    absl::StrAppend(&looked_at, "\n  ", place.ps_server, with_worker ? " and " : "", place.worker);
   }
   return absl::NotFoundError(absl::StrCat(
-      "the programs ps_server and worker are not there; build all of Weir, or say where they are with "
-      "--bin_dir; looked for",
-      looked_at));
+      with_worker ? "the programs ps_server and worker are" : "the program ps_server is",
+      " not there; build all of Weir, or say with --bin_dir where to look; looked for", looked_at));
 }
 
 absl::StatusOr<std::string> FindProgram(const std::string& package, const std::string& name) {

@@ -9,13 +9,15 @@
 // Finds the other parts of Weir: beside this program in a bundle (bin/), or in the folders of a build tree.
 namespace weir {
 
+// The programs that a job runs.
 struct Binaries {
   std::string ps_server;
-  std::string worker;
+  std::string worker;  // "": the job's workers run a program of the user
 };
 
-// If `bin_dir` is not empty, looks there alone. NotFound names the places.
-absl::StatusOr<Binaries> FindBinaries(const std::string& bin_dir);
+// Finds both in one folder, or ps_server alone. If `bin_dir` is not empty, looks there alone. NotFound names
+// the places.
+absl::StatusOr<Binaries> FindBinaries(const std::string& bin_dir, bool with_worker);
 
 // Finds a program that only some commands need, in `package` of the build tree or beside this program.
 // NotFound names the places.

@@ -5,10 +5,11 @@
 #include <new>
 #include <utility>
 
-#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "client/call.h"
+#include "client/job/join_job.h"
 #include "client/types.h"
 #include "common/base/checksums.h"
 #include "common/base/status_macros.h"
@@ -24,6 +25,9 @@ using Nanoseconds = std::chrono::nanoseconds;
 
 // How long a client that failed, or is destroyed without Leave(), tries to tell the coordinator.
 constexpr std::chrono::seconds kLastWords(1);
+constexpr absl::Duration kReportEvery = absl::Seconds(10);
+// ps:0 applies the same limit, and its error says more than ours would.
+constexpr absl::Duration kUploadSlack = absl::Seconds(2);
 
 Nanoseconds Seconds(double seconds) {
   return std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(seconds));
@@ -40,7 +44,54 @@ v1::Caller MakeCaller(uint64_t instance, const v1::JoinReply& reply) {
   return caller;
 }
 
+std::string UploaderTask(const v1::Membership& membership) {
+  for (const v1::Member& member : membership.members()) {
+    if (member.incarnation() == membership.uploader()) return member.task();
+  }
+  return "a worker";
+}
+
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<Client>> ClientImpl::Join(const ClientOptions& options, const ModelSpec& model,
+                                                         const v1::JobConfig& config, Transport& transport) {
+  if (options.servers.empty()) return absl::InvalidArgumentError("no server is given");
+  WEIR_RETURN_IF_ERROR(model.Validate());
+  if (!options.reader) WEIR_RETURN_IF_ERROR(CheckInitialValues(options.initial_values, model));
+  const absl::Duration limit = absl::Seconds(config.cluster().start_seconds());
+  const auto deadline = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(limit);
+  const absl::Time values_deadline = transport.loop()->awake().Now() + limit + kUploadSlack;
+  uint64_t job = options.job;
+  for (bool again = options.again;; again = true) {
+    WEIR_ASSIGN_OR_RETURN(std::unique_ptr<ClientImpl> client,
+                          Enter(options, again, job, model, config, transport));
+    job = client->job();
+    absl::Status status = client->Connect(deadline);
+    if (status.ok()) status = client->AwaitInitialValues(values_deadline);
+    if (status.ok()) return client;
+    client->Leave(status).IgnoreError();
+    // The job went back, say, because of the server that cannot be reached.
+    if (!absl::IsAborted(status) || std::chrono::steady_clock::now() >= deadline) return status;
+    LogWarning(status.message(), "; joining again");
+  }
+}
+
+absl::StatusOr<std::unique_ptr<ClientImpl>> ClientImpl::Enter(const ClientOptions& options, bool again,
+                                                              uint64_t job, const ModelSpec& model,
+                                                              const v1::JobConfig& config,
+                                                              Transport& transport) {
+  std::unique_ptr<History> history;
+  if (!options.history_path.empty()) {
+    WEIR_ASSIGN_OR_RETURN(history, History::Open(options.history_path, again));
+  }
+
+  const uint64_t instance = transport.NewInstance();
+  WEIR_ASSIGN_OR_RETURN(const v1::JoinReply reply,
+                        JoinJob(options, again, job, instance, model, config, transport));
+
+  return std::make_unique<ClientImpl>(options, model, config, instance, reply,
+                                      OpenChannels(options, model, reply, transport), std::move(history));
+}
 
 ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, const v1::JobConfig& config,
                        uint64_t instance, const v1::JoinReply& reply, JobChannels channels,
@@ -109,6 +160,51 @@ absl::Status ClientImpl::Connect(Steady::time_point deadline) {
   return absl::OkStatus();
 }
 
+absl::Status ClientImpl::AwaitInitialValues(absl::Time deadline) {
+  const Clock& awake = loop_->awake();
+  const absl::Time begun = awake.Now();
+  absl::Time next_report = begun + kReportEvery;
+  bool uploads = false;
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      while (uploads || news_.membership().uploader() != caller_.incarnation()) {
+        WEIR_RETURN_IF_ERROR(Alive());
+        if (news_.membership().uploader() == 0 && !uploading_) return absl::OkStatus();
+        if (!upload_error_.ok()) return upload_error_;
+        const absl::Time now = awake.Now();
+        const std::string what = absl::StrCat("the initial values, which ", UploaderTask(news_.membership()),
+                                              " uploads, are not on all servers yet");
+        if (now >= deadline) {
+          return absl::DeadlineExceededError(
+              absl::StrCat(what, " after ", absl::FormatDuration(now - begun)));
+        }
+        if (now >= next_report) {
+          LogWarning("waits for the job to start; ", what);
+          next_report += kReportEvery;
+        }
+        changed_.WaitFor(mutex_, absl::ToChronoNanoseconds(std::min(next_report, deadline) - now));
+      }
+      uploading_ = uploads = true;
+    }
+    LogInfo("uploads the initial values");
+    Upload();
+  }
+}
+
+void ClientImpl::Upload() {
+  const auto end = [this](const absl::Status& status) {
+    MutexLock lock(mutex_);
+    uploading_ = false;
+    upload_error_ = status;
+    Changed();
+  };
+  absl::StatusOr<ShardSet::Push> push = exchanges_.InitialValues();
+  if (!push.ok()) return end(push.status());
+  shards_.Start(shards_.size(), *std::move(push), std::nullopt, /*rows=*/nullptr,
+                [end](const absl::StatusOr<Answers>& answers) { end(answers.status()); });
+}
+
 ClientImpl::~ClientImpl() {
   LeaveFor(absl::CancelledError("client destroyed"), LastWords()).IgnoreError();
   calls_.WaitUntilEmpty();
@@ -139,8 +235,7 @@ bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
                      " (incarnation ", caller_.incarnation(), ") out of the job",
                      reply.failure().empty() ? "; its lease had ended" : ": ", reply.failure()));
     if (drained) {
-      Drained("").ForEachPayload(
-          [&why](auto type, const absl::Cord& payload) { why.SetPayload(type, payload); });
+      why = MarkDrained(why);
       // It says more than a shard that has refused this member already.
       MutexLock lock(mutex_);
       if (absl::IsAborted(failure_)) failure_ = why;

@@ -19,6 +19,7 @@
 #include "client/job/heartbeat.h"
 #include "client/job/history.h"
 #include "client/job/job_news.h"
+#include "client/job/join_job.h"
 #include "client/job/member_report.h"
 #include "client/job/pending_work.h"
 #include "client/job/transport.h"
@@ -30,20 +31,6 @@
 #include "proto/job_config.pb.h"
 
 namespace weir {
-
-// How a client reaches the job.
-struct JobChannels {
-  std::shared_ptr<EventLoop> loop;
-  std::unique_ptr<CoordinatorChannel> coordinator;
-  // By shard.
-  std::vector<std::unique_ptr<ShardChannel>> shards;
-  // Where the coordinator reaches the shards. May be empty.
-  std::vector<std::string> otherwise;
-  // WireOptions::chunk_unit.
-  int64_t chunk_unit = kChunkUnit;
-  // Gets what shards answer; outlives the client. nullptr: none. Not used if the client keeps a history.
-  ShardSet::Observer* observer = nullptr;
-};
 
 // Calls end on the event loop. One mutex guards what calls and the heartbeat report, and threads that wait
 // for news wait on one condition variable. The mutex is never held while a call starts, ends or is cancelled.

@@ -5,7 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/codec/floats.h"
 #include "common/protocol/handshake.h"
+#include "common/protocol/job_failure.h"
 #include "common/protocol/push_weight.h"
 
 namespace weir {
@@ -18,6 +20,24 @@ std::vector<TableSpec> TablesOf(const v1::JobConfig& config) {
 }
 
 }  // namespace
+
+absl::Status CheckInitialValues(const std::vector<ConstTensor>& values, const ModelSpec& model) {
+  if (values.empty() != !model.uploaded()) {
+    return absl::InvalidArgumentError(
+        model.uploaded() ? "the initial values of this model are uploaded, but this worker gives none"
+                         : "this worker gives initial values, but those of this model are not uploaded");
+  }
+  if (values.empty()) return absl::OkStatus();
+  WEIR_RETURN_IF_ERROR(TensorMap(model, 1).Match(values).status());
+  for (const ConstTensor& tensor : values) {
+    const auto n = static_cast<int64_t>(tensor.values.size());
+    const int64_t bad = FirstNonFinite(tensor.values.data(), n);
+    if (bad == n) continue;
+    return absl::InvalidArgumentError(
+        NonFiniteValue(absl::StrCat("the initial value ", tensor.name, "[", bad, "]"), tensor.values[bad]));
+  }
+  return absl::OkStatus();
+}
 
 ExchangeBuilder::ExchangeBuilder(const ClientOptions& options, const ModelSpec& model,
                                  const v1::JobConfig& config, const v1::JoinReply& reply, int64_t chunk_unit)

@@ -26,6 +26,10 @@
 
 namespace weir {
 
+// Checks that `values`, which may be empty, are the initial values that a worker with this model must upload.
+// InvalidArgument: what is wrong.
+absl::Status CheckInitialValues(const std::vector<ConstTensor>& values, const ModelSpec& model);
+
 // Makes the pushes and pulls of the orders that a program gives to its client, and what the program gets of
 // the shards' answers. Sends nothing. Thread-safe.
 class ExchangeBuilder {

@@ -15,6 +15,7 @@
 #include "common/base/bounded.h"
 #include "common/base/status_macros.h"
 #include "common/config/job_config.h"
+#include "common/model/partition.h"
 #include "common/model/wire_model.h"
 #include "common/protocol/handshake.h"
 #include "common/protocol/job_failure.h"
@@ -261,6 +262,29 @@ absl::StatusOr<v1::JoinReply> JoinJob(const ClientOptions& options, bool again, 
   // One worker says it.
   if (!options.reader && options.rank == 0 && !again) WarnOfLargeBatch(reply, options.train_examples, config);
   return reply;
+}
+
+JobChannels OpenChannels(const ClientOptions& options, const ModelSpec& model, const v1::JoinReply& reply,
+                         Transport& transport) {
+  // The addresses that this program was given come first: it may reach the servers in a different way from
+  // ps:0 does. ps:0 knows better only if servers have moved since, or if those addresses are out of date.
+  std::vector<std::string> servers = options.servers;
+  JobChannels channels;
+  if (reply.ps_addresses_size() == static_cast<int>(reply.num_shards())) {
+    channels.otherwise.assign(reply.ps_addresses().begin(), reply.ps_addresses().end());
+  }
+  // The servers beyond hold no shard.
+  if (servers.size() > reply.num_shards()) servers.resize(reply.num_shards());
+  if (servers.size() != reply.num_shards()) servers = channels.otherwise;
+  channels.loop = transport.loop();
+  channels.coordinator = transport.OpenCoordinator(servers[0], std::nullopt);
+  const Partition partition(model.elements(), reply.num_shards());
+  for (uint32_t shard = 0; shard < servers.size(); ++shard) {
+    channels.shards.push_back(transport.OpenShard(shard, servers[shard], partition.shard_elements(shard)));
+  }
+  channels.chunk_unit = transport.chunk_unit();
+  channels.observer = transport.observer();
+  return channels;
 }
 
 }  // namespace weir

@@ -1,8 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/exchange/shard_channel.h"
+#include "client/exchange/shard_set.h"
 #include "client/job/transport.h"
 #include "client/types.h"
 #include "common/model/model_spec.h"
@@ -22,5 +27,23 @@ namespace weir {
 absl::StatusOr<v1::JoinReply> JoinJob(const ClientOptions& options, bool again, uint64_t job,
                                       uint64_t instance, const ModelSpec& model, const v1::JobConfig& config,
                                       Transport& transport);
+
+// How a client reaches the job.
+struct JobChannels {
+  std::shared_ptr<EventLoop> loop;
+  std::unique_ptr<CoordinatorChannel> coordinator;
+  // By shard.
+  std::vector<std::unique_ptr<ShardChannel>> shards;
+  // Where the coordinator reaches the shards. May be empty.
+  std::vector<std::string> otherwise;
+  // WireOptions::chunk_unit.
+  int64_t chunk_unit = kChunkUnit;
+  // Gets what shards answer; outlives the client. nullptr: none. Not used if the client keeps a history.
+  ShardSet::Observer* observer = nullptr;
+};
+
+// Opens the channels of a member whom this reply has let in. Connects with no shard.
+JobChannels OpenChannels(const ClientOptions& options, const ModelSpec& model, const v1::JoinReply& reply,
+                         Transport& transport);
 
 }  // namespace weir

@@ -203,36 +203,30 @@ bool RmsProp(const StepArgs& a) {
 }
 
 // m = keep m + take g;  v = keep v + take g^2;  result(w, u) with u = rate m / (root_scale sqrt(v) + epsilon)
-// + decay w, where rate and root_scale include the corrections of the bias of m and v.
-template <typename Result>
+// + decay w, where rate and root_scale include the corrections of the bias of m and v. With a third slot
+// (AMSGrad), u has the largest v so far, which that slot keeps.
+template <size_t kSlots, typename Result>
 WEIR_INLINE bool AdamWith(const StepArgs& a, const Result& result) {
-  return Run<2>(a, [result, rate = a.rate, decay = a.decay, epsilon = a.epsilon, root_scale = a.root_scale,
-                    m_keep = a.keep[0], m_take = a.take[0], v_keep = a.keep[1],
-                    v_take = a.take[1]](auto g, auto w, auto* slots) {
+  return Run<kSlots>(a, [result, rate = a.rate, decay = a.decay, epsilon = a.epsilon,
+                         root_scale = a.root_scale, m_keep = a.keep[0], m_take = a.take[0],
+                         v_keep = a.keep[1], v_take = a.take[1]](auto g, auto w, auto* slots) {
     slots[0] = m_keep * slots[0] + m_take * g;
     slots[1] = v_keep * slots[1] + v_take * (g * g);
-    return result(w, rate * slots[0] / (root_scale * Sqrt(slots[1]) + epsilon) + decay * w);
+    if (kSlots == 3) slots[2] = slots[2] > slots[1] ? slots[2] : slots[1];
+    return result(w, rate * slots[0] / (root_scale * Sqrt(slots[kSlots - 1]) + epsilon) + decay * w);
   });
 }
 
 bool Adam(const StepArgs& a) {
-  return AdamWith(a, [](auto w, auto u) { return w - u; });
+  return AdamWith<2>(a, [](auto w, auto u) { return w - u; });
 }
 
 bool AdamUpdate(const StepArgs& a) {
-  return AdamWith(a, [](auto, auto u) { return u; });
+  return AdamWith<2>(a, [](auto, auto u) { return u; });
 }
 
-// As Adam, with the largest v so far in place of v.
 bool AmsGrad(const StepArgs& a) {
-  return Run<3>(
-      a, [rate = a.rate, decay = a.decay, epsilon = a.epsilon, root_scale = a.root_scale, m_keep = a.keep[0],
-          m_take = a.take[0], v_keep = a.keep[1], v_take = a.take[1]](auto g, auto w, auto* slots) {
-        slots[0] = m_keep * slots[0] + m_take * g;
-        slots[1] = v_keep * slots[1] + v_take * (g * g);
-        slots[2] = slots[2] > slots[1] ? slots[2] : slots[1];
-        return w - (rate * slots[0] / (root_scale * Sqrt(slots[2]) + epsilon) + decay * w);
-      });
+  return AdamWith<3>(a, [](auto w, auto u) { return w - u; });
 }
 
 // c = keep0 m + take0 g;  m = keep1 m + take1 g;  w - rate sgn(c)

@@ -146,6 +146,11 @@ absl::Status Drained(absl::string_view why) {
   return JobFailure(v1::FAILURE_DRAINED, absl::StrCat("drained: ", why));
 }
 
+absl::Status MarkDrained(absl::Status answer) {
+  Drained("").ForEachPayload([&answer](auto type, const absl::Cord& mark) { answer.SetPayload(type, mark); });
+  return answer;
+}
+
 absl::Status Replaced(absl::string_view why) {
   return JobFailure(v1::FAILURE_FENCED, absl::StrCat("replaced: ", why));
 }

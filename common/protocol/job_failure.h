@@ -66,6 +66,9 @@ absl::Status LostPeer(absl::string_view why);
 // FAILURE_DRAINED: all that was done is saved, and the job continues from there when it is started again.
 absl::Status Drained(absl::string_view why);
 
+// `answer`, with what KindOf() needs to find FAILURE_DRAINED in it.
+absl::Status MarkDrained(absl::Status answer);
+
 // FAILURE_FENCED: another ps:0 has the job.
 absl::Status Replaced(absl::string_view why);
 

@@ -132,10 +132,14 @@ void SetToken(const JobToken& token, grpc::ClientContext* context) {
   if (!token.empty()) context->AddMetadata(kEntry, token.Authorization());
 }
 
-bool CarriesToken(const JobToken& token, const grpc::ServerContext& context) {
+grpc::Status CheckToken(const JobToken& token, const grpc::ServerContext& context) {
+  if (token.empty()) return grpc::Status::OK;
   const auto entry = context.client_metadata().find(kEntry);
-  return entry != context.client_metadata().end() &&
-         token.Authorizes({entry->second.data(), entry->second.size()});
+  const bool given = entry != context.client_metadata().end();
+  if (given && token.Authorizes({entry->second.data(), entry->second.size()})) return grpc::Status::OK;
+  return {grpc::StatusCode::UNAUTHENTICATED,
+          absl::StrCat("this job has a token, and the caller ", given ? "has another one" : "has none",
+                       "; give --token_file=FILE with the file that the job's servers have")};
 }
 
 }  // namespace weir

@@ -13,7 +13,6 @@
 #include "common/rpc/job_token.h"
 #include "common/rpc/tls.h"
 #include "common/threads/mutex.h"
-#include "grpcpp/grpcpp.h"
 
 namespace weir {
 
@@ -54,7 +53,8 @@ absl::StatusOr<std::optional<Identity>> CallerOf(const grpc::ServerContext& cont
 
 // Makes a call carry the job's token, if the job has one. Called before the call is started.
 void SetToken(const JobToken& token, grpc::ClientContext* context);
-// Returns whether a call carries this token.
-bool CarriesToken(const JobToken& token, const grpc::ServerContext& context);
+// Checks that a call carries the job's token, if the job has one. Unauthenticated: the call has none, or
+// another one.
+grpc::Status CheckToken(const JobToken& token, const grpc::ServerContext& context);
 
 }  // namespace weir

@@ -51,10 +51,6 @@ class JobToken {
   std::string digits_;
 };
 
-// The error for a call without the token.
-inline constexpr char kTokenMissing[] =
-    "this job has a token; give --token_file=FILE with the file that its servers have";
-
 // Reads a file that holds a secret, or the first `most_bytes` + 1 of it if it is larger. It must be a regular
 // file of this user's or of root's, perhaps behind symbolic links, as Kubernetes mounts a Secret. Neither
 // others nor the group may have access, except that the group may read a file of root's.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/protocol/job_failure.h"
@@ -40,12 +39,8 @@ absl::Status JobEnding::ForJoin() const {
   if (failure_.ok()) return absl::OutOfRangeError("the job's examples are done; there is nothing left to do");
   // Not Unavailable: the caller would try again, find no coordinator, and hide the reason.
   if (!absl::IsUnavailable(failure_)) return failure_;
-  absl::Status answer = absl::AbortedError(failure_.message());
-  if (KindOf(failure_) == v1::FAILURE_DRAINED) {
-    failure_.ForEachPayload(
-        [&answer](auto type, const absl::Cord& payload) { answer.SetPayload(type, payload); });
-  }
-  return answer;
+  const absl::Status answer = absl::AbortedError(failure_.message());
+  return KindOf(failure_) == v1::FAILURE_DRAINED ? MarkDrained(answer) : answer;
 }
 
 absl::Status JobEnding::ForCall() const {

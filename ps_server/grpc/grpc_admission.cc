@@ -191,7 +191,7 @@ grpc::Status GrpcAdmission::AdmitMessage(const grpc::ServerContext& context, con
 
 grpc::Status GrpcAdmission::Check(const grpc::ServerContext& context, const RpcRule& rule,
                                   std::optional<Identity>* caller) {
-  if (!token_.empty() && !CarriesToken(token_, context)) return Unauthenticated(kTokenMissing);
+  if (grpc::Status token = CheckToken(token_, context); !token.ok()) return token;
   if (job_.empty()) return rule.control && token_.empty() ? CheckUser(context) : grpc::Status::OK;
   absl::StatusOr<std::optional<Identity>> identity = CallerOf(context);
   if (!identity.ok()) {

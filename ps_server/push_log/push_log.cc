@@ -199,9 +199,8 @@ class SegmentReader {
 };
 
 // Reads the segment's first record; nullopt: the record is missing or incomplete.
-absl::StatusOr<std::optional<v1::LogSegment>> ReadDescription(FileSystem& files, const std::string& path) {
-  WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<ReadableFile> file, files.Open(path));
-  SegmentReader reader(*file, file->size());
+absl::StatusOr<std::optional<v1::LogSegment>> ReadDescription(const ReadableFile& file) {
+  SegmentReader reader(file, file.size());
   WEIR_ASSIGN_OR_RETURN(const bool whole, reader.Next());
   v1::LogSegment found;
   if (!whole || !found.ParseFromString(reader.head())) return std::nullopt;
@@ -343,7 +342,8 @@ absl::Status PushLog::BeginSegment(uint64_t number, uint64_t previous_bytes, uin
     // A replaced incarnation may have begun this segment before it knew that it was replaced, or after this
     // one had read the log. A first segment that a crash left half begun does not count, either.
     const bool first = number == options_.segment;
-    WEIR_ASSIGN_OR_RETURN(const auto found, ReadDescription(*options_.files, path));
+    WEIR_ASSIGN_OR_RETURN(const auto there, options_.files->Open(path));
+    WEIR_ASSIGN_OR_RETURN(const auto found, ReadDescription(*there));
     if (found.has_value() ? !IsReplaced(*found, options_.description) : !first) return file.status();
     // Last, so that a successor's segment that has yet to get its first record stays.
     if (first) WEIR_RETURN_IF_ERROR(CheckOurs());
@@ -408,70 +408,96 @@ absl::Status ClaimPushLog(FileSystem& files, const std::string& folder, const v1
 
 // ---- reading
 
+namespace {
+
+struct Segment {
+  std::string path;
+  std::unique_ptr<ReadableFile> file;
+  v1::LogSegment description;
+  std::optional<uint64_t> end;  // as the next segment says; nullopt: this is the last one
+
+  uint64_t limit() const { return end.value_or(file->size()); }
+  absl::Status Damage(absl::string_view what) const {
+    return absl::DataLossError(absl::StrCat(path, ": ", what));
+  }
+};
+
+// Opens the segments to read, with the arguments of ReadPushLog(). Each one says where the one before it
+// ends, so all first records are read before the others.
+absl::StatusOr<std::vector<Segment>> OpenSegments(FileSystem& files, const std::string& folder,
+                                                  const v1::LogSegment& of, uint64_t from_segment,
+                                                  LogEnd* end) {
+  std::vector<Segment> segments;
+  WEIR_ASSIGN_OR_RETURN(std::vector<uint64_t> numbers, Segments(files, folder));
+  if (numbers.empty()) return segments;
+  const uint64_t last = numbers.back();
+  end->next_segment = last + 1;
+  numbers.erase(numbers.begin(), std::lower_bound(numbers.begin(), numbers.end(), from_segment));
+  const auto path_of = [&folder](uint64_t number) { return JoinPath(folder, SegmentName(number)); };
+  const auto missing = [&](uint64_t number) {
+    return absl::DataLossError(absl::StrCat(path_of(number), " is missing"));
+  };
+  if (numbers.empty()) return missing(from_segment);
+  uint64_t expected = from_segment > 0 ? from_segment : numbers.front();
+  v1::LogSegment newest;
+  for (const uint64_t number : numbers) {
+    if (number != expected) return missing(expected);
+    ++expected;
+    Segment segment;
+    segment.path = path_of(number);
+    WEIR_ASSIGN_OR_RETURN(segment.file, files.Open(segment.path));
+    WEIR_ASSIGN_OR_RETURN(std::optional<v1::LogSegment> found, ReadDescription(*segment.file));
+    if (!found.has_value()) {
+      if (number != last) return segment.Damage("its first record is damaged");
+      // The process crashed while it began this segment, so the segment holds no record that counts.
+      end->dropped_bytes = segment.file->size();
+      end->next_segment = number;
+      break;
+    }
+    WEIR_RETURN_IF_ERROR(CheckDescription(segment.path, *found, of));
+    if (IsReplaced(*found, newest)) continue;
+    newest = *found;
+    if (!segments.empty()) segments.back().end = found->previous_bytes();
+    if (segments.empty() && from_segment == 0 && found->checkpoint() != of.checkpoint()) {
+      // If nothing is read, the next segment confirms all bytes of this one.
+      end->previous_bytes = segment.file->size();
+      WEIR_RETURN_IF_ERROR(segment.file->Sync());
+      continue;
+    }
+    segment.description = *std::move(found);
+    segments.push_back(std::move(segment));
+  }
+  end->segments = segments.size();
+  return segments;
+}
+
+// The bytes from `at` on are no complete record: fails if that is damage, and otherwise ends the segment.
+absl::Status EndAt(const Segment& segment, const SegmentReader& reader, uint64_t at, LogEnd* end) {
+  const uint64_t rest = segment.limit() - at;
+  bool damaged = rest > 0;
+  if (!segment.end.has_value()) {
+    WEIR_ASSIGN_OR_RETURN(damaged, reader.LaterRecordKnewItDurable());
+  }
+  if (damaged) return segment.Damage(absl::StrCat("the record at byte ", at, " is damaged"));
+  if (segment.end.has_value()) return absl::OkStatus();
+  end->previous_bytes = at;
+  end->dropped_bytes += rest;
+  return segment.file->Sync();
+}
+
+}  // namespace
+
 absl::StatusOr<LogEnd> ReadPushLog(
     FileSystem& files, const std::string& folder, const v1::LogSegment& of, uint64_t from_segment,
     const std::function<absl::Status(const v1::LoggedPush&, absl::Span<const float>)>& record,
     const std::function<absl::Status(const v1::LogSegment&)>& on_segment) {
-  WEIR_ASSIGN_OR_RETURN(std::vector<uint64_t> numbers, Segments(files, folder));
   LogEnd end;
-  if (numbers.empty()) return end;
-  end.next_segment = numbers.back() + 1;
-  numbers.erase(numbers.begin(), std::lower_bound(numbers.begin(), numbers.end(), from_segment));
-  if (from_segment > 0 && (numbers.empty() || numbers.front() != from_segment)) {
-    return absl::DataLossError(absl::StrCat(JoinPath(folder, SegmentName(from_segment)), " is missing"));
-  }
-
-  // Each segment says where the one before it ends, so all first records are read before the others.
-  struct Segment {
-    std::string path;
-    std::unique_ptr<ReadableFile> file;
-    v1::LogSegment description;
-    std::optional<uint64_t> end;
-  };
-  std::vector<Segment> segments;
-  v1::LogSegment newest;
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    Segment segment;
-    segment.path = JoinPath(folder, SegmentName(numbers[i]));
-    if (i > 0 && numbers[i] != numbers[i - 1] + 1) {
-      return absl::DataLossError(
-          absl::StrCat(JoinPath(folder, SegmentName(numbers[i - 1] + 1)), " is missing"));
-    }
-    WEIR_ASSIGN_OR_RETURN(segment.file, files.Open(segment.path));
-    SegmentReader reader(*segment.file, segment.file->size());
-    WEIR_ASSIGN_OR_RETURN(const bool whole, reader.Next());
-    v1::LogSegment found;
-    if (whole && found.ParseFromString(reader.head())) {
-      WEIR_RETURN_IF_ERROR(CheckDescription(segment.path, found, of));
-      if (IsReplaced(found, newest)) continue;
-      newest = found;
-      segment.description = found;
-      if (!segments.empty()) segments.back().end = found.previous_bytes();
-      if (segments.empty() && from_segment == 0 && found.checkpoint() != of.checkpoint()) {
-        // If nothing is read, the next segment confirms all bytes of this one.
-        end.previous_bytes = segment.file->size();
-        WEIR_RETURN_IF_ERROR(segment.file->Sync());
-        continue;
-      }
-    } else if (i + 1 < numbers.size()) {
-      return absl::DataLossError(absl::StrCat(segment.path, ": its first record is damaged"));
-    } else {
-      // The process crashed while it began this segment, so the segment holds no record that counts.
-      end.dropped_bytes = segment.file->size();
-      end.next_segment = numbers[i];
-      break;
-    }
-    segments.push_back(std::move(segment));
-  }
-
-  end.segments = segments.size();
-  for (size_t i = 0; i < segments.size(); ++i) {
-    const Segment& segment = segments[i];
-    const uint64_t size = segment.file->size();
-    const bool last = !segment.end.has_value();
-    if (!last && *segment.end > size) {
-      return absl::DataLossError(
-          absl::StrCat(segment.path, ": it has ", size, " bytes; the next segment says ", *segment.end));
+  WEIR_ASSIGN_OR_RETURN(const std::vector<Segment> segments,
+                        OpenSegments(files, folder, of, from_segment, &end));
+  for (const Segment& segment : segments) {
+    if (segment.limit() > segment.file->size()) {
+      return segment.Damage(
+          absl::StrCat("it has ", segment.file->size(), " bytes; the next segment says ", segment.limit()));
     }
     if (on_segment) {
       const absl::Status status = on_segment(segment.description);
@@ -479,30 +505,18 @@ absl::StatusOr<LogEnd> ReadPushLog(
         return absl::Status(status.code(), absl::StrCat(segment.path, ": ", status.message()));
       }
     }
-    SegmentReader reader(*segment.file, last ? size : *segment.end);
+    SegmentReader reader(*segment.file, segment.limit());
     WEIR_RETURN_IF_ERROR(reader.Next().status());
     while (true) {
       const uint64_t at = reader.at();
       WEIR_ASSIGN_OR_RETURN(const bool whole, reader.Next());
       if (!whole) {
-        const uint64_t rest = (last ? size : *segment.end) - at;
-        bool damaged = !last && rest > 0;
-        if (last) {
-          WEIR_ASSIGN_OR_RETURN(damaged, reader.LaterRecordKnewItDurable());
-        }
-        if (damaged) {
-          return absl::DataLossError(absl::StrCat(segment.path, ": the record at byte ", at, " is damaged"));
-        }
-        if (last) {
-          end.previous_bytes = at;
-          end.dropped_bytes += rest;
-          WEIR_RETURN_IF_ERROR(segment.file->Sync());
-        }
+        WEIR_RETURN_IF_ERROR(EndAt(segment, reader, at, &end));
         break;
       }
       v1::LoggedPush push;
       if (!push.ParseFromString(reader.head())) {
-        return absl::DataLossError(absl::StrCat(segment.path, ": the record at byte ", at, " is no push"));
+        return segment.Damage(absl::StrCat("the record at byte ", at, " is no push"));
       }
       WEIR_RETURN_IF_ERROR(record(push, reader.gradient()));
     }

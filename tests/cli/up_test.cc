@@ -191,6 +191,20 @@ TEST_CASE("a program in Python holds back nothing that it prints, unless the env
   }
 }
 
+TEST_CASE("a job of the user's own program does without the program worker") {
+  Up up;
+  fs::create_directory(up.dir() / "bin");
+  for (const char* name : {"ps_server", "task.sh"}) {
+    fs::copy(fs::absolute(fs::path("tests/cli/fake") / name), up.dir() / "bin" / name);
+  }
+  up.bin_dir = up.dir() / "bin";
+  CHECK(up.Run({}) == kExitConfig);
+  CHECK_THAT(up.output(), Contains("ps_server and worker are not there"));
+  up.environment["FAKE_PS"] = "await worker:0; DONE=/dev/null";
+  CHECK(up.Run({"--", "tests/cli/fake/worker"}) == 0);
+  INFO(up.output());
+}
+
 TEST_CASE("what a program in Python printed before it was killed is shown with the first cause") {
   unsetenv("PYTHONUNBUFFERED");
   Up up;

@@ -63,6 +63,13 @@ TEST_CASE("what a peer sends as details may be anything") {
   CHECK(KindOf(garbled) == v1::FAILURE_INTERNAL);
 }
 
+TEST_CASE("an answer may say that the job was drained, whatever its code") {
+  const absl::Status marked = MarkDrained(absl::AbortedError("drained: SIGTERM"));
+  CHECK(marked.code() == absl::StatusCode::kAborted);
+  CHECK(marked.message() == "drained: SIGTERM");
+  CHECK(KindOf(marked) == v1::FAILURE_DRAINED);
+}
+
 TEST_CASE("a task exits as the kind of its failure says") {
   CHECK(ExitCodeOf(absl::OkStatus()) == kExitOk);
   CHECK(ExitCodeOf(Divergence("the gradient of w[3] is NaN")) == kExitInternal);

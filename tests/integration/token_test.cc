@@ -128,8 +128,9 @@ TEST_CASE("without a job's token nobody is let in, and nothing that he says is r
     const RunResult worker =
         RunToEnd(With(job.Args("worker:1"), flags), {{"TF_CONFIG", job.TfConfig("worker:1")}});
     CHECK(worker.status == kExitConfig);
-    CHECK_THAT(worker.output,
-               Contains("ps:0 (coordinator) at " + job.address("ps:0") + ": this job has a token"));
+    CHECK_THAT(worker.output, Contains("ps:0 (coordinator) at " + job.address("ps:0") +
+                                       ": this job has a token, and the caller " +
+                                       (flags.empty() ? "has none" : "has another one")));
     CHECK(stopwatch.Elapsed() < kEndLimit);
   }
   CHECK(Status(job, {}).status == kExitConfig);
