@@ -197,7 +197,7 @@ void Supervisor::Restart(TaskExit* exit) {
 
 void Supervisor::TellRestart(const TaskExit& exit) {
   const bool lost = !exit.lost.empty();
-  console_.Warn(absl::StrCat(exit.task,
+  console_.Warn(absl::StrCat(TaskAndHost(exit),
                              lost                    ? " was lost with its host"
                              : exit.exit.signal != 0 ? " was killed by "
                                                      : " ended with ",
@@ -258,7 +258,7 @@ void Supervisor::CheckStart() {
 void Supervisor::FailWithoutMembers() {
   const TaskExit* ended = FindWorker(exits_, /*ok=*/true);
   if (ended == nullptr) return;
-  Fail({absl::StrCat("the program of ", ended->task, " ended after ", FormatSeconds(ended->seconds),
+  Fail({absl::StrCat("the program of ", TaskAndHost(*ended), " ended after ", FormatSeconds(ended->seconds),
                      " without joining the job"),
         kExitInternal, ended->task,
         "a program joins with the loop over weir.torch.Optimizer(...).loader(), or with a weir.Client; is "

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cli/report/format.h"
@@ -44,6 +45,13 @@ const CodeText* Find(int code) {
 }
 
 bool IsServer(const TaskExit& exit) { return absl::StartsWith(exit.task, "ps:"); }
+
+// Returns whether a program in Python says that a package is not there.
+bool LacksPackage(const TaskExit& exit) {
+  return absl::c_any_of(exit.last_lines, [](const std::string& line) {
+    return absl::StartsWith(line, "ModuleNotFoundError: ");
+  });
+}
 
 bool EndedFromOutside(const ProcessExit& exit) {
   return exit.signal == SIGKILL || exit.signal == SIGTERM || exit.code == kExitDrained;
@@ -104,16 +112,21 @@ std::optional<size_t> FirstCause(const std::vector<TaskExit>& exits) {
   return best;
 }
 
+std::string TaskAndHost(const TaskExit& exit) {
+  return exit.host.empty() ? exit.task : absl::StrCat(exit.task, " on ", exit.host);
+}
+
 std::string DescribeExit(const TaskExit& exit) {
+  const std::string task = TaskAndHost(exit);
   std::string after = absl::StrCat(" after ", FormatSeconds(exit.seconds));
   if (exit.restarts > 0) {
     absl::StrAppend(&after, ", started again ",
                     exit.restarts == 1 ? "once" : absl::StrCat(exit.restarts, " times"), " before");
   }
-  if (!exit.lost.empty()) return absl::StrCat(exit.task, " was lost with its host", after, ": ", exit.lost);
-  if (exit.exit.signal != 0) return absl::StrCat(exit.task, " was killed by ", exit.exit.ToString(), after);
+  if (!exit.lost.empty()) return absl::StrCat(task, " was lost with its host", after, ": ", exit.lost);
+  if (exit.exit.signal != 0) return absl::StrCat(task, " was killed by ", exit.exit.ToString(), after);
   const CodeText* text = Find(exit.exit.code);
-  return absl::StrCat(exit.task, " exited with ", exit.exit.code,
+  return absl::StrCat(task, " exited with ", exit.exit.code,
                       text == nullptr ? "" : absl::StrCat(" (", text->meaning, ")"), after);
 }
 
@@ -121,6 +134,12 @@ std::string HintFor(const TaskExit& exit) {
   if (!exit.lost.empty()) return "look at that host, and at the network between it and this machine";
   switch (exit.exit.signal) {
     case 0: {
+      if (LacksPackage(exit)) {
+        return exit.host.empty()
+                   ? "this Python lacks the package: install it, or write the path of a Python that has it"
+                   : "the Python of this host lacks the package: install it there, or write the path of a "
+                     "Python that has it on each host, since each looks for the program on a PATH of its own";
+      }
       const CodeText* text = Find(exit.exit.code);
       return text == nullptr ? "" : text->hint;
     }

@@ -11,7 +11,8 @@ namespace weir {
 
 // The end of one task of a local cluster.
 struct TaskExit {
-  std::string task;  // "worker:1"
+  std::string task;       // "worker:1"
+  std::string host = "";  // the name of the task's host; "": the job has no list of hosts
   ProcessExit exit;
   std::string lost = "";  // why the connection to the task's host ended, and the task with it; "": it did not
   double seconds = 0;     // since the task was started
@@ -47,8 +48,10 @@ bool MayHaveHeard(const TaskExit& exit);
 // before a server's code 70 (MayHaveHeard). A survivable exit explains a failure only if no exit is fatal.
 std::optional<size_t> FirstCause(const std::vector<TaskExit>& exits);
 
-// "worker:1 exited with 138 (a peer was lost) after 3.20 s"; "ps:0 was killed by signal 9 (Killed) after
-// 12.0 s, started again 2 times before".
+// "worker:1"; of a job with a list of hosts "worker:1 on b".
+std::string TaskAndHost(const TaskExit& exit);
+// "worker:1 on b exited with 138 (a peer was lost) after 3.20 s"; "ps:0 was killed by signal 9 (Killed)
+// after 12.0 s, started again 2 times before".
 std::string DescribeExit(const TaskExit& exit);
 // Returns what to do about the exit; "" if there is no advice.
 std::string HintFor(const TaskExit& exit);

@@ -191,11 +191,13 @@ absl::Status LocalCluster::Launch(TaskProcess& process) {
   SetTaskEnvironment(process.cluster, task.type, task.index, files, &start.environment);
   start.on_line = [log = task.log.get()](absl::string_view line) { log->Add(line); };
   process.ending = std::make_shared<std::atomic<bool>>(false);
-  start.on_exit = [this, log = task.log.get(), name = task.name, restarts = process.restarts,
+  const std::string host = hosts_ == nullptr ? "" : options_.hosts[process.host].name;
+  start.on_exit = [this, log = task.log.get(), name = task.name, host, restarts = process.restarts,
                    own_end = process.ending,
                    begin = Clock::Real().Now()](const ProcessExit& exit, const std::string& lost) {
     TaskExit ended;
     ended.task = name;
+    ended.host = host;
     ended.restarts = restarts;
     ended.last_lines = log->LastLines();
     ended.exit = exit;

@@ -320,7 +320,8 @@ class Simulation {
     p.steps_per_second =
         sync_ ? static_cast<double>(b.steps - a.steps) / seconds : p.pushes_per_second / m_.workers;
     p.computing = (b.computing - a.computing) / worker_seconds;
-    p.waiting = (b.waiting - a.waiting) / worker_seconds;
+    const double idle = sync_ && m_.workers > parts_ ? m_.workers - parts_ : 0;  // without a part, they wait
+    p.waiting = (b.waiting - a.waiting) / worker_seconds + idle / m_.workers;
     p.exchanging = std::max(0.0, 1 - p.computing - p.waiting);
     p.server_busy = std::min(1.0, std::max({b.cpu - a.cpu, b.in - a.in, b.out - a.out}) / seconds);
     p.mean_staleness = sync_ ? 0 : (b.staleness - a.staleness) / pushes;

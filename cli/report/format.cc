@@ -76,6 +76,7 @@ std::string Json(const google::protobuf::Message& message, const std::string& in
 
 std::string FormatSeconds(double seconds) {
   if (!(seconds >= 0) || std::isinf(seconds)) return "-";
+  if (seconds > 0 && seconds < 0.0009995) return absl::StrFormat("%.0f us", seconds * 1e6);
   if (seconds < 0.9995) return absl::StrFormat("%.0f ms", seconds * 1000);
   if (seconds < 59.95) return absl::StrCat(ThreeDigits(seconds), " s");
   const auto whole = static_cast<uint64_t>(std::llround(seconds));

@@ -13,7 +13,7 @@ class Message;
 // Numbers and tables as people read them, and messages as programs do. Pure functions.
 namespace weir {
 
-// "950 ms", "4.21 s", "12.3 s", "3 min 20 s", "2 h 05 min"; "-" if it is not a finite number >= 0.
+// "30 us", "950 ms", "4.21 s", "12.3 s", "3 min 20 s", "2 h 05 min"; "-" if it is not a finite number >= 0.
 std::string FormatSeconds(double seconds);
 // "1,234,567".
 std::string FormatCount(uint64_t count);

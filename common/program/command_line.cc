@@ -61,10 +61,10 @@ std::string Flags(const CLI::Option& option) {
 void AddOthers(absl::string_view what, const std::set<CLI::Option*>& options,
                std::vector<std::string>* facts) {
   if (options.empty()) return;
-  const auto name = [](std::string* out, const CLI::Option* option) {
-    absl::StrAppend(out, option->get_name());
-  };
-  facts->push_back(absl::StrCat(what, " ", absl::StrJoin(options, ", ", name)));
+  // By name: the set has them in the order of their addresses, which differs from run to run.
+  std::set<std::string> names;
+  for (const CLI::Option* option : options) names.insert(option->get_name());
+  facts->push_back(absl::StrCat(what, " ", absl::StrJoin(names, ", ")));
 }
 
 // The words that may stand on the command line of `command`.

@@ -87,6 +87,16 @@ TEST_CASE("every byte that is counted belongs to a push or a pull, and every wor
   }
 }
 
+TEST_CASE("sync: a worker without a part waits for the others") {
+  ClusterModel m = Four(Mode::kSync);
+  m.parts = 4;
+  const ClusterPrediction four = PredictCluster(m);
+  m.workers = 16;
+  const ClusterPrediction sixteen = PredictCluster(m);
+  CHECK(sixteen.waiting == Approx((12 + 4 * four.waiting) / 16).epsilon(0.01));
+  CHECK(sixteen.exchanging == Approx(four.exchanging / 4).epsilon(0.01));
+}
+
 TEST_CASE("a link carries no more than its bandwidth, and a server works for no more than its time") {
   ClusterModel m = Four(Mode::kAsync);
   m.workers = 64;

@@ -1,4 +1,6 @@
 // The command line of `weir` as a process: what it refuses, with which code and message.
+#include "common/program/command_line.h"
+
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -143,6 +145,17 @@ TEST_CASE("help of a command, manual pages and completion, of the same definitio
   CHECK(complete("weir up --work") == "--workers=\n");
   CHECK(complete("weir up --ps=2 --verb") == "--verbose\n");
   CHECK(complete("weir up cli/wei") == "cli/weir\n");
+}
+
+TEST_CASE("help names the options that exclude one in the order of their names, wherever they lie") {
+  CLI::App app;
+  for (const std::vector<const char*>& made :
+       {std::vector<const char*>{"--a", "--b", "--c", "--d"}, {"--h", "--g", "--f", "--e"}}) {
+    CLI::Option* const one = app.add_flag(absl::StrCat("--not", made[0] + 1));
+    for (const char* const name : made) one->excludes(app.add_flag(name));
+  }
+  CHECK(Describe(*app.get_option("--not-a")).description == " [not with --a, --b, --c, --d]");
+  CHECK(Describe(*app.get_option("--not-h")).description == " [not with --e, --f, --g, --h]");
 }
 
 TEST_CASE("help and version") {

@@ -29,6 +29,11 @@ TaskExit Ended(TaskExit exit) {
   return exit;
 }
 
+TaskExit OnHost(TaskExit exit, const std::string& host) {
+  exit.host = host;
+  return exit;
+}
+
 TaskExit Restarted(TaskExit exit) {
   exit.restarted = true;
   return exit;
@@ -121,6 +126,12 @@ TEST_CASE("in words") {
   CHECK(DescribeExit(Code("worker:1", 70, 3.2)) ==
         "worker:1 exited with 70 (a fault of its own, or training that cannot go on) after 3.20 s");
   CHECK(DescribeExit(Code("worker:1", 3, 3.2)) == "worker:1 exited with 3 after 3.20 s");
+  CHECK(DescribeExit(OnHost(Code("worker:1", 3, 3.2), "b")) == "worker:1 on b exited with 3 after 3.20 s");
+  CHECK(DescribeExit(OnHost(Signal("ps:0", SIGKILL, 12), "ann@b")) ==
+        "ps:0 on ann@b was killed by signal 9 (Killed) after 12.0 s");
+  TaskExit lost = OnHost(Signal("ps:1", SIGKILL, 12), "b");
+  lost.lost = "ssh ended with exit code 255";
+  CHECK(DescribeExit(lost) == "ps:1 on b was lost with its host after 12.0 s: ssh ended with exit code 255");
   CHECK(DescribeExit(Signal("ps:0", SIGKILL, 12)) == "ps:0 was killed by signal 9 (Killed) after 12.0 s");
 
   TaskExit third = Signal("ps:0", SIGKILL, 12);
@@ -133,6 +144,17 @@ TEST_CASE("in words") {
   CHECK(HintFor(Code("worker:1", 3)).empty());
   CHECK_THAT(HintFor(Signal("worker:1", SIGKILL)), Contains("memory") && Contains("dmesg"));
   CHECK_THAT(HintFor(Signal("worker:1", SIGSEGV)), Contains("crashed"));
+}
+
+TEST_CASE("a program whose Python lacks a package is told about the Python, with hosts about PATH") {
+  TaskExit exit = Code("worker:1", 1);
+  exit.last_lines = {"  File \"train.py\", line 3, in <module>",
+                     "ModuleNotFoundError: No module named 'weir'"};
+  CHECK_THAT(HintFor(exit), Contains("this Python lacks the package") && !Contains("PATH"));
+  CHECK_THAT(HintFor(OnHost(exit, "b")),
+             Contains("the Python of this host") && Contains("a PATH of its own"));
+  exit.last_lines = {"ValueError: it says ModuleNotFoundError: by itself"};
+  CHECK(HintFor(exit).empty());
 }
 
 TEST_CASE("the code of the whole command") {

@@ -9,6 +9,8 @@ namespace {
 
 TEST_CASE("durations") {
   CHECK(FormatSeconds(0) == "0 ms");
+  CHECK(FormatSeconds(0.0000304) == "30 us");
+  CHECK(FormatSeconds(0.0009996) == "1 ms");
   CHECK(FormatSeconds(0.0504) == "50 ms");
   CHECK(FormatSeconds(0.9996) == "1.00 s");
   CHECK(FormatSeconds(9.994) == "9.99 s");

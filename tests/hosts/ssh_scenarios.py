@@ -65,7 +65,7 @@ def ssh_restart(world):
     up = long_job(ssh, "--restart")
     os.kill(ssh.hosts["b"].processes("ps_server")[0], signal.SIGKILL)
     injected("the server on b is killed")
-    up.wait_for(lambda: "ps:1 was killed by signal 9 (Killed)" in up.log(), "the end of ps:1 is told")
+    up.wait_for(lambda: "ps:1 on b was killed by signal 9 (Killed)" in up.log(), "the end of ps:1 is told")
     os.kill(ssh.hosts["a"].processes("worker")[0], signal.SIGKILL)
     injected("a worker on a is killed")
     summary = up.summary()
@@ -95,7 +95,7 @@ def ssh_lost(world):
     up = long_job(ssh)
     os.kill(up.ssh_to("b"), signal.SIGKILL)
     injected("the ssh to b is killed")
-    up.expect_end(PEER_LOST, "error: ps:1 was lost with its host", "ssh ended with signal 9 (Killed)")
+    up.expect_end(PEER_LOST, "error: ps:1 on b was lost with its host", "ssh ended with signal 9 (Killed)")
     up = long_job(ssh)
     injected("b is cut off, and nobody is told")
     ssh.hosts["b"].host.cut()
@@ -163,5 +163,5 @@ def ssh_copy(world):
     program = "import os; print(open('package/data.txt').read(), os.getcwd(), os.environ['CUDA_VISIBLE_DEVICES']); raise SystemExit(3)"
     up = ssh.up("--workers=1", "--copy", f"--dir={there}", "--", "python3", "-c", program, config="job.json", directory=here,
                 hosts=hosts_file(ssh, "a gpus=1\nb\n"))
-    up.expect_end(3, f"    42 {there} 0", "error: worker:0 exited with 3")
+    up.expect_end(3, f"    42 {there} 0", "error: worker:0 on a exited with 3")
     expect(sorted(path.name for path in there.iterdir()) == ["job.json", "package"], f"{list(there.iterdir())}")
