@@ -98,7 +98,7 @@ absl::StatusOr<Run> ReadRun(const std::string& text, std::optional<double> batch
   run.config_json = root["config"].dump();
   WEIR_ASSIGN_OR_RETURN(run.config, ParseJobConfig(run.config_json, "config"));
   run.elements = static_cast<double>(s.bytes_pushed) / static_cast<double>(s.pushes) /
-                 WireBytes(WireOptions::From(run.config.wire()).push_dtype, 1);
+                 WireBytes(WireOptions::From(run.config.wire()).push_type(), 1);
   run.batches_per_second = s.examples_per_second / run.config.data().batch_size();
   WEIR_RETURN_IF_ERROR(ReadComputing(root, batch_seconds, &run));
   return run;

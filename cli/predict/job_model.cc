@@ -83,8 +83,9 @@ absl::StatusOr<ExchangeCost> ReadExchangeCost(const std::string& path, const std
   return ExchangeCost{Fit(server), Fit(worker)};
 }
 
-double WireBytes(v1::Dtype dtype, double elements) {
-  return elements / kBlockValues * static_cast<double>(EncodedBytes(dtype, kBlockValues));
+double WireBytes(WireType type, double elements) {
+  const uint64_t block = BlockValuesOf(type.dtype);
+  return elements / static_cast<double>(block) * static_cast<double>(EncodedBytes(type, block));
 }
 
 ClusterModel ModelOfJob(const v1::JobConfig& config, double elements, uint32_t workers, uint32_t servers,
@@ -107,7 +108,7 @@ ClusterModel ModelOfJob(const v1::JobConfig& config, double elements, uint32_t w
   const bool lamb = config.optimizer().type() == v1::OptimizerConfig::KIND_LAMB;
   if (m.servers > 1) m.commit_rounds = 1 + norms + lamb;
   const WireOptions wire = WireOptions::From(config.wire());
-  m.push_bytes = WireBytes(wire.push_dtype, elements);
+  m.push_bytes = WireBytes(wire.push_type(), elements);
   m.pull_bytes = WireBytes(wire.pull_dtype, elements);
   m.server = cost.server;
   m.worker = cost.worker;

@@ -4,6 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "cli/predict/cluster_model.h"
+#include "common/codec/value_codec.h"
 #include "proto/job_config.pb.h"
 #include "proto/parameter_server.pb.h"
 
@@ -23,7 +24,7 @@ inline constexpr ExchangeCost kExchangeCost = {{16e-6, 0.24e-9}, {18e-6, 0.23e-9
 absl::StatusOr<ExchangeCost> ReadExchangeCost(const std::string& path, const std::string& optimizer);
 
 // The bytes of so many values of a type on the wire, in whole blocks if it is quantised.
-double WireBytes(v1::Dtype dtype, double elements);
+double WireBytes(WireType type, double elements);
 
 // The cluster of a job: mode, parts and local steps of the config, the bytes of a model with so many
 // elements, and the compute times that `debug` emulates. Links have no limit.

@@ -106,6 +106,7 @@ void ShardExchange::AddBeginning(const v1::Caller& caller, v1::ExchangeRequest* 
     push.set_answered_clock(std::min(answered_clock_.load(), push.clock()));
     push.set_elements(static_cast<uint64_t>(elements_));
     push.set_dtype(wire_.push_dtype);
+    push.set_kept(wire_.push_kept);
     if (push_->gradient->refused()) {
       push.set_refused(push_->gradient->refusal());
       unsent_ = 0;
@@ -157,7 +158,7 @@ ShardExchange::Chunk ShardExchange::TakeChunk(v1::ExchangeRequest* head, size_t 
   Chunk chunk;
   chunk.first = static_cast<int64_t>(next_) * size;
   chunk.count = std::min(size * static_cast<int64_t>(1 + more), elements_ - chunk.first);
-  chunk.bytes = static_cast<size_t>(EncodedBytes(wire_.push_dtype, static_cast<uint64_t>(chunk.count)));
+  chunk.bytes = static_cast<size_t>(EncodedBytes(wire_.push_type(), static_cast<uint64_t>(chunk.count)));
   if (push_->gradient->encoded() != nullptr) {
     chunk.runs = {push_->gradient->encoded()->Chunk(shard_, next_)};
   } else {

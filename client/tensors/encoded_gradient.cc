@@ -4,14 +4,15 @@
 #include <cstring>
 #include <utility>
 
-#include "common/codec/block_codec.h"
+#include "common/codec/value_codec.h"
 
 namespace weir {
 namespace {
 
-// In elements, a multiple of kBlockValues: what is gathered before it is encoded stays in the first-level
-// cache.
-constexpr int64_t kStretch = 2048;
+// In elements, a multiple of each type's blocks: what is gathered before it is encoded stays in the
+// first-level cache.
+constexpr int64_t kStretch = 4096;
+static_assert(kStretch % kBlockValues == 0 && kStretch % kTopKBlockValues == 0);
 
 }  // namespace
 
@@ -19,9 +20,9 @@ EncodedGradient::EncodedGradient(const TensorMap& map, GradientTensors tensors, 
                                  Feedback feedback)
     : map_(map),
       tensors_(std::move(tensors)),
-      code_(CodeOf(wire.push_dtype)),
+      type_(wire.push_type()),
       chunk_elements_(wire.chunk_elements),
-      chunk_bytes_(BlockBytes(code_, static_cast<uint64_t>(wire.chunk_elements))),
+      chunk_bytes_(EncodedBytes(type_, static_cast<uint64_t>(wire.chunk_elements))),
       feedback_(std::move(feedback)) {
   MutexLock lock(mutex_);
   for (uint32_t shard = 0; shard < map_.partition().shards(); ++shard) {
@@ -69,11 +70,11 @@ bool EncodedGradient::Encode(uint32_t shard, size_t chunk) {
     if (values == nullptr) values = gathered;
     const size_t done =
         of.left == nullptr
-            ? EncodeBlocks(code_, values, to, n)
-            : EncodeBlocksWithFeedback(code_, values, of.carried == nullptr ? nullptr : of.carried.get() + at,
+            ? EncodeBlocks(type_, values, to, n)
+            : EncodeBlocksWithFeedback(type_, values, of.carried == nullptr ? nullptr : of.carried.get() + at,
                                        to, of.left.get() + at, n);
     if (done < n) return false;
-    to += BlockBytes(code_, n);
+    to += EncodedBytes(type_, n);
   }
   of.encoded[chunk] = true;
   --of.missing;
@@ -83,7 +84,7 @@ bool EncodedGradient::Encode(uint32_t shard, size_t chunk) {
 absl::Span<const char> EncodedGradient::Chunk(uint32_t shard, size_t chunk) const {
   MutexLock lock(mutex_);
   const OfShard& of = shards_[shard];
-  return {of.bytes.get() + ChunkAt(chunk), BlockBytes(code_, static_cast<uint64_t>(LengthOf(of, chunk)))};
+  return {of.bytes.get() + ChunkAt(chunk), EncodedBytes(type_, static_cast<uint64_t>(LengthOf(of, chunk)))};
 }
 
 void EncodedGradient::Answered(uint32_t shard, bool took_effect) {

@@ -58,7 +58,7 @@ class EncodedGradient {
 
   const TensorMap& map_;
   const GradientTensors tensors_;
-  const BlockCode code_;
+  const WireType type_;
   const int64_t chunk_elements_;
   const size_t chunk_bytes_;
   const Feedback feedback_;

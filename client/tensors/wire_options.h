@@ -1,7 +1,10 @@
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 
+#include "common/codec/value_codec.h"
 #include "common/codec/wire_codec.h"
 #include "proto/job_config.pb.h"
 #include "proto/parameter_server.pb.h"
@@ -11,6 +14,7 @@ namespace weir {
 // How values travel, from the job's WireConfig.
 struct WireOptions {
   v1::Dtype push_dtype = v1::F32;
+  uint32_t push_kept = 0;  // WireType::kept
   v1::Dtype pull_dtype = v1::F32;
   // Of a quantised push_dtype: what a push rounds away is added to the next.
   bool error_feedback = false;
@@ -23,10 +27,13 @@ struct WireOptions {
   // Elements of the gradient in one message: a multiple of chunk_unit, at most kMaxChunkBytes of float32.
   int64_t chunk_elements = ChunkElements(kMaxChunkBytes / 1024);
 
+  WireType push_type() const { return {push_dtype, push_kept}; }
+
   // For a push whose values must arrive as they are.
   WireOptions Exact() const {
     WireOptions exact = *this;
     exact.push_dtype = v1::F32;
+    exact.push_kept = 0;
     return exact;
   }
 
@@ -42,6 +49,8 @@ struct WireOptions {
           return v1::INT4;
         case v1::WireConfig::TYPE_BIT1:
           return v1::BIT1;
+        case v1::WireConfig::TYPE_TOPK:
+          return v1::TOPK;
         case v1::WireConfig::TYPE_F32:
         case v1::WireConfig::TYPE_UNSPECIFIED:  // refused where configs are read
           break;
@@ -51,9 +60,13 @@ struct WireOptions {
     WireOptions options;
     options.push_dtype = dtype(config.has_push_dtype() ? config.push_dtype() : config.dtype());
     options.pull_dtype = dtype(config.has_pull_dtype() ? config.pull_dtype() : config.dtype());
+    if (options.push_dtype == v1::TOPK) {
+      const auto kept = static_cast<uint32_t>(std::lround(config.push_share() * kTopKBlockValues));
+      options.push_kept = std::clamp<uint32_t>(kept, 1, kMostKept);
+    }
     options.error_feedback = config.has_error_feedback()
                                  ? config.error_feedback()
-                                 : options.push_dtype == v1::INT4 || options.push_dtype == v1::BIT1;
+                                 : IsQuantised(options.push_dtype) && options.push_dtype != v1::INT8;
     options.shared_memory = config.transport() == v1::WireConfig::TRANSPORT_AUTO ||
                             config.transport() == v1::WireConfig::TRANSPORT_SHARED_MEMORY;
     options.chunk_unit = unit;

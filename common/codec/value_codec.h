@@ -11,23 +11,39 @@
 #include "absl/types/span.h"
 #include "common/codec/block_codec.h"
 #include "common/codec/floats.h"
+#include "common/codec/topk_codec.h"
 #include "proto/parameter_server.pb.h"
 
-// The types of values on the wire (v1.Dtype). Only this file knows the bytes of a type; `dtype` is a type
-// that Weir knows, because others are refused where messages and configs are read. Thread-safe.
+// The types of values on the wire (v1.Dtype). Only this file knows the bytes of a type; the type is one that
+// Weir knows, because others are refused where messages and configs are read. Thread-safe.
 //
-// In a fixed type each value has bytes of its own. The values of a quantised type travel in blocks with a
-// scale each (block_codec.h), of which the last one of a chunk may be short. Only the dense values of pushes
-// are quantised.
+// In a fixed type each value has bytes of its own. The values of a quantised type travel in blocks, of which
+// the last one of a chunk may be short: with a scale each (block_codec.h), or the largest alone
+// (topk_codec.h). Only the dense values of pushes are quantised.
 namespace weir {
 
 constexpr bool IsQuantised(v1::Dtype dtype) {
-  static_assert(v1::Dtype_MAX == v1::BIT1,
+  static_assert(v1::Dtype_MAX == v1::TOPK,
                 "a new type of values needs its cases here (docs/architecture.md)");
-  return dtype == v1::INT8 || dtype == v1::INT4 || dtype == v1::BIT1;
+  return dtype == v1::INT8 || dtype == v1::INT4 || dtype == v1::BIT1 || dtype == v1::TOPK;
 }
 
-// The code of a quantised type.
+// A type of values, with all that their bytes depend on beside their number.
+struct WireType {
+  // NOLINTNEXTLINE(google-explicit-constructor): most types are nothing but a Dtype.
+  constexpr WireType(v1::Dtype of_dtype, uint32_t of_kept = 0) : dtype(of_dtype), kept(of_kept) {}
+
+  v1::Dtype dtype;
+  uint32_t kept;  // TOPK: of a whole block, 1 to kMostKept
+};
+inline WireType TypeOf(const v1::PushRequest& push) { return {push.dtype(), push.kept()}; }
+
+// The values of a whole block of a quantised type.
+constexpr uint64_t BlockValuesOf(v1::Dtype dtype) {
+  return dtype == v1::TOPK ? kTopKBlockValues : kBlockValues;
+}
+
+// The code of a quantised type with scales.
 constexpr BlockCode CodeOf(v1::Dtype dtype) {
   return dtype == v1::INT8 ? BlockCode::kInt8 : dtype == v1::INT4 ? BlockCode::kInt4 : BlockCode::kBit1;
 }
@@ -40,18 +56,21 @@ constexpr int64_t BytesPerValue(v1::Dtype dtype) {
 }
 
 // The bytes of a chunk of n values of any type.
-constexpr uint64_t EncodedBytes(v1::Dtype dtype, uint64_t n) {
-  return IsQuantised(dtype) ? BlockBytes(CodeOf(dtype), n) : n * static_cast<uint64_t>(BytesPerValue(dtype));
+constexpr uint64_t EncodedBytes(WireType type, uint64_t n) {
+  if (type.dtype == v1::TOPK) return TopKBytes(type.kept, n);
+  if (IsQuantised(type.dtype)) return BlockBytes(CodeOf(type.dtype), n);
+  return n * static_cast<uint64_t>(BytesPerValue(type.dtype));
 }
 
 // The most values that a chunk of so many bytes may have. It has that many, or fewer of the same
 // EncodedBytes(), if there are any.
-constexpr uint64_t MostValues(v1::Dtype dtype, uint64_t bytes) {
-  if (!IsQuantised(dtype)) return bytes / static_cast<uint64_t>(BytesPerValue(dtype));
-  const BlockCode code = CodeOf(dtype);
-  const uint64_t whole = BlockBytes(code, kBlockValues), rest = bytes % whole;
+constexpr uint64_t MostValues(WireType type, uint64_t bytes) {
+  if (!IsQuantised(type.dtype)) return bytes / static_cast<uint64_t>(BytesPerValue(type.dtype));
+  const uint64_t block = BlockValuesOf(type.dtype), whole = EncodedBytes(type, block), rest = bytes % whole;
+  if (type.dtype == v1::TOPK) return bytes / whole * block + MostOfKept(type.kept, rest / kBytesOfKept);
+  const BlockCode code = CodeOf(type.dtype);
   const uint64_t codes = rest <= ScaleBytes(code) ? 0 : rest - ScaleBytes(code);
-  return bytes / whole * kBlockValues + codes * 8 / BitsPerCode(code);
+  return bytes / whole * block + codes * 8 / BitsPerCode(code);
 }
 
 // Whether values travel as a float lies in memory, so that nothing needs to convert them.
@@ -70,6 +89,21 @@ inline void Decode(v1::Dtype dtype, const void* in, float* values, size_t n) {
   std::memcpy(values, in, n * sizeof(float));
 }
 
+// EncodeBlocks(), EncodeBlocksWithFeedback() and DecodeBlocks() of block_codec.h for any quantised type.
+inline size_t EncodeBlocks(WireType type, const float* in, void* out, size_t n) {
+  return type.dtype == v1::TOPK ? EncodeTopK(type.kept, in, out, n)
+                                : EncodeBlocks(CodeOf(type.dtype), in, out, n);
+}
+inline size_t EncodeBlocksWithFeedback(WireType type, const float* in, const float* carried, void* out,
+                                       float* left, size_t n) {
+  return type.dtype == v1::TOPK ? EncodeTopKWithFeedback(type.kept, in, carried, out, left, n)
+                                : EncodeBlocksWithFeedback(CodeOf(type.dtype), in, carried, out, left, n);
+}
+inline void DecodeBlocks(WireType type, const void* in, float* out, size_t n) {
+  if (type.dtype == v1::TOPK) return DecodeTopK(type.kept, in, out, n);
+  DecodeBlocks(CodeOf(type.dtype), in, out, n);
+}
+
 // The position of the first of n values that is NaN or infinite, or that the type, fixed or quantised, cannot
 // carry; n: there is none.
 inline int64_t FirstNonFinite(v1::Dtype dtype, const float* values, int64_t n) {
@@ -78,28 +112,29 @@ inline int64_t FirstNonFinite(v1::Dtype dtype, const float* values, int64_t n) {
 }
 
 // Walks over the values of a chunk, whose bytes lie in pieces of any length and alignment, which may cut
-// through a value. Each byte of a fixed type, and each scale, is read at most once. Not thread-safe.
+// through a value. Each byte of a fixed type, and what a block is checked by, is read at most once. Not
+// thread-safe.
 class ValueCursor {
  public:
   // The most values that Take() converts at once: they stay in the first-level cache.
   static constexpr int64_t kStretch = 2048;
 
   // The pieces hold EncodedBytes() of `values` values.
-  ValueCursor(absl::Span<const absl::string_view> pieces, v1::Dtype dtype, int64_t values)
-      : pieces_(pieces), dtype_(dtype), left_(values) {}
+  ValueCursor(absl::Span<const absl::string_view> pieces, WireType type, int64_t values)
+      : pieces_(pieces), type_(type), left_(values) {}
 
   // The next values that lie together, as float32 at any address: at most `wanted`, which must be left. They
   // are valid until the next call. converted: room for kStretch values, where they may lie.
   const void* Take(int64_t wanted, float* converted, int64_t* got) {
-    if (IsQuantised(dtype_)) return TakeOfBlocks(wanted, converted, got);
-    const auto bytes = static_cast<size_t>(BytesPerValue(dtype_));
-    if (!IsPlain(dtype_)) wanted = std::min(wanted, kStretch);
+    if (IsQuantised(type_.dtype)) return TakeOfBlocks(wanted, converted, got);
+    const auto bytes = static_cast<size_t>(BytesPerValue(type_.dtype));
+    if (!IsPlain(type_.dtype)) wanted = std::min(wanted, kStretch);
     int64_t together = 0;
     const char* const values = TakeUnits(wanted, bytes, &together);
     *got = together;
     left_ -= together;
-    if (IsPlain(dtype_)) return values;
-    Decode(dtype_, values, converted, static_cast<size_t>(together));
+    if (IsPlain(type_.dtype)) return values;
+    Decode(type_.dtype, values, converted, static_cast<size_t>(together));
     return converted;
   }
 
@@ -115,7 +150,7 @@ class ValueCursor {
   // Skips n values, which must be left; of a quantised type, whole blocks.
   void Skip(int64_t n) {
     left_ -= n;
-    for (uint64_t bytes = EncodedBytes(dtype_, static_cast<uint64_t>(n)); bytes > 0;) {
+    for (uint64_t bytes = EncodedBytes(type_, static_cast<uint64_t>(n)); bytes > 0;) {
       while (pieces_.front().size() == at_) NextPiece();
       const uint64_t step = std::min<uint64_t>(bytes, pieces_.front().size() - at_);
       at_ += step;
@@ -124,7 +159,8 @@ class ValueCursor {
   }
 
  private:
-  static constexpr int64_t kBlock = static_cast<int64_t>(kBlockValues);
+  static constexpr size_t kMostBlockBytes =
+      std::max<size_t>(BlockBytes(BlockCode::kInt8, kBlockValues), TopKBytes(kMostKept, kTopKBlockValues));
 
   // The next units of so many bytes that lie together, at most `wanted`; one that lies in several pieces is
   // copied.
@@ -147,18 +183,19 @@ class ValueCursor {
 
   const float* TakeOfBlocks(int64_t wanted, float* converted, int64_t* got) {
     if (block_at_ == block_end_) {
-      const int64_t whole = std::min(wanted, kStretch) / kBlock;
-      const int64_t length = std::min(left_, kBlock);
+      const auto block = static_cast<int64_t>(BlockValuesOf(type_.dtype));
+      const int64_t whole = std::min(wanted, kStretch) / block;
+      const int64_t length = std::min(left_, block);
       int64_t blocks = 0;
-      const char* const from = TakeUnits(std::max<int64_t>(whole, 1),
-                                         EncodedBytes(dtype_, static_cast<uint64_t>(length)), &blocks);
+      const char* const from =
+          TakeUnits(std::max<int64_t>(whole, 1), EncodedBytes(type_, static_cast<uint64_t>(length)), &blocks);
       if (whole > 0) {
-        *got = blocks * kBlock;
+        *got = blocks * block;
         left_ -= *got;
-        DecodeBlocks(CodeOf(dtype_), from, converted, static_cast<size_t>(*got));
+        DecodeBlocks(type_, from, converted, static_cast<size_t>(*got));
         return converted;
       }
-      DecodeBlocks(CodeOf(dtype_), from, block_.data(), static_cast<size_t>(length));
+      DecodeBlocks(type_, from, block_.data(), static_cast<size_t>(length));
       block_at_ = 0;
       block_end_ = length;
       left_ -= length;
@@ -175,13 +212,13 @@ class ValueCursor {
   }
 
   absl::Span<const absl::string_view> pieces_;
-  v1::Dtype dtype_;
+  WireType type_;
   int64_t left_;  // values that were not read from the pieces
   size_t at_ = 0;
-  std::array<char, BlockBytes(BlockCode::kInt8, kBlockValues)> straddling_;
+  std::array<char, kMostBlockBytes> straddling_;
   // The rest of a block that was taken in part.
   int64_t block_at_ = 0, block_end_ = 0;
-  std::array<float, kBlockValues> block_;
+  std::array<float, std::max(kBlockValues, kTopKBlockValues)> block_;
 };
 
 }  // namespace weir

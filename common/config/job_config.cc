@@ -282,7 +282,7 @@ bool IsForCpuOnly(v1::LayerConfig::Type type) {
 
 bool QuantisesPushes(const v1::WireConfig& wire) {
   return wire.push_dtype() == v1::WireConfig::TYPE_INT8 || wire.push_dtype() == v1::WireConfig::TYPE_INT4 ||
-         wire.push_dtype() == v1::WireConfig::TYPE_BIT1;
+         wire.push_dtype() == v1::WireConfig::TYPE_BIT1 || wire.push_dtype() == v1::WireConfig::TYPE_TOPK;
 }
 
 }  // namespace weir

@@ -419,6 +419,8 @@ void CheckLocal(const v1::JobConfig& config, ConfigProblems* problems) {
   CheckOptimizer(local.inner(), "local.inner", problems);
 }
 
+bool IsSparse(const v1::WireConfig& wire) { return wire.push_dtype() == v1::WireConfig::TYPE_TOPK; }
+
 void CheckWireTypes(const v1::JobConfig& config, ConfigProblems* problems) {
   const v1::WireConfig& wire = config.wire();
   const auto word = [](v1::WireConfig::Type type) {
@@ -437,7 +439,9 @@ void CheckWireTypes(const v1::JobConfig& config, ConfigProblems* problems) {
                   "must be f32 or bf16 in a job with tables, got \"", word(wire.push_dtype()),
                   "\": rows do not travel in blocks");
   problems->AddIf(wire.error_feedback() && !QuantisesPushes(wire), "wire.error_feedback",
-                  "must be false unless wire.push_dtype is int8, int4 or bit1; take it out");
+                  "must be false unless wire.push_dtype is int8, int4, bit1 or topk; take it out");
+  problems->AddIf(wire.has_push_share() && !IsSparse(wire), "wire.push_share",
+                  "is for wire.push_dtype \"topk\" alone; take it out, or set wire.push_dtype to topk");
 }
 
 void CheckWire(const v1::WireConfig& wire, ConfigProblems* problems) {
@@ -498,6 +502,9 @@ bool FieldApplies(const Message& message, const FieldDescriptor& field) {
   }
   if (field.containing_type() == v1::ScheduleConfig::descriptor() && field.name() == "warmup_steps") {
     return !static_cast<const v1::ScheduleConfig&>(message).has_warmup_share();
+  }
+  if (field.containing_type() == v1::WireConfig::descriptor() && field.name() == "push_share") {
+    return IsSparse(static_cast<const v1::WireConfig&>(message));
   }
   return IsUsed(message, field);
 }

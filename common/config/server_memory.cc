@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/codec/block_codec.h"
+#include "common/codec/topk_codec.h"
 #include "common/config/job_config.h"
 #include "common/config/optimizer_slots.h"
 #include "common/config/written_text.h"
@@ -46,9 +48,13 @@ ServerMemory ServerMemoryOf(const v1::JobConfig& config, uint32_t workers) {
 uint32_t ServersWithPart(const v1::JobConfig& config, int64_t elements, uint32_t servers) {
   if (config.tables_size() > 0) return servers;
   int64_t least = static_cast<int64_t>(config.server().min_shard_kib()) * 1024;
-  // Partition's blocks must be at least as long as a block of a quantised push, 256 values. Otherwise such a
-  // block would lie on two shards, and the bits would depend on their number. Each shard has 8 of them.
-  if (QuantisesPushes(config.wire())) least = std::max<int64_t>(least, 8 * 256 * sizeof(float));
+  // Partition's blocks must be at least as long as a block of a quantised push. Otherwise such a block would
+  // lie on two shards, and the bits would depend on their number. Each shard has 8 of them.
+  if (QuantisesPushes(config.wire())) {
+    const bool topk = config.wire().push_dtype() == v1::WireConfig::TYPE_TOPK;
+    const size_t values = topk ? kTopKBlockValues : kBlockValues;
+    least = std::max(least, static_cast<int64_t>(8 * values * sizeof(float)));
+  }
   return ShardsFor(elements, servers, least);
 }
 

@@ -60,4 +60,17 @@ absl::StatusOr<RowLayout> RowLayout::OfReply(const Entries& pull, v1::Dtype dtyp
   return layout;
 }
 
+absl::Status CheckPushType(const v1::PushRequest& push) {
+  if (!v1::Dtype_IsValid(push.dtype())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("dtype: ", static_cast<int>(push.dtype()), " is none that this server knows"));
+  }
+  if (push.dtype() == v1::TOPK && (push.kept() < 1 || push.kept() > kMostKept)) {
+    return absl::InvalidArgumentError(absl::StrCat("kept: ", push.kept(), " values of a block of ",
+                                                   kTopKBlockValues, " with dtype TOPK; must be 1 to ",
+                                                   kMostKept));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace weir

@@ -62,17 +62,18 @@ class ChunkSet {
   ChunkSet(uint64_t elements, uint64_t unit)
       : elements_(elements), unit_(unit), came_((elements + unit - 1) / unit), missing_(elements) {}
 
-  // A chunk came: `bytes` of values of this type, from the element `first` on. Returns how many values.
+  // A chunk came: `bytes` of values of this type, whose blocks do not cross the unit's borders, from the
+  // element `first` on. Returns how many values.
   // InvalidArgument: this is no chunk, or some of its values came before, or it is longer than `most_bytes`.
   // Then the set is as it was. The limit counts a quantised chunk as float32.
-  absl::StatusOr<uint64_t> Add(uint64_t first, uint64_t bytes, v1::Dtype dtype, uint64_t most_bytes) {
-    const uint64_t count = first < elements_ ? std::min(MostValues(dtype, bytes), elements_ - first) : 0;
-    if (count == 0 || bytes > most_bytes || EncodedBytes(dtype, count) != bytes ||
-        (IsQuantised(dtype) && count * sizeof(float) > most_bytes) || first % unit_ != 0 ||
+  absl::StatusOr<uint64_t> Add(uint64_t first, uint64_t bytes, WireType type, uint64_t most_bytes) {
+    const uint64_t count = first < elements_ ? std::min(MostValues(type, bytes), elements_ - first) : 0;
+    if (count == 0 || bytes > most_bytes || EncodedBytes(type, count) != bytes ||
+        (IsQuantised(type.dtype) && count * sizeof(float) > most_bytes) || first % unit_ != 0 ||
         (count % unit_ != 0 && first + count != elements_)) {
       return absl::InvalidArgumentError(absl::StrCat(
           "which does not fit: chunks start and end at multiples of ", unit_, " elements or at ",
-          "the end, are in ", v1::Dtype_Name(dtype), ", and hold at most ", most_bytes, " bytes"));
+          "the end, are in ", v1::Dtype_Name(type.dtype), ", and hold at most ", most_bytes, " bytes"));
     }
     const auto begin = came_.begin() + static_cast<int64_t>(first / unit_);
     const auto end = begin + static_cast<int64_t>((count + unit_ - 1) / unit_);
@@ -93,6 +94,9 @@ class ChunkSet {
   std::vector<bool> came_;  // by unit
   uint64_t missing_ = 0;    // elements
 };
+
+// InvalidArgument: the push's values are of a type that this program does not know, or that cannot be.
+absl::Status CheckPushType(const v1::PushRequest& push);
 
 // Returns whether an exchange continues with its pull after this answer to its push. Any other answer ends
 // it.

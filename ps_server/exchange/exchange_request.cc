@@ -8,6 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/codec/value_codec.h"
 #include "common/codec/wire_codec.h"
+#include "common/protocol/exchange_layout.h"
 #include "common/protocol/limits.h"
 
 namespace weir {
@@ -21,11 +22,10 @@ constexpr uint64_t kMaxStride = uint64_t{1} << 40;
 constexpr size_t kSmallHead = 1024;
 
 absl::Status CheckPushDtype(const v1::ExchangeRequest& request) {
-  const v1::Dtype dtype = request.push().dtype();
-  if (!v1::Dtype_IsValid(dtype)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("push.dtype: ", static_cast<int>(dtype), " is none that this server knows"));
+  if (const absl::Status known = CheckPushType(request.push()); !known.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("push.", known.message()));
   }
+  const v1::Dtype dtype = request.push().dtype();
   if (IsQuantised(dtype) && (request.push().rows_size() > 0 || request.pull().rows_size() > 0)) {
     return absl::InvalidArgumentError(
         absl::StrCat("push.dtype: ", v1::Dtype_Name(dtype), " with rows; with them it is F32 or BF16"));

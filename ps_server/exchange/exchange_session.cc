@@ -223,7 +223,7 @@ void ExchangeSession::StartPush(Exchange& exchange, v1::PushRequest header) {
 PushFill ExchangeSession::WholeOf(const Exchange& exchange, const v1::PushRequest& header) {
   const std::optional<Chunk>& chunk = exchange.waiting;
   if (!chunk.has_value() || chunk->first > 0 || chunk->bytes > kMaxWholeBytes || header.initial_values() ||
-      exchange.rows != nullptr || chunk->bytes != EncodedBytes(header.dtype(), header.elements())) {
+      exchange.rows != nullptr || chunk->bytes != EncodedBytes(TypeOf(header), header.elements())) {
     return nullptr;
   }
   return [chunk = *chunk](PushArrival& arrival) {

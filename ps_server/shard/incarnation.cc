@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/protocol/exchange_layout.h"
 #include "common/protocol/job_failure.h"
 #include "common/protocol/limits.h"
 #include "common/protocol/part_assignment.h"
@@ -178,11 +179,7 @@ absl::Status Incarnation::CheckHeader(const v1::PushRequest& header) const {
     return absl::InvalidArgumentError(absl::StrCat(
         "refused: ", header.refused().size(), " bytes of reason; at most ", kMaxRefusalBytes, " are taken"));
   }
-  if (!v1::Dtype_IsValid(header.dtype())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("dtype: ", static_cast<int>(header.dtype()), " is none that this server knows"));
-  }
-  return absl::OkStatus();
+  return CheckPushType(header);
 }
 
 absl::StatusOr<Verdict> Incarnation::VerdictOn(const v1::PushRequest& header, uint64_t pending) const {

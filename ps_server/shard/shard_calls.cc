@@ -22,7 +22,7 @@ ShardCalls::ShardCalls(const Parts& parts, Options options)
 // ---- pushes
 
 void ShardCalls::CountPushed(const v1::PushRequest& header) {
-  uint64_t bytes = EncodedBytes(header.dtype(), header.elements());
+  uint64_t bytes = EncodedBytes(TypeOf(header), header.elements());
   for (const v1::Rows& rows : header.rows()) {
     const uint64_t dim = of_.config.tables(static_cast<int>(rows.table())).dim();
     bytes += rows.keys() * (sizeof(uint64_t) + EncodedBytes(header.dtype(), dim));
@@ -131,7 +131,7 @@ void ShardCalls::Hold(CallList<HeldPush>& among, HeldPush push) {
 
 bool ShardCalls::WaitsForStream(const v1::PushRequest& header) {
   const auto bytes =
-      static_cast<int64_t>(EncodedBytes(header.dtype(), static_cast<uint64_t>(of_.now.store()->elements())));
+      static_cast<int64_t>(EncodedBytes(TypeOf(header), static_cast<uint64_t>(of_.now.store()->elements())));
   // A push of this size comes in one or two messages.
   if (bytes <= kMaxChunkBytes) return false;
   const std::optional<uint64_t> chunks = of_.now.store()->chunks_built();

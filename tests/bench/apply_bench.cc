@@ -1,7 +1,8 @@
 // The speed of the optimizers over memory, against the limit of this machine's memory. The blocks are walked
 // as a server walks them, one per task, on a thread pool.
 //
-//   bazel run //tests/bench:apply_bench -- [--elements=N] [--rounds=N] [--all_levels] [--json=FILE]
+//   bazel run //tests/bench:apply_bench -- [--elements=N] [--rounds=N] [--all_levels] [--only=codecs]
+//   [--json=FILE]
 //
 // Places of the data:
 //
@@ -16,6 +17,8 @@
 // counted, neither for the optimizers nor for the limit. The limit of an optimizer is a loop with hardly any
 // arithmetic over the same arrays; the two take turns. The best round counts: a disturbance only ever makes a
 // measurement slower.
+//
+// Before them: the codecs of values on the wire (codec_table.h), also alone with --only=codecs.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -37,6 +40,7 @@
 #include "common/threads/thread.h"
 #include "nlohmann/json.hpp"
 #include "proto/job_config.pb.h"
+#include "tests/bench/codec_table.h"
 
 namespace weir {
 namespace {
@@ -310,17 +314,19 @@ int Main(int argc, char** argv) {
   size_t elements = 25'000'000;
   int rounds = 15;
   bool all_levels = false;
-  std::string json_file;
+  std::string only, json_file;
   CLI::App app("Speed of the optimizers over memory");
   app.add_option("--elements", elements, "float32 weights")->check(CLI::Range(size_t{1}, size_t{1} << 34));
   app.add_option("--rounds", rounds, "measurements of each row")->check(CLI::Range(1, 1000));
   app.add_flag("--all_levels", all_levels, "measure all levels of the kernels, not only the widest");
+  app.add_option("--only", only, "codecs: the table of the codecs alone")->check(CLI::IsMember({"codecs"}));
   app.add_option("--json", json_file, "also write the table there");
   CLI11_PARSE(app, argc, argv);
 
   std::printf("%zu float32 in blocks of %zu, best of %d rounds\n", elements, kBlock, rounds);
   nlohmann::json json = {{"elements", elements}, {"block_elements", kBlock}, {"rounds", rounds}};
-  json["rows"] = Bench(elements, rounds, all_levels).Run();
+  json["codecs"] = bench::CodecTable(elements, rounds);
+  if (only.empty()) json["rows"] = Bench(elements, rounds, all_levels).Run();
   if (!json_file.empty()) {
     std::ofstream out(json_file);
     out << json.dump(2) << "\n";

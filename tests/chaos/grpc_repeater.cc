@@ -64,7 +64,7 @@ Pushes::Messages Pushes::Take(ByteBuffer bytes) {
     if (!rows.ok()) std::abort();
     Push& push = open_[message.id()];
     push.row_bytes = rows->bytes();
-    push.left = rows->bytes() + EncodedBytes(header.dtype(), header.elements());
+    push.left = rows->bytes() + EncodedBytes(TypeOf(header), header.elements());
     message.clear_pull();
   }
   const auto push = open_.find(message.id());

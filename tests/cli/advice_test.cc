@@ -123,6 +123,7 @@ TEST_CASE("the bytes of the types on the wire") {
   CHECK(WireBytes(v1::INT8, 256) == 260);
   CHECK(WireBytes(v1::INT4, 256) == 130);
   CHECK(WireBytes(v1::BIT1, 256) == 34);
+  CHECK(WireBytes({v1::TOPK, 41}, 8192) == 328);
 }
 
 }  // namespace

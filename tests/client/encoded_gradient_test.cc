@@ -1,5 +1,6 @@
 #include "client/tensors/encoded_gradient.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -12,17 +13,17 @@
 namespace weir {
 namespace {
 
-// 4,500 elements; the border of its tensors lies inside a block of values.
-ModelSpec Model() {
+// The border of its tensors lies inside a block of values.
+ModelSpec Model(int64_t elements) {
   ModelSpec model;
   model.tensors = {{"a", {1003}, TensorKind::kParameter, Initializer::Zeros()},
-                   {"b", {3497}, TensorKind::kParameter, Initializer::Zeros()}};
+                   {"b", {elements - 1003}, TensorKind::kParameter, Initializer::Zeros()}};
   return model;
 }
 
-std::vector<float> GradientAt(uint64_t clock) {
+std::vector<float> GradientAt(uint64_t clock, int64_t elements) {
   std::vector<float> values;
-  for (int64_t i = 0; i < Model().elements(); ++i) {
+  for (int64_t i = 0; i < elements; ++i) {
     values.push_back(static_cast<float>((i * 7919 + static_cast<int64_t>(clock) * 31) % 1009) / 500 - 1);
   }
   return values;
@@ -31,19 +32,20 @@ std::vector<float> GradientAt(uint64_t clock) {
 WireOptions Wire(v1::Dtype dtype) {
   WireOptions wire;
   wire.push_dtype = dtype;
+  if (dtype == v1::TOPK) wire.push_kept = 410;
   return wire;
 }
 
 struct Worker {
-  explicit Worker(uint32_t shards, bool sync = true, v1::Dtype dtype = v1::INT4)
-      : map(Model(), shards), wire(Wire(dtype)) {
+  explicit Worker(uint32_t shards, bool sync = true, v1::Dtype dtype = v1::INT4, int64_t size = 4500)
+      : map(Model(size), shards), wire(Wire(dtype)) {
     std::vector<int64_t> elements;
     for (uint32_t s = 0; s < shards; ++s) elements.push_back(map.partition().shard_elements(s));
     residuals = std::make_shared<Residuals>(elements, sync);
   }
 
   std::unique_ptr<EncodedGradient> Begin(uint64_t clock, uint32_t part = 0, uint64_t incarnation = 1) {
-    gradients[clock] = GradientAt(clock);
+    gradients[clock] = GradientAt(clock, map.partition().elements());
     GradientTensors tensors;
     tensors.begin = {gradients[clock].data(), gradients[clock].data() + 1003};
     return std::make_unique<EncodedGradient>(
@@ -53,7 +55,7 @@ struct Worker {
   }
   // What the servers get, in the model's order.
   std::vector<float> Sent(EncodedGradient& push) const {
-    std::vector<float> all(static_cast<size_t>(Model().elements()));
+    std::vector<float> all(static_cast<size_t>(map.partition().elements()));
     const Partition& partition = map.partition();
     for (uint32_t s = 0; s < partition.shards(); ++s) {
       REQUIRE(push.Encode(s, 0));
@@ -61,7 +63,7 @@ struct Worker {
       const int64_t n = partition.shard_elements(s);
       std::vector<float> local(static_cast<size_t>(n));
       const absl::string_view piece(bytes.data(), bytes.size());
-      ValueCursor(absl::MakeConstSpan(&piece, 1), wire.push_dtype, n).Read(local.data(), n);
+      ValueCursor(absl::MakeConstSpan(&piece, 1), wire.push_type(), n).Read(local.data(), n);
       for (int64_t i = 0; i < n; ++i) {
         const int64_t size = partition.block_size();
         all[static_cast<size_t>(partition.block_start(s, i / size) + i % size)] =
@@ -93,6 +95,29 @@ TEST_CASE("the values that shards get do not depend on their number") {
     REQUIRE(two.map.partition().block_size() == 256);
     for (uint64_t clock = 0; clock < 3; ++clock) REQUIRE(one.Push(clock) == two.Push(clock));
   }
+  Worker one(1, true, v1::TOPK, 66000), two(2, true, v1::TOPK, 66000);
+  REQUIRE(two.map.partition().block_size() == 4096);
+  for (uint64_t clock = 0; clock < 3; ++clock) REQUIRE(one.Push(clock) == two.Push(clock));
+}
+
+TEST_CASE("top-k: of each block the share travels, and the rest is in the residual") {
+  Worker worker(1, true, v1::TOPK, 9000);
+  std::vector<double> missing(9000);
+  std::vector<bool> has_travelled(9000);
+  for (uint64_t clock = 0; clock < 40; ++clock) {
+    const std::vector<float> sent = worker.Push(clock);
+    for (size_t i = 0; i < sent.size(); ++i) {
+      missing[i] += static_cast<double>(worker.gradients[clock][i]) - sent[i];
+      if (sent[i] != 0) has_travelled[i] = true;
+    }
+    const auto zeros = std::count(sent.begin(), sent.end(), 0.0f);
+    CHECK(zeros == 9000 - static_cast<int64_t>(EncodedBytes(worker.wire.push_type(), 9000) / kBytesOfKept));
+  }
+  const std::shared_ptr<float> left = worker.residuals->Take({0, 0, 40, 1});
+  REQUIRE(left != nullptr);
+  for (size_t i = 0; i < missing.size(); ++i) REQUIRE(std::abs(missing[i] - left.get()[i]) < 1e-4);
+  // Small gradients add up until they travel.
+  CHECK(std::count(has_travelled.begin(), has_travelled.end(), true) > 8500);
 }
 
 TEST_CASE("a push carries what the pushes before it have rounded away") {

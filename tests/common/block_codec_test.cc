@@ -176,14 +176,17 @@ TEST_CASE("a scale that nobody writes makes NaNs of its block, and any other blo
 }
 
 TEST_CASE("a cursor reads blocks from pieces of any length, and in runs of any length") {
-  for (const v1::Dtype dtype : {v1::F32, v1::BF16, v1::INT8, v1::INT4, v1::BIT1}) {
-    const int64_t n = 5 * 256 + 77;
+  for (const WireType type :
+       {WireType(v1::F32), WireType(v1::BF16), WireType(v1::INT8), WireType(v1::INT4), WireType(v1::BIT1),
+        WireType(v1::TOPK, 1), WireType(v1::TOPK, 410), WireType(v1::TOPK, 2048)}) {
+    const v1::Dtype dtype = type.dtype;
+    const auto block = static_cast<int64_t>(BlockValuesOf(dtype)), n = 5 * block + 77;
     const std::vector<float> values = Values(static_cast<size_t>(n), 1, 9);
-    std::string bytes(EncodedBytes(dtype, static_cast<uint64_t>(n)), '\0');
+    std::string bytes(EncodedBytes(type, static_cast<uint64_t>(n)), '\0');
     std::vector<float> expected(values);
     if (IsQuantised(dtype)) {
-      EncodeBlocks(CodeOf(dtype), values.data(), bytes.data(), values.size());
-      DecodeBlocks(CodeOf(dtype), bytes.data(), expected.data(), values.size());
+      EncodeBlocks(type, values.data(), bytes.data(), values.size());
+      DecodeBlocks(type, bytes.data(), expected.data(), values.size());
     } else {
       Encode(dtype, values.data(), bytes.data(), values.size());
       Decode(dtype, bytes.data(), expected.data(), values.size());
@@ -194,8 +197,8 @@ TEST_CASE("a cursor reads blocks from pieces of any length, and in runs of any l
         pieces.push_back(absl::string_view(bytes).substr(at, piece));
         pieces.push_back("");
       }
-      for (const int64_t run : {1, 100, 256, 300, 4096}) {
-        ValueCursor cursor(pieces, dtype, n);
+      for (const int64_t run : {1, 100, 256, 300, 4096, 5000}) {
+        ValueCursor cursor(pieces, type, n);
         std::vector<float> read;
         std::vector<float> converted(ValueCursor::kStretch);
         while (static_cast<int64_t>(read.size()) < n) {
@@ -210,11 +213,11 @@ TEST_CASE("a cursor reads blocks from pieces of any length, and in runs of any l
           std::memcpy(read.data() + had, from, static_cast<size_t>(got) * sizeof(float));
         }
         REQUIRE(read == expected);
-        ValueCursor later(pieces, dtype, n);
-        later.Skip(512);
-        std::vector<float> rest(static_cast<size_t>(n - 512));
-        later.Read(rest.data(), n - 512);
-        REQUIRE(std::equal(rest.begin(), rest.end(), expected.begin() + 512));
+        ValueCursor later(pieces, type, n);
+        later.Skip(2 * block);
+        std::vector<float> rest(static_cast<size_t>(n - 2 * block));
+        later.Read(rest.data(), n - 2 * block);
+        REQUIRE(std::equal(rest.begin(), rest.end(), expected.begin() + 2 * block));
       }
     }
   }

@@ -25,6 +25,14 @@ TEST_CASE("ChunkSet: chunks come in any order, until all values are there") {
 }
 
 TEST_CASE("ChunkSet: a quantised chunk has the bytes of its whole blocks and of the short one") {
+  ChunkSet sparse(2 * 4096 + 1000, 4096);
+  const WireType few(v1::TOPK, 3);
+  // 1,000 values have one entry, as have 2,047; with them come 4,096 others.
+  CHECK(!sparse.Add(0, EncodedBytes(few, 2047), few, kMost).ok());
+  CHECK(!sparse.Add(4096, EncodedBytes(few, 4096 + 1000) + 4, few, kMost).ok());
+  CHECK(sparse.Add(4096, EncodedBytes(few, 4096 + 1000), few, kMost).value_or(0) == 4096 + 1000);
+  CHECK(sparse.Add(0, EncodedBytes(few, 4096), few, kMost).value_or(0) == 4096);
+  CHECK(sparse.whole());
   for (const v1::Dtype dtype : {v1::INT8, v1::INT4, v1::BIT1}) {
     // The last chunk's length follows from its end: 9 values of 1 bit have the bytes of 16.
     ChunkSet set(512 + 256 + 9, 512);

@@ -225,12 +225,13 @@ TEST_CASE("the hash tells jobs apart") {
 TEST_CASE("quantised pushes: any number of servers and workers, and workers that go in mid-step",
           "[transports]") {
   std::vector<std::string> hashes = {Reference(DigitsJob({"train.examples=413"})).weights_sha256};
-  for (const char* type : {"int8", "int4", "bit1"}) {
+  // 8 KiB for each of four servers, where a block of 256 values is on one of them; 128 KiB for one of 4,096.
+  for (const auto& [type, units] : std::vector<std::pair<const char*, const char*>>{
+           {"int8", "128"}, {"int4", "128"}, {"bit1", "128"}, {"topk", "1800"}}) {
     INFO(type);
-    // 8 KiB for each of four servers, where a block of 256 values is on one of them.
     const v1::JobConfig config =
         DigitsJob({absl::StrCat("wire.push_dtype=", type), "wire.error_feedback=false", "train.examples=413",
-                   "model.layers[1].units=128", "server.min_shard_kib=0"});
+                   absl::StrCat("model.layers[1].units=", units), "server.min_shard_kib=0"});
     const auto one = RunInProcess(config, 1, 1);
     INFO(one.status().ToString());
     REQUIRE(one.ok());

@@ -31,7 +31,7 @@ PushArrival::PushArrival(v1::PushRequest header, std::shared_ptr<VersionBuilder>
 
 absl::StatusOr<uint64_t> PushArrival::TakeChunk(uint64_t first, absl::Span<const absl::string_view> pieces,
                                                 uint64_t bytes) {
-  const absl::StatusOr<uint64_t> count = came_.Add(first, bytes, header_.dtype(), kMaxSharedChunkBytes);
+  const absl::StatusOr<uint64_t> count = came_.Add(first, bytes, TypeOf(header_), kMaxSharedChunkBytes);
   if (!count.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("a chunk of ", bytes, " bytes at position ", first,
                                                    " of a push of ", header_.elements(), " elements, ",
@@ -41,10 +41,10 @@ absl::StatusOr<uint64_t> PushArrival::TakeChunk(uint64_t first, absl::Span<const
 
   std::optional<NonFinite> bad;
   if (builder_ != nullptr) {
-    bad = builder_->Apply(static_cast<int64_t>(first), n, pieces, header_.dtype());
+    bad = builder_->Apply(static_cast<int64_t>(first), n, pieces, TypeOf(header_));
   } else {
     float* const to = gradient_.get() + first;
-    ValueCursor(pieces, header_.dtype(), n).Read(to, n);
+    ValueCursor(pieces, TypeOf(header_), n).Read(to, n);
     const int64_t at = FirstNonFinite(to, n);
     if (at < n) bad = NonFinite{static_cast<int64_t>(first) + at, to[at]};
   }

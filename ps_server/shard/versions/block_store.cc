@@ -371,7 +371,7 @@ void VersionBuilder::Drop(bool published) {
 }
 
 std::optional<NonFinite> VersionBuilder::Apply(int64_t first, int64_t count,
-                                               absl::Span<const absl::string_view> pieces, v1::Dtype dtype) {
+                                               absl::Span<const absl::string_view> pieces, WireType type) {
   std::shared_ptr<const ShardVersion> from, to;
   {
     MutexLock lock(mutex_);
@@ -382,9 +382,9 @@ std::optional<NonFinite> VersionBuilder::Apply(int64_t first, int64_t count,
   }
   const int64_t block_size = store_->partition_.block_size();
   const int64_t begin = first / block_size, end = (first + count + block_size - 1) / block_size;
-  const ValueCursor gradient(pieces, dtype, count);
   std::optional<NonFinite> bad;
-  if (EncodedBytes(dtype, static_cast<uint64_t>(count)) <= kMaxChunkBytes) {
+  if (EncodedBytes(type, static_cast<uint64_t>(count)) <= kMaxChunkBytes) {
+    ValueCursor gradient(pieces, type, count);
     bad = ApplyBlocks(begin, end, gradient, *from, *to, /*read_soon=*/true);
   } else {
     // Each task applies the blocks of one chunk unit of the wire. The lowest bad position wins, whichever
@@ -393,7 +393,7 @@ std::optional<NonFinite> VersionBuilder::Apply(int64_t first, int64_t count,
     std::vector<std::optional<NonFinite>> found(static_cast<size_t>(tasks));
     store_->options_.threads->ParallelFor(tasks, [&](int64_t task) {
       const int64_t at = begin + task * blocks;
-      ValueCursor rest = gradient;
+      ValueCursor rest(pieces, type, count);
       rest.Skip(task * kChunkUnit);
       found[static_cast<size_t>(task)] =
           ApplyBlocks(at, std::min(at + blocks, end), rest, *from, *to, /*read_soon=*/false);
@@ -408,7 +408,7 @@ std::optional<NonFinite> VersionBuilder::Apply(int64_t first, int64_t count,
   return bad;
 }
 
-std::optional<NonFinite> VersionBuilder::ApplyBlocks(int64_t begin, int64_t end, ValueCursor gradient,
+std::optional<NonFinite> VersionBuilder::ApplyBlocks(int64_t begin, int64_t end, ValueCursor& gradient,
                                                      const ShardVersion& from, const ShardVersion& to,
                                                      bool read_soon) const {
   std::optional<NonFinite> bad;

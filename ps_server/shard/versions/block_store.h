@@ -229,7 +229,7 @@ class VersionBuilder {
   // A chunk that fits in a message is in the caller's cache, so the calling thread applies it alone. All of
   // the store's threads apply a larger chunk, which no core has in its cache.
   std::optional<NonFinite> Apply(int64_t first, int64_t count, absl::Span<const absl::string_view> pieces,
-                                 v1::Dtype dtype);
+                                 WireType type);
 
   // The version so far. Its weights are valid wherever a chunk was applied. nullptr: overtaken.
   std::shared_ptr<const LentVersion> version() const;
@@ -248,7 +248,7 @@ class VersionBuilder {
         to_(std::move(to)),
         lent_(std::move(lent)) {}
   // As Apply(), for the blocks [begin, end) of the version in progress.
-  std::optional<NonFinite> ApplyBlocks(int64_t begin, int64_t end, ValueCursor gradient,
+  std::optional<NonFinite> ApplyBlocks(int64_t begin, int64_t end, ValueCursor& gradient,
                                        const ShardVersion& from, const ShardVersion& to,
                                        bool read_soon) const;
   // Returns the finished version, with its slots, and drops this object's references. nullptr: overtaken.

@@ -217,14 +217,22 @@ TEST_CASE("Each field problem is named with its place, its path, what was seen a
       {With(R"("wire": {"congestion_control": ""})"),
        "f:5:32: wire.congestion_control: must be a string of 1 to 15 bytes, got \"\""},
       {With(R"("wire": {"dtype": "fp16"})"),
-       "f:5:19: wire.dtype: must be one of f32, bf16, int8, int4, bit1, got \"fp16\""},
+       "f:5:19: wire.dtype: must be one of f32, bf16, int8, int4, bit1, topk, got \"fp16\""},
       {With(R"("wire": {"dtype": "int8"})"),
        "f:5:19: wire.dtype: must be f32 or bf16, got \"int8\", which only pushes can have; set "
        "wire.push_dtype "
        "instead"},
       {With(R"("wire": {"error_feedback": true})"),
-       "f:5:28: wire.error_feedback: must be false unless wire.push_dtype is int8, int4 or bit1; take it "
-       "out"},
+       "f:5:28: wire.error_feedback: must be false unless wire.push_dtype is int8, int4, bit1 or topk; "
+       "take it out"},
+      {With(R"("wire": {"pull_dtype": "topk"})"),
+       "f:5:24: wire.pull_dtype: must be f32 or bf16, got \"topk\": weights do not travel so; set "
+       "wire.push_dtype instead"},
+      {With(R"("wire": {"push_dtype": "int8", "push_share": 0.01})"),
+       "f:5:46: wire.push_share: is for wire.push_dtype \"topk\" alone; take it out, or set "
+       "wire.push_dtype to topk"},
+      {With(R"("wire": {"push_dtype": "topk", "push_share": 0.6})"),
+       "f:5:46: wire.push_share: must be a number in [2e-04, 0.5], got 0.6"},
       {With(R"("server": {"apply": "streaming"})"),
        "f:5:21: server.apply: must be one of streamed, staged, got \"streaming\""},
       {With(R"("checkpoint": {"directory": ""})"),

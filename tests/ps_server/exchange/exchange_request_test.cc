@@ -154,6 +154,17 @@ TEST_CASE("An exchange begins with a push, a pull or both, which fit each other"
              }),
              Contains("push.dtype: INT8 with rows"));
   CHECK_THAT(error([](auto* r) { r->mutable_pull()->set_dtype(v1::INT8); }), Contains("pull.dtype: 2"));
+  CHECK_THAT(error([](auto* r) { r->mutable_pull()->set_dtype(v1::TOPK); }), Contains("pull.dtype: 5"));
+  for (const uint32_t kept : {0u, 1u, 2048u, 2049u}) {
+    const std::string found = error([kept](auto* r) {
+      r->mutable_push()->set_dtype(v1::TOPK);
+      r->mutable_push()->set_kept(kept);
+    });
+    const bool fits = kept == 1 || kept == 2048;
+    CHECK(found == (fits ? ""
+                         : absl::StrCat("push.kept: ", kept,
+                                        " values of a block of 4096 with dtype TOPK; must be 1 to 2048")));
+  }
   CHECK_THAT(error([](auto* r) { r->mutable_push()->set_refused("NaN"); }),
              Contains("gradient: with push.refused"));
   CHECK_THAT(error([](auto* r) { r->mutable_pull()->set_pin(1); }), Contains("pull.pin: not with a push"));

@@ -292,9 +292,10 @@ PushReplyPtr ShardFixture::PushRows(const TestPush& push, const std::vector<Test
   return answer;
 }
 
-std::unique_ptr<PushArrival> ShardFixture::Begin(const TestPush& push, v1::Dtype dtype) {
+std::unique_ptr<PushArrival> ShardFixture::Begin(const TestPush& push, WireType type) {
   v1::PushRequest header = Header(push);
-  header.set_dtype(dtype);
+  header.set_dtype(type.dtype);
+  header.set_kept(type.kept);
   return ArrivalOf(TryBegin(header));
 }
 

@@ -95,7 +95,7 @@ class ShardFixture {
   PushReplyPtr Push(const TestPush& push);
   // A push in two steps, Begin() and Finish(). If the push has to wait, or needs no gradient, Begin() fails
   // the test.
-  std::unique_ptr<PushArrival> Begin(const TestPush& push, v1::Dtype dtype = v1::F32);
+  std::unique_ptr<PushArrival> Begin(const TestPush& push, WireType type = v1::F32);
   AnswerPtr<PushBegin> TryBegin(const v1::PushRequest& header);
   std::unique_ptr<PushArrival> ArrivalOf(const AnswerPtr<PushBegin>& begin);
   AnswerPtr<PushAnswer> Finish(std::unique_ptr<PushArrival> arrival);

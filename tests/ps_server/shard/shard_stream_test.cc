@@ -10,7 +10,7 @@
 
 #include "catch2/catch.hpp"
 #include "common/base/random.h"
-#include "common/codec/floats.h"
+#include "common/codec/value_codec.h"
 #include "common/codec/wire_codec.h"
 #include "tests/ps_server/shard/push_whole.h"
 #include "tests/ps_server/shard/shard_fixture.h"
@@ -68,10 +68,11 @@ TEST_CASE("A push is seen only once it is whole, and its weights by its own work
   CHECK((f.Weights() == Ones()));
 }
 
-TEST_CASE("Whatever the pieces, streamed and staged, float32 and bfloat16: the bits are the same") {
+TEST_CASE("Whatever the pieces, streamed and staged, in each type of values: the bits are the same") {
   const auto type = GENERATE(v1::OptimizerConfig::KIND_SGD, v1::OptimizerConfig::KIND_MOMENTUM,
                              v1::OptimizerConfig::KIND_ADAM);
-  const auto dtype = GENERATE(v1::F32, v1::BF16);
+  const WireType wire =
+      GENERATE(WireType(v1::F32), WireType(v1::BF16), WireType(v1::INT4), WireType(v1::TOPK, 410));
   std::vector<std::vector<float>> results;
   for (const auto apply : {v1::ServerConfig::APPLY_STREAMED, v1::ServerConfig::APPLY_STAGED}) {
     for (const size_t pieces : {1, 7}) {
@@ -87,16 +88,16 @@ TEST_CASE("Whatever the pieces, streamed and staged, float32 and bfloat16: the b
       for (uint64_t clock = 0; clock < 3; ++clock) {
         std::vector<float> gradient(kElements);
         for (float& g : gradient) g = static_cast<float>(random.NextBelow(1000)) / 1024 - 0.5f;
-        auto arrival = f.Begin({0, clock}, dtype);
+        auto arrival = f.Begin({0, clock}, wire);
         CHECK(arrival->streamed() == (apply == v1::ServerConfig::APPLY_STREAMED));
         for (uint64_t unit = 0; unit < 3; ++unit) {
           const int64_t first = static_cast<int64_t>(unit) * kChunkUnit;
           const size_t n = static_cast<size_t>(std::min<int64_t>(kChunkUnit, kElements - first));
-          std::string bytes(n * (dtype == v1::BF16 ? 2 : 4), '\0');
-          if (dtype == v1::BF16) {
-            ToBfloat16(&gradient[first], bytes.data(), n);
+          std::string bytes(EncodedBytes(wire, n), '\0');
+          if (IsQuantised(wire.dtype)) {
+            REQUIRE(EncodeBlocks(wire, &gradient[first], bytes.data(), n) == n);
           } else {
-            std::memcpy(bytes.data(), &gradient[first], bytes.size());
+            Encode(wire.dtype, &gradient[first], bytes.data(), n);
           }
           // The chunk is cut at odd places into pieces, some empty, each in memory of its own at an odd
           // address.
@@ -113,6 +114,7 @@ TEST_CASE("Whatever the pieces, streamed and staged, float32 and bfloat16: the b
         }
         CHECK(f.Finish(std::move(arrival))->reply().reply.outcome() == v1::OK);
       }
+      CHECK(f.shard->counters().bytes_pushed == 3 * EncodedBytes(wire, kElements));
       results.push_back(f.Weights());
       CHECK((results.back() == results.front()));
     }
