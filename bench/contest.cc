@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdio>
 #include <map>
-#include <memory>
 #include <utility>
 
 #include "absl/strings/numbers.h"

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "bench/memory.h"
 #include "bench/server_process.h"
-#include "client/client.h"
 #include "common/base/status_macros.h"
 #include "common/config/job_config.h"
 #include "common/rpc/tls.h"

@@ -10,9 +10,9 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "bench/contest.h"
 #include "bench/server_process.h"
 #include "bench/wire_table.h"

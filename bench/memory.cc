@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <utility>
 
 #include "common/optimizer/kernels.h"
 #include "proto/job_config.pb.h"

@@ -17,7 +17,6 @@
 #include <fstream>
 #include <sstream>
 
-#include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"

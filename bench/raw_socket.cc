@@ -11,8 +11,8 @@
 #include <mutex>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "bench/contestant.h"
 #include "bench/memory.h"
 #include "bench/process.h"

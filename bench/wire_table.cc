@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <thread>
@@ -22,9 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "bench/contest.h"
 #include "bench/contestant.h"
-#include "bench/memory.h"
 #include "common/base/status_macros.h"
 
 namespace weir::bench {
@@ -38,20 +35,6 @@ struct RawSetting {
   int connections = 1;
   std::string congestion_control;  // "": the system's own
   double step_seconds = 0;
-  double refined_step_seconds = 0;  // 0: not among the best, which are measured again
-};
-
-void to_json(json& out, const RawSetting& setting) {
-  out = json{{"window_bytes", setting.window_bytes},
-             {"connections", setting.connections},
-             {"congestion_control", setting.congestion_control},
-             {"step_seconds", setting.step_seconds},
-             {"refined_step_seconds", setting.refined_step_seconds}};
-}
-
-struct SweepResult {
-  std::vector<RawSetting> tried;
-  RawSetting best;
 };
 
 // Returns "" (the system's congestion control), and those of cubic, reno and bbr that this user may choose.
@@ -78,52 +61,35 @@ Contestant WithSetting(Contestant raw, const RawSetting& setting) {
 
 // Finds the setting with which the contestant `raw` is fastest: tries all windows x connections x congestion
 // controls, then the best few again. A turn takes about `turn_seconds`.
-absl::StatusOr<SweepResult> Sweep(const Contestant& raw, double turn_seconds, ServerHost* host) {
-  SweepResult result;
+absl::StatusOr<RawSetting> Sweep(const Contestant& raw, double turn_seconds, ServerHost* host) {
+  std::vector<RawSetting> settings;
   // Each connection has a thread at both ends.
   const unsigned most_connections = std::clamp(std::thread::hardware_concurrency() / 2, 2u, 8u);
   for (const std::string& control : CongestionControls()) {
     for (unsigned connections = 1; connections <= most_connections; connections *= 2) {
       for (int64_t window_kib : {128, 256, 512, 1024, 2048, 4096}) {
-        result.tried.push_back({window_kib << 10, static_cast<int>(connections), control});
+        settings.push_back({window_kib << 10, static_cast<int>(connections), control});
       }
     }
   }
-  for (RawSetting& setting : result.tried) {
+  const auto faster = [](const RawSetting& a, const RawSetting& b) {
+    return a.step_seconds < b.step_seconds;
+  };
+  for (RawSetting& setting : settings) {
     const Track track = Race({WithSetting(raw, setting)}, 2, turn_seconds, host)[0];
     WEIR_RETURN_IF_ERROR(track.status);
     setting.step_seconds = track.StepQuantile(0.25);
   }
-  std::sort(result.tried.begin(), result.tried.end(),
-            [](const RawSetting& a, const RawSetting& b) { return a.step_seconds < b.step_seconds; });
+  std::sort(settings.begin(), settings.end(), faster);
+  settings.resize(std::min<size_t>(settings.size(), 4));
   std::vector<Contestant> finalists;
-  for (size_t i = 0; i < result.tried.size() && i < 4; ++i) {
-    finalists.push_back(WithSetting(raw, result.tried[i]));
-  }
+  for (const RawSetting& setting : settings) finalists.push_back(WithSetting(raw, setting));
   const std::vector<Track> tracks = Race(finalists, 7, 1.5 * turn_seconds, host);
   for (size_t i = 0; i < tracks.size(); ++i) {
     WEIR_RETURN_IF_ERROR(tracks[i].status);
-    result.tried[i].refined_step_seconds = tracks[i].step_seconds();
+    settings[i].step_seconds = tracks[i].step_seconds();
   }
-  result.best = *std::min_element(result.tried.begin(), result.tried.begin() + tracks.size(),
-                                  [](const RawSetting& a, const RawSetting& b) {
-                                    return a.refined_step_seconds < b.refined_step_seconds;
-                                  });
-  return result;
-}
-
-// Returns the GB/s of one thread's memcpy of 64 MB.
-double MemcpySpeed() {
-  constexpr int64_t kElements = 16 << 20;
-  const Tensor from(kElements, 1);
-  Tensor to(kElements, 0);
-  std::vector<double> seconds;
-  for (int i = 0; i < 15; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    std::memcpy(to.data(), from.data(), from.bytes());
-    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  return static_cast<double>(from.bytes()) * 1e-9 / Median(seconds);
+  return *std::min_element(settings.begin(), settings.end(), faster);
 }
 
 // The contestant that all others are compared with.
@@ -275,7 +241,7 @@ absl::StatusOr<std::pair<int, int>> ParseLayout(const std::string& text) {
 }
 
 absl::StatusOr<json> PrintWireTable(const WireTableOptions& options, ServerHost* host) {
-  SweepResult sweep;
+  RawSetting setting;
   const auto is_raw = [](const std::string& name) { return absl::StartsWith(name, "raw"); };
   if (std::any_of(options.contestants.begin(), options.contestants.end(), is_raw)) {
     // The sweep uses a size whose steps take some time, but not too long.
@@ -286,14 +252,15 @@ absl::StatusOr<json> PrintWireTable(const WireTableOptions& options, ServerHost*
         static_cast<int64_t>(sizeof(float));
     std::printf("looking for the raw socket loop's best setting ...\n");
     std::fflush(stdout);
-    WEIR_ASSIGN_OR_RETURN(sweep, Sweep(sweeper, 0.4 * options.turn_seconds, host));
-    std::printf(
-        "windows of %s, connections: %d, congestion control: %s\n\n",
-        FormatSize(sweep.best.window_bytes).c_str(), sweep.best.connections,
-        sweep.best.congestion_control.empty() ? "the system's" : sweep.best.congestion_control.c_str());
+    WEIR_ASSIGN_OR_RETURN(setting, Sweep(sweeper, 0.4 * options.turn_seconds, host));
+    std::printf("windows of %s, connections: %d, congestion control: %s\n\n",
+                FormatSize(setting.window_bytes).c_str(), setting.connections,
+                setting.congestion_control.empty() ? "the system's" : setting.congestion_control.c_str());
   }
-  json result = {{"memcpy_gb_per_second", MemcpySpeed()},
-                 {"sweep", {{"tried", sweep.tried}, {"used", sweep.best}}}};
+  json result = {{"raw_setting",
+                  {{"window_bytes", setting.window_bytes},
+                   {"connections", setting.connections},
+                   {"congestion_control", setting.congestion_control}}}};
   std::printf("%8s %6s %-9s %-25s %8s %9s %9s %11s %11s %7s %9s %8s\n", "size", "layout", "optimizer", "",
               "GB/s", "p50 ms", "p99 ms", "client s/GB", "server s/GB", "faults", "server MB", "of limit");
   json& cells = result["cells"] = json::array();
@@ -307,8 +274,7 @@ absl::StatusOr<json> PrintWireTable(const WireTableOptions& options, ServerHost*
         std::vector<Contestant> contestants;
         for (const std::string& name : options.contestants) {
           if (options.two_hosts && NeedsOneHost(name)) continue;
-          WEIR_ASSIGN_OR_RETURN(Contestant contestant,
-                                MakeWithSettings(name, sweep.best, options.certificates));
+          WEIR_ASSIGN_OR_RETURN(Contestant contestant, MakeWithSettings(name, setting, options.certificates));
           contestant.elements = bytes / static_cast<int64_t>(sizeof(float));
           contestant.optimizer = optimizer;
           std::tie(contestant.servers, contestant.clients) = shape;

@@ -1,7 +1,5 @@
 #include "client/call.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "common/protocol/job_failure.h"
 

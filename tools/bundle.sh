@@ -53,7 +53,7 @@ install -D -m 644 -t "$stage/examples" examples/*.py examples/*.json examples/*.
 cp --parents LICENSE README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md proto/job_config.proto worker/data/digits/LICENSE "$stage/"
 if [[ ${#cublas[@]} -gt 0 ]]; then
   cp -L "${cublas[@]}" "$stage/lib/"
-  install -D -m 755 -t "$stage/tools" tools/gpu_check.sh tools/torch_step.py
+  install -D -m 755 -t "$stage/tools" tools/gpu_check.sh tests/worker/bench/torch_step.py
   # Without the data set, gpu_check.sh reports that it skips this part.
   fashion=/usr/share/datasets/fashion-mnist
   [[ ! -d $fashion ]] || install -D -m 644 -t "$stage/datasets/fashion-mnist" "$fashion"/*.gz

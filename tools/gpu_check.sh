@@ -152,7 +152,9 @@ fi
 "$step_bench" --device="$device" --seconds="$seconds" >"$work/steps"
 check 'step benchmark' $? "MLP 784-4096-4096-10, batch 1024"
 if python3 -c 'import torch' 2>/dev/null; then
-  python3 "$tools/torch_step.py" --device="$device" --seconds="$seconds" >>"$work/steps"
+  torch_step=$tools/torch_step.py
+  [[ -f $torch_step ]] || torch_step=$root/tests/worker/bench/torch_step.py
+  python3 "$torch_step" --device="$device" --seconds="$seconds" >>"$work/steps"
   check 'step benchmark of PyTorch' $? "beside it"
 else
   skip "no comparison with PyTorch: python3 -c 'import torch' fails"

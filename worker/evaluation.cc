@@ -1,7 +1,6 @@
 #include "worker/evaluation.h"
 
 #include <chrono>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -12,7 +12,6 @@
 #include <filesystem>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -95,9 +94,7 @@ constexpr absl::Duration kBackdated = absl::Minutes(5);
 absl::Status WriteNew(const std::string& path, const std::string& bytes, mode_t mode) {
   const UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
   if (!fd.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("cannot make ", path));
-  if (write(fd.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size())) {
-    return absl::OkStatus();
-  }
+  if (WriteAll(fd.get(), bytes)) return absl::OkStatus();
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
 }
 

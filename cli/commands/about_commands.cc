@@ -13,7 +13,6 @@
 #include "absl/strings/string_view.h"
 #include "cli/commands/commands.h"
 #include "common/program/command_line.h"
-#include "common/program/exit_codes.h"
 #include "common/protocol/handshake.h"
 
 namespace weir {

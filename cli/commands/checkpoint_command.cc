@@ -39,7 +39,7 @@ std::string DescribeTables(const CheckpointReader& reader) {
   if (tables == 0) return "";
   uint64_t rows = 0;
   for (size_t i = 0; i < tables; ++i) rows += reader.RowsOf(i);
-  return absl::StrCat(tables, tables == 1 ? " table with " : " tables with ", FormatCount(rows), " rows");
+  return absl::StrCat(Counted(tables, "table"), " with ", FormatCount(rows), " rows");
 }
 
 int RunCheckpointTake(const ClusterFlags& cluster) {
@@ -114,8 +114,8 @@ int RunCheckpointVerify(const std::string& path) {
   const size_t count = CountFiles(manifest);
   const std::string tables = DescribeTables(*reader);
   return PrintLine(absl::StrCat(
-      folder, ": ok (step ", FormatCount(manifest.step()), ", ", count, count == 1 ? " file, " : " files, ",
-      tables, tables.empty() ? "" : ", ", FormatBytes(CheckpointBytes(manifest)),
+      folder, ": ok (step ", FormatCount(manifest.step()), ", ", Counted(count, "file"), ", ", tables,
+      tables.empty() ? "" : ", ", FormatBytes(CheckpointBytes(manifest)),
       manifest.chain().empty() ? ""
                                : absl::StrCat(", and what it needs of ", manifest.chain_size(), " before"),
       ")"));

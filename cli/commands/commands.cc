@@ -2,20 +2,16 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "cli/commands/grpc_status_client.h"
 #include "cli/report/format.h"
-#include "common/checkpoint/checkpoint_folder.h"
 #include "common/config/address.h"
 #include "common/config/cluster_spec.h"
-#include "common/config/written_text.h"
 #include "common/object_store/object_file_system.h"
 #include "common/program/command_line.h"
 #include "common/program/exit_codes.h"
-#include "common/rpc/tls.h"
 
 namespace weir {
 namespace {
@@ -101,11 +97,16 @@ void AddConfigFile(CLI::App* command, std::string* config) {
   AddNamed(command, "config", config, "FILE", "Job config (JSON with comments)")->required();
 }
 
-void AddOverrides(CLI::App* command, std::vector<std::string>* overrides) {
-  command->add_option("--set", *overrides, "Override a field of the config; may be given again")
-      ->type_name("FIELD=VALUE")
+CLI::Option* AddRepeated(CLI::App* command, const char* name, std::vector<std::string>* values,
+                         const char* type, const std::string& what) {
+  return command->add_option(name, *values, what + "; may be given again")
+      ->type_name(type)
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+void AddOverrides(CLI::App* command, std::vector<std::string>* overrides) {
+  AddRepeated(command, "--set", overrides, "FIELD=VALUE", "Override a field of the config");
 }
 
 std::vector<CLI::Option*> AddCluster(CLI::App* command, ClusterFlags* flags) {

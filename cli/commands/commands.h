@@ -89,6 +89,10 @@ void AddCount(CLI::App* command, const char* name, T* count, int most, const std
   command->add_option(name, *count, what)->check(CLI::Range(1, most))->capture_default_str();
 }
 
+// A flag that may be given again; its help says so.
+CLI::Option* AddRepeated(CLI::App* command, const char* name, std::vector<std::string>* values,
+                         const char* type, const std::string& what);
+
 // For commands that take a program after --.
 inline constexpr const char* kProgramIsMissing = "after -- comes a program, with its arguments";
 

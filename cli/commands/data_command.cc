@@ -1,14 +1,11 @@
 // `weir data clicks`: writes DIR/train.csv and DIR/test.csv, and prints what a model can reach.
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,10 +13,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/commands/commands.h"
 #include "cli/report/format.h"
+#include "cli/report/summary.h"
 #include "common/base/random.h"
 #include "common/base/statistics.h"
 #include "common/program/exit_codes.h"
@@ -161,15 +160,6 @@ struct DataClicksOptions {
   ClickLogOptions log;
 };
 
-// "": written; else why not.
-std::string Write(const std::string& path, const std::string& text) {
-  errno = 0;
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  return file ? "" : absl::StrCat("cannot write ", path, ": ", std::strerror(errno));
-}
-
 int RunDataClicks(const DataClicksOptions& options) {
   std::error_code error;
   std::filesystem::create_directories(options.directory, error);
@@ -181,8 +171,8 @@ int RunDataClicks(const DataClicksOptions& options) {
   const ClickLog test = MakeClickLog(options.log, options.rows, options.test_rows);
   for (const auto& [name, log] : {std::pair("train.csv", &train), std::pair("test.csv", &test)}) {
     const std::string path = absl::StrCat(options.directory, "/", name);
-    if (const std::string problem = Write(path, log->csv); !problem.empty()) {
-      return Refuse(kExitStorage, Printable(problem));
+    if (const absl::Status written = WriteFileWhole(path, log->csv); !written.ok()) {
+      return Refuse(kExitStorage, Printable(written.message()));
     }
     std::printf("%s: %s rows, %s clicked\n", Printable(path).c_str(),
                 FormatCount(log == &train ? options.rows : options.test_rows).c_str(),

@@ -1,7 +1,6 @@
 // `weir import`: makes the weights of a safetensors file the initial weights of a job. Writes a checkpoint
 // that holds the file's tensors and embedding tables, as `weir export` writes them, and no training, for
 // checkpoint.init_from.
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -336,8 +335,7 @@ absl::StatusOr<std::string> Import(const ImportOptions& options) {
   WEIR_RETURN_IF_ERROR(written);
   const std::string tensors = absl::StrCat(contents.model.tensors.size(), " tensors");
   if (tables.empty()) return tensors;
-  return absl::StrCat(tensors, " and ", rows, " rows of ", tables.size(),
-                      tables.size() == 1 ? " table" : " tables");
+  return absl::StrCat(tensors, " and ", rows, " rows of ", Counted(tables.size(), "table"));
 }
 
 int RunImport(const ImportOptions& options) {

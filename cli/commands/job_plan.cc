@@ -151,7 +151,7 @@ absl::StatusOr<UpConfig> ConfigOfUp(const UpOptions& options, const std::vector<
   absl::StatusOr<v1::JobConfig> with_default = LoadJobConfig(options.cluster.config, up.overrides);
   if (!with_default.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(with_default.status().message(), "\n`weir up` starts ",
-                                                   workers, workers == 1 ? " worker" : " workers",
+                                                   Counted(workers, "worker"),
                                                    ", unless cluster.workers or --workers=N says how many"));
   }
   up.config = *std::move(with_default);

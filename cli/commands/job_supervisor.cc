@@ -250,7 +250,7 @@ void Supervisor::CheckStart() {
   if (!cause.has_value()) return FailWithoutMembers();
   const TaskExit& exit = exits_[*cause];
   Fail({absl::StrCat(DescribeExit(exit), "; the job had not begun, and cannot with fewer than ",
-                     plan_.needed_workers, plan_.needed_workers == 1 ? " worker" : " workers"),
+                     Counted(plan_.needed_workers, "worker")),
         ExitCodeFor(exit), exit.task, HintFor(exit), exit.last_lines});
 }
 

@@ -25,7 +25,6 @@
 #include "common/config/server_memory.h"
 #include "common/config/written_text.h"
 #include "common/model/model_spec.h"
-#include "common/program/command_line.h"
 #include "common/program/exit_codes.h"
 #include "common/system/file_system.h"
 
@@ -232,8 +231,7 @@ std::string NextSteps(const ManifestOptions& options, const ManifestJob& job) {
 // "1 server with 88 MiB, 4 workers with 2115 MiB each and an evaluator with 67 MiB"
 std::string PodsText(const ManifestJob& job) {
   const auto some = [](uint32_t count, absl::string_view one, int64_t mib) {
-    return absl::StrCat(count, " ", one, count == 1 ? "" : "s", " with ", mib, " MiB",
-                        count == 1 ? "" : " each");
+    return absl::StrCat(Counted(count, one), " with ", mib, " MiB", count == 1 ? "" : " each");
   };
   return absl::StrCat(
       some(job.pods.servers, "server", job.server_mib), job.pods.evaluator ? ", " : " and ",

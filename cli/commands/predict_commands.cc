@@ -2,8 +2,6 @@
 // make a job faster, by the summary of a run.
 #include <algorithm>
 #include <cstdint>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +21,7 @@
 #include "cli/report/summary.h"
 #include "common/base/status_macros.h"
 #include "common/config/job_config.h"
+#include "common/config/written_text.h"
 #include "common/program/exit_codes.h"
 
 namespace weir {
@@ -199,14 +198,12 @@ int RunAdvise(const AdviseOptions& options) {
     if (!seconds.ok()) return Refuse(kExitUsage, seconds.status().message());
     if (*seconds > 0) batch_seconds = *seconds;
   }
-  std::ifstream file(options.summary);
-  if (!file) {
-    return Refuse(kExitConfig, absl::StrCat(Printable(options.summary),
-                                            ": cannot be read; `weir up "
-                                            "--summary=FILE` writes it when the job is done"));
+  const absl::StatusOr<std::string> text = ReadTextFile(options.summary);
+  if (!text.ok()) {
+    return Refuse(kExitConfig, absl::StrCat(Printable(text.status().message()),
+                                            "; `weir up --summary=FILE` writes it when the job is done"));
   }
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  const absl::StatusOr<Advice> advice = Advise(text, batch_seconds);
+  const absl::StatusOr<Advice> advice = Advise(*text, batch_seconds);
   if (!advice.ok()) {
     return Refuse(kExitConfig, absl::StrCat(Printable(options.summary), ": ", advice.status().message()));
   }

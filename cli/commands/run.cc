@@ -16,7 +16,6 @@
 #include "cli/installation/task_environment.h"
 #include "common/config/cluster_spec.h"
 #include "common/config/json_document.h"
-#include "common/program/command_line.h"
 #include "common/program/exit_codes.h"
 #include "common/system/process.h"
 #include "common/system/subprocess.h"

@@ -1,4 +1,5 @@
 // `weir slurm` and `weir task`: a job in an allocation of SLURM.
+#include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -11,13 +12,16 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/job_plan.h"
-#include "cli/commands/slurm_job.h"
+#include "cli/commands/job_supervisor.h"
 #include "cli/commands/up.h"
 #include "cli/hosts/host_connection.h"
 #include "cli/installation/installation.h"
@@ -32,6 +36,8 @@
 namespace weir {
 namespace {
 
+constexpr absl::Duration kStatusEvery = absl::Seconds(10);
+constexpr std::chrono::seconds kRequeueLimit{20};
 // Together less than half a minute, whatever SLURM does.
 constexpr std::chrono::seconds kSubmitLimit{15}, kAskLimit{5};
 // By when a job with checkpoints hears of its end, so that it can save one.
@@ -98,12 +104,6 @@ std::string BatchScript(const SlurmOptions& options, const JobPlan& plan, const 
   return absl::StrCat(script, "exec ", RunCommandLine(options, weir), "\n");
 }
 
-absl::StatusOr<std::string> Ask(std::vector<std::string> words, std::chrono::seconds limit) {
-  Subprocess::Options command;
-  command.args = std::move(words);
-  return AskSlurm(std::move(command), limit);
-}
-
 // Submits a script, and says what became of it.
 int Submit(const SlurmOptions& options, const std::string& script) {
   std::error_code ignored;
@@ -112,10 +112,10 @@ int Submit(const SlurmOptions& options, const std::string& script) {
   if (const absl::Status status = WriteFileWhole(file, script); !status.ok()) {
     return Refuse(kExitStorage, status.message());
   }
-  const absl::StatusOr<std::string> job = Ask({"sbatch", "--parsable", file}, kSubmitLimit);
+  const absl::StatusOr<std::string> job = AskSlurm({"sbatch", "--parsable", file}, kSubmitLimit);
   std::filesystem::remove(file, ignored);
   if (!job.ok()) {
-    const absl::StatusOr<std::string> partitions = Ask({"sinfo", "-h", "-o", "%R"}, kAskLimit);
+    const absl::StatusOr<std::string> partitions = AskSlurm({"sinfo", "-h", "-o", "%R"}, kAskLimit);
     if (!partitions.ok()) {
       return Refuse(kExitPeerLost, absl::StrCat("SLURM does not answer: ", job.status().message(),
                                                 "; sinfo: ", partitions.status().message(),
@@ -131,11 +131,96 @@ int Submit(const SlurmOptions& options, const std::string& script) {
                                             "--sbatch=OPTION"));
   }
   const std::string id = JobNumber(*job);
-  const auto state = Ask({"squeue", "-h", "-j", id, "-o", "%T (%r)"}, kAskLimit);
+  const auto state = AskSlurm({"squeue", "-h", "-j", id, "-o", "%T (%r)"}, kAskLimit);
   return Print(absl::StrCat("submitted job ", id, state.ok() && !state->empty() ? ": " + *state : "",
                             "\n  output   weir-", id, ".out\n  status   squeue --job=", id,
                             "\n  to end   scancel ", id, "\n"));
 }
+
+// ---- in an allocation
+
+int NumberFromSlurm(const char* variable, int otherwise) {
+  const char* const text = std::getenv(variable);
+  int number = 0;
+  return text != nullptr && absl::SimpleAtoi(text, &number) ? number : otherwise;
+}
+
+// A job that is queued again continues, once its folder holds a checkpoint.
+absl::Status ResumeIfQueuedAgain(UpOptions* options) {
+  if (NumberFromSlurm("SLURM_RESTART_COUNT", 0) == 0) return absl::OkStatus();
+  WEIR_ASSIGN_OR_RETURN(const UpConfig up, ConfigOfUp(*options));
+  const v1::CheckpointConfig& checkpoint = up.config.checkpoint();
+  if (!checkpoint.has_directory() || !FindStart(checkpoint, /*resume=*/true).ok()) return absl::OkStatus();
+  options->resume = checkpoint.directory();
+  options->init_from.clear();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<JobCluster>> MakeSlurmCluster(
+    const JobPlan& plan, const std::string& id, const std::optional<std::vector<std::string>>& array) {
+  SlurmCluster::Allocation allocation;
+  allocation.id = id;
+  WEIR_ASSIGN_OR_RETURN(allocation.weir, FindProgram("cli", "weir"));
+  allocation.nodes = NumberFromSlurm("SLURM_JOB_NUM_NODES", 1);
+  allocation.restart_workers = plan.restart;
+  // A server finds its weights again in a checkpoint, or not at all.
+  allocation.restart_servers = plan.saves ? plan.restart : 0;
+  allocation.threads = NumberFromSlurm("SLURM_CPUS_PER_TASK", 1);
+  allocation.array = array.has_value();
+  allocation.array_options = array.value_or(std::vector<std::string>());
+  WEIR_ASSIGN_OR_RETURN(auto cluster, SlurmCluster::Create(plan.cluster, std::move(allocation)));
+  plan.cluster.console->Line(absl::StrCat("logs, and what `weir status` needs: ", plan.cluster.log_dir));
+  return cluster;
+}
+
+void QueueAgain(const std::string& id, Console& console) {
+  const absl::StatusOr<std::string> result = AskSlurm({"scontrol", "requeue", id}, kRequeueLimit);
+  if (result.ok()) {
+    return console.Line(absl::StrCat("job ", id, " is queued again, and continues from its checkpoint"));
+  }
+  console.Error(absl::StrCat("`scontrol requeue ", id, "`: ", result.status().message(),
+                             "; submit the job again with --resume=DIR, which is its checkpoint.directory"));
+}
+
+// Runs a job in the allocation of SLURM that this process is in, with servers and workers over its nodes.
+// Shows the summary, or the first cause of a failure, as `weir up` on one machine. On SIGUSR1, with which
+// SLURM announces the end of the allocation, a job with checkpoints saves one and is queued again. Of the
+// options, `cluster.log_dir` may be empty, and `cluster.tls` false means plain text. `array`: the workers are
+// an array job of their own, with these options of sbatch. Returns the exit code.
+int RunInAllocation(UpOptions options, const std::optional<std::vector<std::string>>& array) {
+  const char* const allocation = std::getenv("SLURM_JOB_ID");
+  if (allocation == nullptr || *allocation == '\0') {
+    return Refuse(kExitConfig,
+                  "--here runs the job in this allocation of SLURM, and SLURM_JOB_ID is not set: submit the "
+                  "script that `weir slurm` prints without --here, or begin with salloc");
+  }
+  const std::string id = allocation;
+  Interrupts interrupts({SIGINT, SIGTERM, SIGHUP, SIGUSR1});
+  Console::Options shown = Console::StandardError();
+  shown.plain_interval = kStatusEvery;
+  Console console(std::move(shown));
+  std::string& log_dir = options.cluster.log_dir;
+  if (log_dir.empty()) log_dir = absl::StrCat("weir-", id);
+  log_dir = std::filesystem::absolute(log_dir).lexically_normal().string();
+  if (const absl::Status status = ResumeIfQueuedAgain(&options); !status.ok()) {
+    return Refuse(kExitConfig, status.message());
+  }
+  bool saves = false;
+  const UpResult result = RunJob(options, console, interrupts, [&](const JobPlan& plan) {
+    saves = plan.saves;
+    return MakeSlurmCluster(plan, id, array);
+  });
+  if (result.summary.has_value()) {
+    const absl::Status written =
+        WriteFileWhole(absl::StrCat(log_dir, "/summary.json"), SummaryJson(*result.summary));
+    if (!written.ok()) console.Warn(written.message());
+  } else if (result.signal == SIGUSR1 && saves && result.exit_code == kExitDrained) {
+    QueueAgain(id, console);
+  }
+  return ShowResult(result);
+}
+
+// ---- the commands
 
 int RunSlurm(SlurmOptions options) {
   options.up.cluster.tls = !options.plaintext;
@@ -196,20 +281,13 @@ void AddSlurmCommands(Commands& commands) {
                    "Nodes, over which the tasks are spread (default: SLURM's choice)")
       ->check(CLI::Range(1, 1000));
   AddNamed(slurm, "--partition", &options->partition, "NAME", "Partition of SLURM (default: the cluster's)");
-  slurm->add_option("--sbatch", options->sbatch, "An option of sbatch for the script; may be given again")
-      ->type_name("OPTION")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  AddRepeated(slurm, "--sbatch", &options->sbatch, "OPTION", "An option of sbatch for the script");
   CLI::Option* array = slurm->add_flag("--array", options->array,
                                        "Run the workers as elements of an array job of their own, which may "
                                        "come and go");
   array->excludes(slurm->get_option("--evaluator"));
-  slurm
-      ->add_option("--worker_sbatch", options->worker_sbatch,
-                   "An option of sbatch for the array job; may be given again")
-      ->type_name("OPTION")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+  AddRepeated(slurm, "--worker_sbatch", &options->worker_sbatch, "OPTION",
+              "An option of sbatch for the array job")
       ->needs(array);
   AddNamed(slurm, "--log_dir", &options->up.cluster.log_dir, "DIR",
            "Logs, token and certificates, in a folder that all nodes see (default: weir-JOBID)");

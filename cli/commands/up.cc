@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <memory>
 #include <system_error>
 #include <utility>
 
@@ -19,12 +18,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "cli/commands/commands.h"
-#include "cli/commands/job_supervisor.h"
 #include "cli/local_cluster/first_cause.h"
 #include "cli/local_cluster/local_cluster.h"
 #include "common/base/status_macros.h"
 #include "common/config/written_text.h"
-#include "common/program/command_line.h"
 #include "common/program/exit_codes.h"
 #include "common/protocol/job_failure.h"
 #include "common/system/clock.h"

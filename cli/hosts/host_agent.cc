@@ -39,6 +39,7 @@
 #include "common/protocol/handshake.h"
 #include "common/system/process.h"
 #include "common/system/subprocess.h"
+#include "common/system/unique_fd.h"
 #include "common/threads/mutex.h"
 
 namespace weir {
@@ -239,13 +240,8 @@ void HostAgent::SendFiles() {
 }
 
 void HostAgent::SendLocked(const Message& message) {
-  const std::string line = EncodeMessage(message);
-  for (absl::string_view rest = line; !rest.empty();) {
-    const ssize_t wrote = write(STDOUT_FILENO, rest.data(), rest.size());
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) return;  // the connection is gone: standard input says so, too
-    rest.remove_prefix(wrote);
-  }
+  // Where the connection is gone, standard input says so, too.
+  WriteAll(STDOUT_FILENO, EncodeMessage(message));
 }
 
 }  // namespace

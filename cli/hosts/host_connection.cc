@@ -205,13 +205,8 @@ void HostConnection::Close() { input_.Close(); }
 
 void HostConnection::Send(const std::vector<std::string>& message) {
   sent_ = steady_clock::now();
-  const std::string line = EncodeMessage(message);
-  for (absl::string_view rest = line; !rest.empty();) {
-    const ssize_t sent = write(input_.get(), rest.data(), rest.size());
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0) return ForgetSignal();  // ssh has ended: OnEnd() tells
-    rest.remove_prefix(sent);
-  }
+  // Else ssh has ended: OnEnd() tells.
+  if (!WriteAll(input_.get(), EncodeMessage(message))) ForgetSignal();
 }
 
 void HostConnection::OnLine(absl::string_view line) {

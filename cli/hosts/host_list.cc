@@ -1,6 +1,5 @@
 #include "cli/hosts/host_list.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <utility>
 

@@ -8,7 +8,6 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "cli/certs/certificate_files.h"
 #include "cli/installation/task_environment.h"
 #include "common/base/status_macros.h"
 

@@ -5,8 +5,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <memory>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -14,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "cli/report/format.h"
+#include "common/system/unique_fd.h"
 
 namespace weir {
 namespace {
@@ -67,16 +66,9 @@ void TaskLog::Add(absl::string_view line) {
   bool show;
   {
     MutexLock lock(mutex_);
-    const std::string whole = absl::StrCat(line, "\n");
-    for (absl::string_view rest = whole; writable_ && !rest.empty();) {
-      const ssize_t wrote = write(fd_, rest.data(), rest.size());
-      if (wrote < 0 && errno == EINTR) continue;
-      if (wrote < 0) {
-        error = errno;
-        writable_ = false;
-      } else {
-        rest.remove_prefix(wrote);
-      }
+    if (writable_ && !WriteAll(fd_, absl::StrCat(line, "\n"))) {
+      error = errno;
+      writable_ = false;
     }
     last_.push_back(Printable(line));
     if (last_.size() > kKeptLines) last_.pop_front();

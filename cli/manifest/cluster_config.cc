@@ -1,13 +1,11 @@
 #include "cli/manifest/cluster_config.h"
 
 #include <filesystem>
+#include <memory>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
-#include "common/base/status_macros.h"
 #include "common/config/job_config.h"
 #include "common/config/proto_json.h"
 #include "common/config/written_text.h"
@@ -49,24 +47,9 @@ bool IsWithin(absl::string_view path, absl::string_view folder) {
   return path == folder || folder == "/" || absl::StartsWith(path, absl::StrCat(folder, "/"));
 }
 
-class Problems {
- public:
-  explicit Problems(const std::string& source) : source_(source) {}
-  void Add(absl::string_view field, absl::string_view what) {
-    lines_.push_back(absl::StrCat(source_, ": ", field, ": ", what));
-  }
-  absl::Status ToStatus() const {
-    return lines_.empty() ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrJoin(lines_, "\n"));
-  }
-
- private:
-  const std::string source_;
-  std::vector<std::string> lines_;
-};
-
 // Whether pods can mount a volume there.
-void CheckMount(absl::string_view field, absl::string_view what, const std::string& folder,
-                Problems* problems) {
+void CheckMount(const std::string& field, absl::string_view what, const std::string& folder,
+                ConfigProblems* problems) {
   for (const absl::string_view taken : kTaken) {
     if (!IsWithin(folder, taken) && !IsWithin(taken, folder)) continue;
     problems->Add(field, absl::StrCat(what, folder,
@@ -76,7 +59,7 @@ void CheckMount(absl::string_view field, absl::string_view what, const std::stri
   }
 }
 
-void CheckData(const v1::DataConfig& data, Problems* problems) {
+void CheckData(const v1::DataConfig& data, ConfigProblems* problems) {
   bool absolute = true;
   const std::vector<NamedPath> paths = DataPaths(data);
   for (const NamedPath& named : paths) {
@@ -93,7 +76,7 @@ void CheckData(const v1::DataConfig& data, Problems* problems) {
   CheckMount("data", "the folder of all its files is ", DataFolder(data), problems);
 }
 
-void CheckCheckpoints(const v1::CheckpointConfig& checkpoint, Problems* problems) {
+void CheckCheckpoints(const v1::CheckpointConfig& checkpoint, ConfigProblems* problems) {
   const std::string allowed = absl::StrCat(
       "write ", kCheckpointMount, "/checkpoints, on the claim that servers mount, or ", "s3://BUCKET/PREFIX");
   const auto lies_well = [](const std::string& path) {
@@ -125,12 +108,10 @@ void CheckCheckpoints(const v1::CheckpointConfig& checkpoint, Problems* problems
 }
 
 // Finds what a worker or an evaluator would refuse on the device that it gets.
-void CheckDevices(const v1::JobConfig& config, const JobPods& pods, Problems* problems) {
+void CheckDevices(const v1::JobConfig& config, const JobPods& pods, ConfigProblems* problems) {
   const v1::ComputeConfig::Precision precision = config.compute().precision();
   if (config.compute().has_precision() && precision != v1::ComputeConfig::PRECISION_FLOAT32) {
-    const std::string needs_gpu = absl::StrCat(
-        "is ", EnumWord(*v1::ComputeConfig::Precision_descriptor()->FindValueByNumber(precision)),
-        ", which needs a GPU, ");
+    const std::string needs_gpu = absl::StrCat("is ", EnumWord(precision), ", which needs a GPU, ");
     if (!pods.gpu) {
       problems->Add("compute.precision",
                     absl::StrCat(needs_gpu, "but workers have none; add --gpu, or leave the field out"));
@@ -146,8 +127,7 @@ void CheckDevices(const v1::JobConfig& config, const JobPods& pods, Problems* pr
     if (!IsForCpuOnly(type)) continue;
     problems->Add(
         absl::StrCat("model.layers[", i, "]"),
-        absl::StrCat("is of type ", EnumWord(*v1::LayerConfig::Type_descriptor()->FindValueByNumber(type)),
-                     ", which only a CPU computes; leave --gpu out"));
+        absl::StrCat("is of type ", EnumWord(type), ", which only a CPU computes; leave --gpu out"));
     return;
   }
 }
@@ -155,7 +135,8 @@ void CheckDevices(const v1::JobConfig& config, const JobPods& pods, Problems* pr
 }  // namespace
 
 absl::Status CheckForCluster(const v1::JobConfig& config, const std::string& source, const JobPods& pods) {
-  Problems problems(source);
+  ConfigProblems problems;
+  problems.NotePlace("", {std::make_shared<const std::string>(source), 0, 0});
   CheckData(config.data(), &problems);
   if (!pods.data.empty()) CheckMount("--data", "the program's folder is ", Normal(pods.data), &problems);
   CheckCheckpoints(config.checkpoint(), &problems);

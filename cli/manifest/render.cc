@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <numeric>
 #include <utility>
-#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
@@ -12,10 +11,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
-#include "cli/manifest/cluster_config.h"
 #include "common/base/status_macros.h"
 #include "common/config/job_config.h"
 #include "common/config/json_document.h"

@@ -213,11 +213,8 @@ absl::StatusOr<Advice> Advise(const std::string& summary, std::optional<double> 
   const JobSummary& s = run.summary;
   const Fitted fitted(run);
   Advice advice;
-  const auto plural = [](uint32_t n, const char* what) {
-    return absl::StrCat(n, " ", what, n == 1 ? "" : "s");
-  };
   advice.job = absl::StrCat(ModeText(ModelOfJob(run.config, run.elements, s.workers, s.ps, kExchangeCost)),
-                            ", ", plural(s.workers, "worker"), ", ", plural(s.ps, "server"));
+                            ", ", Counted(s.workers, "worker"), ", ", Counted(s.ps, "server"));
   advice.measured = run.batches_per_second;
   advice.predicted = fitted.Speed(run.config, s.ps);
   advice.computing = run.computing;

@@ -2,16 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <set>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "client/tensors/wire_options.h"
+#include "common/base/status_macros.h"
 #include "common/codec/value_codec.h"
 #include "common/config/server_memory.h"
+#include "common/config/written_text.h"
 #include "nlohmann/json.hpp"
 
 namespace weir {
@@ -49,9 +49,7 @@ bool IsAboveZero(const Json& cell, const char* field) {
 }  // namespace
 
 absl::StatusOr<ExchangeCost> ReadExchangeCost(const std::string& path, const std::string& optimizer) {
-  std::ifstream file(path);
-  if (!file) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  WEIR_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
   const Json table = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   const absl::Status wrong = absl::InvalidArgumentError(absl::StrCat(
       path, ": is no table of `weir bench wire --json=FILE` with two sizes or more of \"weir tcp\""));

@@ -66,8 +66,7 @@ std::string SweepSvg(const std::vector<SweepRow>& rows) {
   double least_x = 1e300, most_x = 0, least_y = 1e300, most_y = 0;
   for (const SweepRow& row : rows) {
     const double x = row.workers, y = row.prediction.batches_per_second;
-    lines[absl::StrCat(row.mode, ", ", row.servers, row.servers == 1 ? " server" : " servers")].emplace_back(
-        x, y);
+    lines[absl::StrCat(row.mode, ", ", Counted(row.servers, "server"))].emplace_back(x, y);
     least_x = std::min(least_x, x);
     most_x = std::max(most_x, x);
     least_y = std::min(least_y, y);

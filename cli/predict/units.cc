@@ -1,14 +1,12 @@
 #include "cli/predict/units.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/base/status_macros.h"
 
 namespace weir {
 namespace {

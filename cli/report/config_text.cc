@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "cli/report/format.h"
 #include "common/config/server_memory.h"
 #include "common/protocol/mode_traits.h"
 
@@ -14,8 +15,6 @@ namespace weir {
 namespace {
 
 constexpr double kMiB = 1 << 20;
-
-std::string Count(uint64_t n, const char* what) { return absl::StrCat(n, " ", what, n == 1 ? "" : "s"); }
 
 }  // namespace
 
@@ -26,7 +25,7 @@ std::string DescribeServerMemory(const v1::JobConfig& config) {
 
   std::string text =
       absl::StrCat("memory of a server, W = bytes of its weights: ", memory.held, " W (weights and ",
-                   Count(memory.slots, "slot"), memory.streamed ? ", twice: streamed" : "", ")");
+                   Counted(memory.slots, "slot"), memory.streamed ? ", twice: streamed" : "", ")");
   const auto at_most = [&](double n, const char* unit, const char* what) {
     if (n > 0) absl::StrAppend(&text, " + at most ", n, " ", unit, " (", what, ")");
   };
@@ -69,10 +68,10 @@ std::string DescribeServerMemory(const v1::JobConfig& config) {
 std::string DescribeServerBytes(const v1::JobConfig& config, uint32_t servers, uint32_t workers,
                                 int64_t parameters) {
   const uint64_t bytes = ServerBytes(config, workers, parameters, servers);
-  return absl::StrCat("that is at most ", bytes, " bytes (",
-                      absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / kMiB), ") with ",
-                      Count(static_cast<uint64_t>(parameters), "parameter"), ", ", Count(servers, "server"),
-                      " and ", Count(workers, "worker"), ", and the program itself");
+  return absl::StrCat(
+      "that is at most ", bytes, " bytes (", absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / kMiB),
+      ") with ", Counted(static_cast<uint64_t>(parameters), "parameter"), ", ", Counted(servers, "server"),
+      " and ", Counted(workers, "worker"), ", and the program itself");
 }
 
 std::string DescribeCheckpoints(const v1::JobConfig& config) {

@@ -3,11 +3,10 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdlib>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/system/unique_fd.h"
 
 namespace weir {
 namespace {
@@ -16,15 +15,6 @@ constexpr absl::string_view kEraseLine = "\r\x1b[K";
 constexpr absl::string_view kReset = "\x1b[0m";
 // Cyan, green, blue, magenta, and their bright variants; red and yellow are for errors and warnings.
 constexpr int kTaskColors[] = {36, 32, 34, 35, 96, 92, 94, 95};
-
-void WriteAll(int fd, absl::string_view text) {
-  while (!text.empty()) {
-    const ssize_t wrote = write(fd, text.data(), text.size());
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) return;  // the reader is gone; the job goes on
-    text.remove_prefix(wrote);
-  }
-}
 
 int ColorCode(Console::Color color) {
   if (color == Console::Color::kRed) return 31;
@@ -37,6 +27,7 @@ int ColorCode(Console::Color color) {
 
 Console::Options Console::StandardError() {
   Options options;
+  // Where the reader is gone, the job goes on.
   options.write = [](absl::string_view text) { WriteAll(STDERR_FILENO, text); };
   const char* term = std::getenv("TERM");
   options.terminal = isatty(STDERR_FILENO) != 0 && term != nullptr && absl::string_view(term) != "dumb";

@@ -90,6 +90,10 @@ std::string FormatCount(uint64_t count) {
   return out;
 }
 
+std::string Counted(uint64_t count, absl::string_view one) {
+  return absl::StrCat(count, " ", one, count == 1 ? "" : "s");
+}
+
 std::string FormatRate(double per_second) {
   if (!(per_second >= 0) || std::isinf(per_second)) return "-";
   return Scaled(per_second, "", "");

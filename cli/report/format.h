@@ -17,6 +17,8 @@ namespace weir {
 std::string FormatSeconds(double seconds);
 // "1,234,567".
 std::string FormatCount(uint64_t count);
+// "1 server", "2 servers": `one` with an s unless the count is 1.
+std::string Counted(uint64_t count, absl::string_view one);
 // "312", "4.56k", "45.2k", "1.23M"; "-" if it is not a finite number >= 0.
 std::string FormatRate(double per_second);
 // "512 B", "33.1 MB" (decimal).

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <set>
-#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"

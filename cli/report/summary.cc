@@ -9,7 +9,6 @@
 #include <limits>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -105,7 +104,7 @@ std::string Faults(const JobSummary& s) {
   }
   std::vector<std::string> faults;
   if (s.recoveries > 0) {
-    faults.push_back(absl::StrCat(s.recoveries, s.recoveries == 1 ? " server" : " servers", " came back"));
+    faults.push_back(Counted(s.recoveries, "server") + " came back");
   }
   if (s.lost_pushes > 0) faults.push_back(absl::StrCat(FormatCount(s.lost_pushes), " pushes lost"));
   if (!restarts.empty()) faults.push_back(absl::StrCat("started again: ", absl::StrJoin(restarts, ", ")));
@@ -201,12 +200,9 @@ std::string SummaryJson(const JobSummary& summary) {
 }
 
 std::string SummaryText(const std::string& name, const JobSummary& s) {
-  const auto plural = [](uint64_t n, const char* what) {
-    return absl::StrCat(n, " ", what, n == 1 ? "" : "s");
-  };
   std::string out = absl::StrCat(Printable(name), ": ", ModeName(s.mode, s.staleness_bound.value_or(0)), ", ",
-                                 s.parts.has_value() ? plural(*s.parts, "part") + " a step, " : "",
-                                 plural(s.ps, "server"), ", ", plural(s.workers, "worker"), "\n");
+                                 s.parts.has_value() ? Counted(*s.parts, "part") + " a step, " : "",
+                                 Counted(s.ps, "server"), ", ", Counted(s.workers, "worker"), "\n");
   const auto line = [&](absl::string_view title, absl::string_view value) {
     absl::StrAppend(&out, absl::StrFormat("  %-18s", title), value, "\n");
   };

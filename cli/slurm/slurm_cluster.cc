@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -17,7 +16,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "cli/hosts/host_connection.h"
 #include "cli/installation/installation.h"
 #include "cli/installation/task_environment.h"
@@ -42,6 +40,12 @@ absl::StatusOr<std::string> AskSlurm(Subprocess::Options command, std::chrono::s
   if (result.exit.ok()) return output;
   return absl::FailedPreconditionError(output.empty() ? absl::StrCat(name, ": ", result.exit.ToString())
                                                       : output);
+}
+
+absl::StatusOr<std::string> AskSlurm(std::vector<std::string> words, std::chrono::seconds limit) {
+  Subprocess::Options command;
+  command.args = std::move(words);
+  return AskSlurm(std::move(command), limit);
 }
 
 std::string JobNumber(const std::string& submitted) {
@@ -316,11 +320,9 @@ void SlurmCluster::Cancel(const Step& step, const std::vector<std::string>& flag
 }
 
 void SlurmCluster::RunScancel(std::vector<std::string> words) {
-  Subprocess::Options scancel;
   words.insert(words.begin(), "scancel");
-  scancel.args = std::move(words);
   // It also fails for what has just ended.
-  const auto result = AskSlurm(std::move(scancel), kCancelLimit);
+  const auto result = AskSlurm(std::move(words), kCancelLimit);
   if (absl::IsDeadlineExceeded(result.status())) options_.console->Warn(result.status().message());
 }
 

@@ -21,6 +21,7 @@ namespace weir {
 
 // Runs a command of SLURM. Returns its output, or what it said as an error. DeadlineExceeded: `limit`.
 absl::StatusOr<std::string> AskSlurm(Subprocess::Options command, std::chrono::seconds limit);
+absl::StatusOr<std::string> AskSlurm(std::vector<std::string> words, std::chrono::seconds limit);
 // The job of what `sbatch --parsable` prints: "12", with several clusters "12;name", after warnings.
 std::string JobNumber(const std::string& submitted);
 

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/call.h"
 #include "common/protocol/job_failure.h"
 
 namespace weir {

@@ -1,7 +1,6 @@
 #include "client/exchange/shared_weights.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace weir {
 

@@ -1,22 +1,17 @@
 #include "client/grpc/grpc_shard_channel.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/call.h"
 #include "client/grpc/grpc_channel.h"
 #include "client/grpc/grpc_data_stream.h"
-#include "client/shared_memory/shared_memory_link.h"
 #include "client/tensors/wire_options.h"
 #include "common/base/status_macros.h"
 #include "common/config/address.h"
 #include "common/net/local_socket.h"
-#include "common/protocol/segment_messages.h"
 #include "common/rpc/grpc_completion_loop.h"
-#include "common/rpc/grpc_convert.h"
-#include "common/rpc/grpc_credentials.h"
 #include "common/telemetry/logging.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"

@@ -4,7 +4,6 @@
 #include "absl/strings/str_cat.h"
 #include "client/exchange/shard_set.h"
 #include "client/job/client_impl.h"
-#include "common/base/status_macros.h"
 #include "common/protocol/job_failure.h"
 #include "common/telemetry/logging.h"
 

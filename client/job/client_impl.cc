@@ -1,15 +1,11 @@
 #include "client/job/client_impl.h"
 
 #include <algorithm>
-#include <memory>
 #include <new>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
-#include "client/call.h"
-#include "client/job/join_job.h"
 #include "client/types.h"
 #include "common/base/checksums.h"
 #include "common/base/status_macros.h"

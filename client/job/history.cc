@@ -3,7 +3,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <memory>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"

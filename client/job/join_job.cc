@@ -2,16 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "client/call.h"
-#include "client/exchange/shard_channel.h"
 #include "common/base/bounded.h"
 #include "common/base/status_macros.h"
 #include "common/config/job_config.h"

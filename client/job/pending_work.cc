@@ -1,7 +1,6 @@
 #include "client/job/pending_work.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/part_assignment.h"

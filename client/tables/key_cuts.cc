@@ -1,7 +1,6 @@
 #include "client/tables/key_cuts.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <tuple>
 #include <utility>

@@ -3,7 +3,6 @@
 #include <nmmintrin.h>
 #include <openssl/evp.h>
 
-#include <array>
 #include <cstdlib>
 #include <cstring>
 

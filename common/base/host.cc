@@ -6,7 +6,6 @@
 #include <cmath>
 #include <fstream>
 #include <sstream>
-#include <string>
 #include <thread>
 
 #include "absl/algorithm/container.h"

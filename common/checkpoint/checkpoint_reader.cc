@@ -5,17 +5,11 @@
 #include <map>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/checksums.h"
 #include "common/base/status_macros.h"
-#include "common/checkpoint/manifest.h"
-#include "common/checkpoint/safetensors.h"
-#include "common/checkpoint/shard_file.h"
-#include "common/checkpoint/table_reader.h"
 #include "common/model/key_bucket.h"
 
 namespace weir {

@@ -12,7 +12,6 @@
 #include "common/base/checksums.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
-#include "common/checkpoint/safetensors.h"
 #include "common/checkpoint/shard_file.h"
 #include "common/checkpoint/table_layout.h"
 #include "common/config/json_document.h"

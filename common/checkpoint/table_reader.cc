@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/checksums.h"
 #include "common/base/status_macros.h"
-#include "common/checkpoint/manifest.h"
 #include "common/model/key_bucket.h"
 
 namespace weir {

@@ -1,7 +1,5 @@
 #include "common/config/cluster_spec.h"
 
-#include <utility>
-
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"

@@ -1,7 +1,6 @@
 #include "common/config/job_config_rules.h"
 
 #include <algorithm>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,217 +8,19 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "common/config/field_rules.h"
 #include "common/config/job_config.h"
-#include "common/config/job_time_rules.h"
+#include "common/config/job_work_rules.h"
 #include "common/config/written_text.h"
 #include "common/model/key_bucket.h"
 #include "common/protocol/mode_traits.h"
-#include "common/protocol/part_assignment.h"
 #include "google/protobuf/descriptor.h"
-#include "proto/options.pb.h"
 
 namespace weir {
 namespace {
 
-using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
-
-// The field by whose word other fields of the message have a meaning (used_with in proto/options.proto).
-const FieldDescriptor& Selector(const Descriptor& message) {
-  int i = 0;
-  while (message.field(i)->cpp_type() != FieldDescriptor::CPPTYPE_ENUM) ++i;
-  return *message.field(i);
-}
-
-std::string WordOf(const Message& message, const FieldDescriptor& selector) {
-  return EnumWord(*message.GetReflection()->GetEnum(message, &selector));
-}
-
-// Whether the field has a meaning beside the word that the message's selector has.
-bool IsUsed(const Message& message, const FieldDescriptor& field) {
-  const auto& words = field.options().GetExtension(v1::limits).used_with();
-  return words.empty() || std::find(words.begin(), words.end(),
-                                    WordOf(message, Selector(*field.containing_type()))) != words.end();
-}
-
-bool IsSet(const Message& message, const FieldDescriptor& field) {
-  const google::protobuf::Reflection& reflection = *message.GetReflection();
-  return field.is_repeated() ? reflection.FieldSize(message, &field) > 0
-                             : reflection.HasField(message, &field);
-}
-
-// Checks which fields one message has beside the word of its selector.
-void CheckUses(const Message& message, const std::string& path, ConfigProblems* problems) {
-  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
-    const FieldDescriptor& field = *message.GetDescriptor()->field(i);
-    const v1::FieldLimits& limits = field.options().GetExtension(v1::limits);
-    if (limits.used_with().empty()) continue;
-    const FieldDescriptor& selector = Selector(*message.GetDescriptor());
-    const std::string word = WordOf(message, selector);
-    const bool set = IsSet(message, field);
-    const bool used = IsUsed(message, field);
-    problems->AddIf(set && !used, FieldPath(path, field.name()), "is not used with ", selector.name(), " \"",
-                    word, "\", only with ", absl::StrJoin(limits.used_with(), ", "), "; take it out (--set ",
-                    FieldPath(path, field.name()), "=null) or change ", FieldPath(path, selector.name()));
-    problems->AddIf(!set && used && limits.required(), FieldPath(path, field.name()),
-                    "is missing and must be given with ", selector.name(), " \"", word, "\"");
-  }
-}
-
-// idx has images and labels; csv has path.
-void CheckFiles(v1::DataConfig::Format format, const v1::DataFiles& files, const std::string& path,
-                ConfigProblems* problems) {
-  const Descriptor& type = *files.GetDescriptor();
-  for (int i = 0; i < type.field_count(); ++i) {
-    const FieldDescriptor& field = *type.field(i);
-    const bool used = (field.name() == "path") == (format == v1::DataConfig::FORMAT_CSV);
-    const bool set = files.GetReflection()->HasField(files, &field);
-    if (used == set) continue;
-    const absl::string_view expected = format == v1::DataConfig::FORMAT_CSV ? "path" : "images and labels";
-    problems->Add(
-        FieldPath(path, field.name()),
-        set ? absl::StrCat("is not used with this format, which takes ", expected)
-            : absl::StrCat("is missing and must be given with this format, which takes ", expected));
-  }
-}
-
-// The names of a list's entries, which must differ.
-class DifferentNames {
- public:
-  // what: "layers".
-  DifferentNames(const char* list, const char* what, ConfigProblems* problems)
-      : list_(list), what_(what), problems_(problems) {}
-
-  // `hint` ends the message.
-  void Check(int i, const std::string& name, const char* hint = "") {
-    const auto [first, inserted] = positions_.emplace(name, i);
-    if (inserted) return;
-    problems_->Add(FieldPath(ElementPath(list_, i), "name"),
-                   absl::StrCat("is ", JsonQuote(name), ", as that of ", ElementPath(list_, first->second),
-                                "; ", what_, " must have different names", hint));
-  }
-
- private:
-  const char* const list_;
-  const char* const what_;
-  ConfigProblems* const problems_;
-  std::map<std::string, int> positions_;
-};
-
-void CheckModel(const v1::ModelConfig& model, ConfigProblems* problems) {
-  DifferentNames names("model.layers", "layers", problems);
-  for (int i = 0; i < model.layers_size(); ++i) {
-    const std::string path = ElementPath("model.layers", i);
-    CheckUses(model.layers(i), path, problems);
-    names.Check(i, model.layers(i).name(), " (left out: type and position)");
-  }
-}
-
-// `model` and `data` describe the work of the program `worker`, or neither does: a program that brings its
-// own model and data gives at most data.batch_size.
-void CheckWhoseWork(const v1::JobConfig& config, ConfigProblems* problems) {
-  const v1::DataConfig& data = config.data();
-  std::vector<const FieldDescriptor*> fields;
-  data.GetReflection()->ListFields(data, &fields);
-  const auto describes = [](const FieldDescriptor* field) {
-    return field->name() != "batch_size" && field->name() != "drop_last";
-  };
-  const auto first = std::find_if(fields.begin(), fields.end(), describes);
-  const absl::string_view hint =
-      ". (A program that brings its own model and data leaves out model, and of data all "
-      "but batch_size and drop_last)";
-  const std::string given = first == fields.end() ? "" : FieldPath("data", (*first)->name());
-  problems->AddIf(!given.empty() && !config.has_model(), "model", "is missing and must be given with ", given,
-                  ": an object with layers, loss", hint);
-  problems->AddIf(!data.has_format() && (!given.empty() || config.has_model()), "data.format",
-                  "is missing and must be given with ", given.empty() ? "model" : given,
-                  ": one of digits, idx, csv", hint);
-}
-
-// Fields that only the program `worker` reads, of a job that is for another program.
-void CheckOnlyForWorker(const v1::JobConfig& config, ConfigProblems* problems) {
-  if (config.has_model()) return;
-  const bool rounds = config.compute().precision() != v1::ComputeConfig::PRECISION_FLOAT32;
-  for (const auto& [field, given] : {std::pair("compute.precision", rounds),
-                                     std::pair("debug.worker_delay", config.debug().worker_delay() > 0),
-                                     std::pair("debug.batch_seconds", config.debug().batch_seconds() > 0)}) {
-    problems->AddIf(given, field,
-                    "is for the program `worker`, but the job has no model, so that it is for a program of "
-                    "its own; take it out");
-  }
-}
-
-std::string LossWord(v1::ModelConfig::Loss loss) {
-  return EnumWord(*v1::ModelConfig::Loss_descriptor()->FindValueByNumber(loss));
-}
-
-void CheckColumns(const v1::DataConfig& data, ConfigProblems* problems) {
-  if (data.columns().empty()) return;
-  DifferentNames names("data.columns", "columns", problems);
-  int labels = 0, inputs = 0;
-  for (int i = 0; i < data.columns_size(); ++i) {
-    const v1::ColumnConfig& column = data.columns(i);
-    const std::string path = ElementPath("data.columns", i);
-    CheckUses(column, path, problems);
-    names.Check(i, column.name());
-    problems->AddIf(column.has_separator() && column.separator() == data.separator(),
-                    FieldPath(path, "separator"), "is ", JsonQuote(column.separator()),
-                    ", as data.separator; the two must differ");
-    labels += column.type() == v1::ColumnConfig::COLUMN_LABEL;
-    inputs +=
-        column.type() != v1::ColumnConfig::COLUMN_LABEL && column.type() != v1::ColumnConfig::COLUMN_IGNORED;
-  }
-  problems->AddIf(labels != 1, "data.columns", "must have exactly one column of type \"label\", got ",
-                  labels);
-  problems->AddIf(inputs == 0, "data.columns",
-                  "must have a column of type \"number\", \"categorical\" or \"key\", got none: an "
-                  "example would be a label only");
-  problems->AddIf(data.has_label_column(), "data.label_column",
-                  "cannot be given together with data.columns, whose types say which one is the label");
-}
-
-void CheckData(const v1::JobConfig& config, ConfigProblems* problems) {
-  const v1::DataConfig& data = config.data();
-  if (!data.has_format()) return;
-  CheckUses(data, "data", problems);
-  const v1::ModelConfig::Loss loss = config.model().loss();
-  problems->AddIf(data.has_classes() && loss != v1::ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY, "data.classes",
-                  "is not used with model.loss ", JsonQuote(LossWord(loss)), "; take it out");
-  CheckColumns(data, problems);
-  if (data.format() != v1::DataConfig::FORMAT_DIGITS) {
-    if (data.has_train()) CheckFiles(data.format(), data.train(), "data.train", problems);
-    if (data.has_test()) CheckFiles(data.format(), data.test(), "data.test", problems);
-    if (data.has_validation()) CheckFiles(data.format(), data.validation(), "data.validation", problems);
-  }
-}
-
-void CheckTrain(const v1::JobConfig& config, ConfigProblems* problems) {
-  const v1::TrainConfig& train = config.train();
-  if (train.micro_batches() > 1 && !config.has_model()) {
-    problems->Add(
-        "train.micro_batches",
-        absl::StrCat("is for the program `worker`, got ", train.micro_batches(),
-                     "; the job has no model, so that it is for a program of its own, which cuts its "
-                     "batches itself (in PyTorch several backward() add up); take it out"));
-  } else if (train.micro_batches() > config.data().batch_size()) {
-    problems->Add("train.micro_batches",
-                  absl::StrCat("must be at most data.batch_size, which is ", config.data().batch_size(),
-                               ", got ", train.micro_batches()));
-  }
-  // With train.epochs the job's length follows from the data. In sync, without consistency.parts, a step has
-  // at least one batch: ps:0 knows how many workers come.
-  const bool parts = TraitsOf(config).works_on_parts && config.consistency().has_parts();
-  const uint64_t batch = ExamplesOfBatch(config);
-  const uint64_t unit = parts ? batch * config.consistency().parts() : batch;
-  problems->AddIf(config.data().drop_last() && train.has_examples() && train.examples() < unit,
-                  "data.drop_last", "leaves nothing of train.examples, which is ", train.examples(), ": a ",
-                  parts ? "step" : "batch", " has ", unit, " examples; take it out");
-  problems->AddIf(train.divergence() > 0 && train.divergence() <= 1, "train.divergence",
-                  "must be above 1, or 0 for off, got ", train.divergence(),
-                  ": it is how many times its lowest the loss may be");
-}
 
 // Rules for which the servers need norms over the whole model, before a step is committed.
 void CheckNorms(const v1::JobConfig& config, ConfigProblems* problems) {
@@ -330,8 +131,7 @@ void CheckEvaluation(const v1::JobConfig& config, ConfigProblems* problems) {
   // A program with a model of its own has what its function returns.
   if (!config.has_model()) return;
   const v1::ModelConfig::Loss loss = config.model().loss();
-  const std::string word =
-      JsonQuote(EnumWord(*v1::EvaluationConfig::Metric_descriptor()->FindValueByNumber(evaluation.metric())));
+  const std::string word = JsonQuote(EnumWord(evaluation.metric()));
   problems->AddIf(absl::StrContains(word, "auc") && loss != v1::ModelConfig::LOSS_SIGMOID_CROSS_ENTROPY,
                   "evaluation.metric", "is ", word,
                   ", which only model.loss \"sigmoid_cross_entropy\" has; use \"loss\"");
@@ -372,7 +172,6 @@ void CheckTable(const v1::TableConfig& table, const std::string& path, ConfigPro
                   "must be at least 0, since it is the width of a distribution, got ", table.init().value());
   const v1::TableOptimizer& optimizer = table.optimizer();
   CheckUses(optimizer, FieldPath(path, "optimizer"), problems);
-  CheckUses(optimizer.schedule(), FieldPath(path, "optimizer.schedule"), problems);
   CheckSchedule(optimizer.schedule(), FieldPath(path, "optimizer.schedule"), problems);
   if (optimizer.type() != v1::TableOptimizer::KIND_FTRL) return;
   const double warmup = std::max<double>(1, static_cast<double>(optimizer.schedule().warmup_steps()));
@@ -396,7 +195,6 @@ void CheckTables(const v1::JobConfig& config, ConfigProblems* problems) {
 
 void CheckOptimizer(const v1::OptimizerConfig& optimizer, const std::string& path, ConfigProblems* problems) {
   CheckUses(optimizer, path, problems);
-  CheckUses(optimizer.schedule(), FieldPath(path, "schedule"), problems);
   CheckSchedule(optimizer.schedule(), FieldPath(path, "schedule"), problems);
 }
 
@@ -457,12 +255,7 @@ void CheckWire(const v1::WireConfig& wire, ConfigProblems* problems) {
 }  // namespace
 
 void CheckJobConfigRules(const v1::JobConfig& config, ConfigProblems* problems) {
-  CheckWhoseWork(config, problems);
-  CheckOnlyForWorker(config, problems);
-  CheckModel(config.model(), problems);
-  CheckData(config, problems);
-  CheckLength(config, problems);
-  CheckTrain(config, problems);
+  CheckWork(config, problems);
   CheckNorms(config, problems);
   CheckConsistency(config, problems);
   CheckOptimizer(config.optimizer(), "optimizer", problems);
@@ -529,8 +322,7 @@ void FillContextDefaults(v1::JobConfig* config) {
   }
   for (int i = 0; i < config->model().layers_size(); ++i) {
     v1::LayerConfig& layer = *config->mutable_model()->mutable_layers(i);
-    const auto& type = *v1::LayerConfig::Type_descriptor()->FindValueByNumber(layer.type());
-    if (!layer.has_name()) layer.set_name(absl::StrCat(EnumWord(type), "_", i));
+    if (!layer.has_name()) layer.set_name(absl::StrCat(EnumWord(layer.type()), "_", i));
     const bool conv = layer.type() == v1::LayerConfig::LAYER_CONV2D;
     if (conv && !layer.has_stride()) layer.set_stride(1);
     if (conv && !layer.has_padding()) layer.set_padding(0);

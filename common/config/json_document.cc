@@ -360,7 +360,7 @@ std::string JsonQuote(absl::string_view text) {
         out += "\\t";
         break;
       default:
-        if (static_cast<unsigned char>(c) < 0x20) {
+        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
           absl::StrAppendFormat(&out, "\\u%04x", c);
         } else {
           out += c;

@@ -1,6 +1,5 @@
 #include "common/config/optimizer_slots.h"
 
-#include <cstdint>
 #include <cstring>
 
 namespace weir {

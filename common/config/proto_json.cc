@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/config/written_text.h"
 #include "google/protobuf/descriptor.h"

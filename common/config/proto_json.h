@@ -3,12 +3,14 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/config/json_document.h"
+#include "google/protobuf/generated_enum_reflection.h"
 #include "google/protobuf/message.h"
 
 namespace weir {
@@ -67,5 +69,10 @@ std::string WriteScalar(const google::protobuf::Message& message,
 
 // "sync" for MODE_SYNC: lower case, without the prefix that all values of the enum share.
 std::string EnumWord(const google::protobuf::EnumValueDescriptor& value);
+// Requires: the enum has the value.
+template <typename Enum, typename = std::enable_if_t<std::is_enum_v<Enum>>>
+std::string EnumWord(Enum value) {
+  return EnumWord(*google::protobuf::GetEnumDescriptor<Enum>()->FindValueByNumber(value));
+}
 
 }  // namespace weir

@@ -8,7 +8,6 @@
 #include <memory>
 #include <numeric>
 
-#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"

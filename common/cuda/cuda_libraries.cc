@@ -2,11 +2,9 @@
 
 #include <dlfcn.h>
 
-#include <string>
 #include <type_traits>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 

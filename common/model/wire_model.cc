@@ -1,7 +1,5 @@
 #include "common/model/wire_model.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 

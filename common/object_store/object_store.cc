@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <pugixml.hpp>
 #include <random>
-#include <utility>
 
 #include "absl/random/random.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"

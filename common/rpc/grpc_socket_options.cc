@@ -11,13 +11,10 @@
 
 #include <cstddef>
 #include <fstream>
-#include <functional>
 #include <memory>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"

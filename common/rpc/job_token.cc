@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -73,8 +72,7 @@ absl::StatusOr<JobToken> JobToken::ReadIfGiven(const std::string& path) {
 absl::Status JobToken::Write(const std::string& path) const {
   UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!fd.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("cannot make the token file ", path));
-  const std::string line = digits_ + "\n";
-  if (write(fd.get(), line.data(), line.size()) == static_cast<ssize_t>(line.size())) return absl::OkStatus();
+  if (WriteAll(fd.get(), digits_ + "\n")) return absl::OkStatus();
   const absl::Status status = absl::ErrnoToStatus(errno, absl::StrCat("cannot write the token file ", path));
   unlink(path.c_str());
   return status;

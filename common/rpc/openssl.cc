@@ -1,7 +1,6 @@
 #include "common/rpc/openssl.h"
 
 #include <errno.h>
-#include <openssl/bio.h>
 #include <sys/socket.h>
 
 #include <cstdint>

@@ -11,17 +11,11 @@
 #include <sys/socket.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <ctime>
 #include <fstream>
-#include <iterator>
 #include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "CLI/CLI.hpp"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/config/address.h"

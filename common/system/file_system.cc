@@ -11,7 +11,6 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
@@ -42,12 +41,7 @@ class PosixWritableFile final : public WritableFile {
   PosixWritableFile(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
 
   absl::Status Append(absl::string_view data) override {
-    while (!data.empty()) {
-      const ssize_t n = Retry([&] { return write(fd_.get(), data.data(), data.size()); });
-      if (n < 0) return ErrnoError("cannot write", path_);
-      data.remove_prefix(static_cast<size_t>(n));
-    }
-    return absl::OkStatus();
+    return WriteAll(fd_.get(), data) ? absl::OkStatus() : ErrnoError("cannot write", path_);
   }
 
   absl::Status Sync() override {

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <errno.h>
 #include <unistd.h>
 
 #include <utility>
+
+#include "absl/strings/string_view.h"
 
 namespace weir {
 
@@ -28,5 +31,16 @@ class UniqueFd {
  private:
   int fd_ = -1;
 };
+
+// Writes all of `text`, however often a signal interrupts it. False: errno says why it stopped.
+inline bool WriteAll(int fd, absl::string_view text) {
+  while (!text.empty()) {
+    const ssize_t wrote = write(fd, text.data(), text.size());
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) return false;
+    text.remove_prefix(static_cast<size_t>(wrote));
+  }
+  return true;
+}
 
 }  // namespace weir

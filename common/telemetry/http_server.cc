@@ -7,10 +7,8 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <chrono>
 #include <list>
 #include <map>
-#include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -23,7 +21,6 @@
 #include "common/base/status_macros.h"
 #include "common/config/address.h"
 #include "common/net/tcp.h"
-#include "common/system/unique_fd.h"
 #include "common/threads/mutex.h"
 #include "common/threads/thread.h"
 

@@ -1,13 +1,11 @@
 #include "common/telemetry/logging.h"
 
-#include <cstdint>
+#include <algorithm>
 #include <memory>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/time.h"
-#include "common/base/bounded.h"
+#include "common/config/json_document.h"
 #include "spdlog/formatter.h"
 #include "spdlog/logger.h"
 #include "spdlog/sinks/stdout_sinks.h"
@@ -102,16 +100,6 @@ size_t SequenceLength(absl::string_view text) {
   return length;
 }
 
-// Calls `append` with each valid sequence, or with U+FFFD for a byte that is none.
-template <typename Append>
-void ForEachCharacter(absl::string_view text, Append append) {
-  while (!text.empty()) {
-    const size_t length = SequenceLength(text);
-    append(length == 0 ? kReplacement : text.substr(0, length));
-    text.remove_prefix(length == 0 ? 1 : length);
-  }
-}
-
 }  // namespace
 
 void InitLogging(const LoggingOptions& options) {
@@ -151,13 +139,8 @@ std::string FormatLogLine(const LoggingOptions& options, LogLevel level,
     AppendTextMessage(message, out);
   } else {
     absl::StrAppend(&out, R"({"time":")", at, R"(","level":")", Name(level).name, "\"");
-    if (!options.task.empty()) {
-      out.append(R"(,"task":)");
-      AppendJsonString(options.task, out);
-    }
-    out.append(R"(,"message":)");
-    AppendJsonString(message, out);
-    out.push_back('}');
+    if (!options.task.empty()) absl::StrAppend(&out, R"(,"task":)", JsonQuote(ValidUtf8(options.task)));
+    absl::StrAppend(&out, R"(,"message":)", JsonQuote(ValidUtf8(message)), "}");
   }
   out.push_back('\n');
   return out;
@@ -166,29 +149,12 @@ std::string FormatLogLine(const LoggingOptions& options, LogLevel level,
 std::string ValidUtf8(absl::string_view text) {
   std::string out;
   out.reserve(text.size());
-  ForEachCharacter(text,
-                   [&](absl::string_view character) { out.append(character.data(), character.size()); });
+  while (!text.empty()) {
+    const size_t length = SequenceLength(text);
+    absl::StrAppend(&out, length == 0 ? kReplacement : text.substr(0, length));
+    text.remove_prefix(std::max<size_t>(length, 1));
+  }
   return out;
-}
-
-void AppendJsonString(absl::string_view text, std::string& out) {
-  out.push_back('"');
-  ForEachCharacter(text, [&](absl::string_view character) {
-    const char c = character[0];
-    if (c == '"' || c == '\\') {
-      out.push_back('\\');
-      out.push_back(c);
-    } else if (c == '\n') {
-      out.append("\\n");
-    } else if (c == '\t') {
-      out.append("\\t");
-    } else if (static_cast<uint8_t>(c) < 0x20 || c == 0x7F) {
-      absl::StrAppendFormat(&out, "\\u%04x", static_cast<unsigned>(static_cast<uint8_t>(c)));
-    } else {
-      out.append(character.data(), character.size());
-    }
-  });
-  out.push_back('"');
 }
 
 }  // namespace weir

@@ -7,15 +7,10 @@
 #include <cstdlib>
 #include <new>
 #include <system_error>
-#include <utility>
-#include <vector>
 
-#include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/host.h"
-#include "common/threads/mutex.h"
 
 namespace weir {
 namespace {

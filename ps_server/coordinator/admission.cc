@@ -1,7 +1,6 @@
 #include "ps_server/coordinator/admission.h"
 
 #include <algorithm>
-#include <optional>
 #include <set>
 #include <utility>
 #include <vector>

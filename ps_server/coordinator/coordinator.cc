@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/protocol/job_failure.h"
-#include "common/telemetry/logging.h"
 #include "ps_server/coordinator/members/member_table.h"
 
 namespace weir {

@@ -1,14 +1,12 @@
 #include "ps_server/coordinator/job_parts.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/bounded.h"
 #include "common/protocol/handshake.h"
 #include "common/protocol/job_failure.h"
-#include "common/telemetry/logging.h"
 #include "ps_server/coordinator/job_status.h"
 
 namespace weir {

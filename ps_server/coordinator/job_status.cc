@@ -189,7 +189,7 @@ void DescribeTasks(const JobParts& job, v1::ClusterStatus* status) {
   }
   for (const v1::TaskStatus& departed : job.members.departed()) *status->add_tasks() = departed;
   for (v1::TaskStatus& task : *status->mutable_tasks()) {
-    task.set_state(EnumWord(*v1::TaskPhase_descriptor()->FindValueByNumber(task.phase())));
+    task.set_state(EnumWord(task.phase()));
   }
 }
 
@@ -201,8 +201,7 @@ v1::ClusterStatus StatusOf(const JobParts& job) {
   status.set_state(job.state);
   status.set_name(job.config().name());
   *status.mutable_job() = job.identity;
-  status.set_mode(EnumWord(
-      *v1::ConsistencyConfig::Mode_descriptor()->FindValueByNumber(job.config().consistency().mode())));
+  status.set_mode(EnumWord(job.config().consistency().mode()));
   status.set_staleness_bound(job.config().consistency().staleness());
   status.set_tables_async(RowsOnArrival(job.config()));
   status.set_tls(job.options.tls);

@@ -1,7 +1,6 @@
 // The part of ExchangeSession that makes what the client gets: answers, credit, weights and rows, and the end
 // of each exchange.
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -9,7 +9,6 @@
 
 #include "common/base/status_macros.h"
 #include "common/net/tcp.h"
-#include "common/telemetry/logging.h"
 #include "common/threads/thread.h"
 
 namespace weir {

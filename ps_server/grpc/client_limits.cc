@@ -2,13 +2,10 @@
 
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <optional>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/net/tcp.h"
-#include "common/telemetry/logging.h"
 
 namespace weir {
 namespace {

@@ -1,11 +1,9 @@
 #include "ps_server/grpc/coordinator_service.h"
 
-#include <functional>
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "ps_server/grpc/grpc_calls.h"
 
 namespace weir {
 namespace {

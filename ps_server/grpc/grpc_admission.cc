@@ -9,7 +9,6 @@
 #include <array>
 #include <cstdio>
 #include <fstream>
-#include <optional>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -21,7 +20,6 @@
 #include "common/rpc/grpc_convert.h"
 #include "common/rpc/grpc_credentials.h"
 #include "common/system/clock.h"
-#include "common/telemetry/logging.h"
 
 namespace weir {
 namespace {

@@ -5,7 +5,6 @@
 
 #include <cstdlib>
 
-#include "absl/strings/str_cat.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {

@@ -9,7 +9,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -4,12 +4,10 @@
 
 #include <chrono>
 #include <deque>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/handshake.h"
 #include "common/rpc/grpc_convert.h"
-#include "common/rpc/grpc_credentials.h"
 #include "proto/shard_control.grpc.pb.h"
 
 namespace weir {

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/health.pb.h"
-#include "ps_server/grpc/grpc_calls.h"
 
 namespace weir {
 

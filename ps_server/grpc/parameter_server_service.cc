@@ -3,13 +3,8 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cstdint>
-#include <functional>
-#include <memory>
 #include <optional>
 #include <set>
-#include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -18,11 +13,6 @@
 #include "common/rpc/grpc_convert.h"
 #include "common/shared_memory/doorbell.h"
 #include "common/shared_memory/message_ring.h"
-#include "ps_server/exchange/exchange_session.h"
-#include "ps_server/grpc/grpc_admission.h"
-#include "ps_server/grpc/grpc_calls.h"
-#include "ps_server/grpc/grpc_event_loop.h"
-#include "ps_server/shared_memory/shared_memory_server.h"
 
 namespace weir {
 namespace {

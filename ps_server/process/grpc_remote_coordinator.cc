@@ -12,13 +12,11 @@
 #include "common/protocol/handshake.h"
 #include "common/protocol/job_failure.h"
 #include "common/rpc/grpc_convert.h"
-#include "common/rpc/grpc_credentials.h"
 #include "common/rpc/tls.h"
 #include "common/telemetry/logging.h"
 #include "common/threads/mutex.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "ps_server/coordinator/job/job.h"
-#include "ps_server/process/coordinator_watch.h"
 
 namespace weir {
 namespace {

@@ -6,8 +6,6 @@
 #include <chrono>
 #include <limits>
 #include <memory>
-#include <optional>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/threads/mutex.h"

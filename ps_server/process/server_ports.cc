@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/rpc/tls.h"
 #include "common/system/clock.h"
 #include "common/telemetry/http_server.h"
 #include "common/telemetry/logging.h"

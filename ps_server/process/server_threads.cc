@@ -1,10 +1,8 @@
 #include "ps_server/process/server_threads.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "common/base/status_macros.h"
-#include "common/threads/thread.h"
 
 namespace weir {
 

@@ -4,8 +4,6 @@
 #include <cstdlib>
 #include <mutex>
 #include <set>
-#include <string>
-#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
@@ -21,7 +19,6 @@
 #include "common/rpc/tls.h"
 #include "common/telemetry/grpc_process.h"
 #include "common/telemetry/logging.h"
-#include "common/threads/mutex.h"
 #include "local/saved_rows.h"
 #include "python/capi/handles.h"
 

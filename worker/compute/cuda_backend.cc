@@ -4,7 +4,6 @@
 #include <initializer_list>
 #include <string>
 #include <type_traits>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/checksums.h"

@@ -7,10 +7,8 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <optional>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -19,7 +17,6 @@
 #include "common/base/status_macros.h"
 #include "common/telemetry/logging.h"
 #include "worker/data/csv.h"
-#include "worker/data/dataset.h"
 #include "worker/data/idx.h"
 #include "worker/data/inflate.h"
 

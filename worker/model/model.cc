@@ -6,7 +6,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/statistics.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/logging.h"

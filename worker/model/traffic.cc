@@ -1,6 +1,5 @@
 #include "worker/model/traffic.h"
 
-#include <algorithm>
 #include <numeric>
 #include <set>
 

@@ -7,7 +7,6 @@
 #include <ctime>
 #include <fstream>
 #include <iterator>
-#include <optional>
 #include <random>
 #include <utility>
 #include <vector>
@@ -25,7 +24,6 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/config/json_document.h"
 #include "common/config/proto_json.h"
-#include "common/system/file_system.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {

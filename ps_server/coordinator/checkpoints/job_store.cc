@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
-#include <optional>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -12,10 +10,8 @@
 #include "common/checkpoint/checkpoint_reader.h"
 #include "common/checkpoint/checkpoint_writer.h"
 #include "common/protocol/job_failure.h"
-#include "common/system/file_system.h"
 #include "common/telemetry/logging.h"
 #include "common/threads/thread.h"
-#include "ps_server/coordinator/checkpoints/folder_claim.h"
 
 namespace weir {
 namespace {

@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/mode_traits.h"
 #include "common/protocol/part_assignment.h"
 #include "common/telemetry/logging.h"
-#include "ps_server/coordinator/job/job.h"
 
 namespace weir {
 namespace {

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <optional>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/mode_traits.h"

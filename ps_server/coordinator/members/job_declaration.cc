@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -13,8 +12,6 @@
 #include "common/config/server_memory.h"
 #include "common/model/wire_model.h"
 #include "common/protocol/handshake.h"
-#include "common/telemetry/logging.h"
-#include "ps_server/coordinator/job/job.h"
 
 namespace weir {
 namespace {

@@ -1,7 +1,6 @@
 #include "ps_server/coordinator/members/member_table.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"

@@ -1,7 +1,6 @@
 #include "ps_server/coordinator/members/version_pins.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"

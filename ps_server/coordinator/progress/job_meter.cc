@@ -1,7 +1,6 @@
 #include "ps_server/coordinator/progress/job_meter.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace weir {
 namespace {

@@ -1,9 +1,5 @@
 #include "ps_server/coordinator/progress/job_progress.h"
 
-#include <algorithm>
-#include <limits>
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "common/protocol/part_assignment.h"
 

@@ -1,8 +1,5 @@
 #include "ps_server/coordinator/shards/shard_fleet.h"
 
-#include <algorithm>
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "common/config/address.h"
 #include "common/protocol/handshake.h"

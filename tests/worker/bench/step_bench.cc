@@ -5,7 +5,7 @@
 //   graph   the same, captured once and replayed
 //   copies  what a worker does: weights to the device, forward, backward, gradients back to the host
 //   calls   the same with each of the model's operations queued on its own, where a worker replays them
-// tools/torch_step.py prints the same lines for PyTorch.
+// torch_step.py prints the same lines for PyTorch.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>

@@ -5,11 +5,12 @@
 #include "common/config/proto_json.h"
 #include "proto/job_config.pb.h"
 
-// The part of job_config_rules.h that is about time: how long a job is, and schedules of learning rates.
+// The part of job_config_rules.h that is about what a job computes: its model, its data, how long it is, and
+// schedules of learning rates.
 namespace weir {
 
-// Adds a problem where the job's length is given twice, or is beyond all counts.
-void CheckLength(const v1::JobConfig& config, ConfigProblems* problems);
+// Adds a problem for each impossible combination of the fields of `model`, `data` and `train`.
+void CheckWork(const v1::JobConfig& config, ConfigProblems* problems);
 
 // Adds a problem for each impossible combination of fields, after FillWarmUps(). path: of the schedule.
 void CheckSchedule(const v1::ScheduleConfig& schedule, const std::string& path, ConfigProblems* problems);

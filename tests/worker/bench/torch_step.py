@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The training step of tests/worker/bench/step_bench.cc in PyTorch; prints the same lines of JSON for the ways that both have."""
+"""The training step of step_bench.cc in PyTorch; prints the same lines of JSON for the ways that both have."""
 import argparse
 import json
 import statistics
