@@ -23,7 +23,7 @@ class Docker:
     def __init__(self, world):
         for program, package in ("dockerd", "docker.io"), ("docker", "docker.io"), ("docker-compose", "docker-compose"):
             if shutil.which(program) is None:
-                raise Skipped(f"there is no {program}: install Debian's {package}. dockerd then runs as a daemon, so the test does not")
+                raise Skipped(f"there is no {program}; Debian's {package} has it. `./dev hosts-test` does not install what brings a daemon")
         self.folder, self._host = world.folder / "docker", world.network.host("docker")
         self.folder.mkdir()
         socket = f"unix://{self.folder}/docker.sock"
