@@ -1,7 +1,6 @@
 """Runs the pods of a rendering as processes of this host, each at a loopback address of its own, in namespaces (network, mount)
-where their names lead there. Adds what a cluster would: volumes, sidecars, and the TF_CONFIG of Kubeflow's operator."""
+where their names lead there. Adds what a cluster would: volumes and sidecars."""
 import fcntl
-import json
 import os
 import pathlib
 import re
@@ -11,9 +10,9 @@ import struct
 import subprocess
 import time
 
-from rendered import at, pods_of
+from named_pods import Pod, named_pods
+from rendered import at
 
-NAMESPACE = "weir"
 ENTERED = "WEIR_TEST_NAMESPACES"
 SIOCSIFFLAGS, IFF_UP = 0x8914, 0x1
 SIDECAR_SECONDS = 60
@@ -33,63 +32,13 @@ def enter_namespaces(arguments):
     os.execvp(command[0], [*command, *arguments])
 
 
-def addresses(job, replica, of):
-    return [f"{job}-{replica.lower()}-{i}.{NAMESPACE}.svc:2222" for i in range(of["replicas"])]
+class LocalPod(Pod):
+    """A pod with an address of this host."""
 
-
-def tf_config(job, replica, index):
-    """What the training operator 1.9 writes for a task of a TFJob (pkg/controller.v1/tensorflow/tensorflow.go there), to the byte;
-    None for a job of one task. Go writes the keys of a map in their order, and those of a struct as they are declared."""
-    spec, name = job["spec"], job["metadata"]["name"]
-    replicas = spec["tfReplicaSpecs"]
-    if sum(of["replicas"] for of in replicas.values()) == 1:
-        return None
-    cluster = {kind.lower(): addresses(name, kind, replicas[kind]) for kind in sorted(replicas, key=str.lower)}
-    task = {"type": replica.lower(), "index": index}
-    if not spec.get("enableDynamicWorker"):
-        return json.dumps({"cluster": cluster, "task": task, "environment": "cloud"}, separators=(",", ":"))
-    part = {"worker": {}, "ps": []}
-    if replica == "PS":
-        part["ps"] = [cluster["ps"][index]]
-    elif replica == "Worker":
-        part = {"worker": {str(index): cluster["worker"][index]}, "ps": cluster.get("ps")}
-    return json.dumps({"cluster": part, "task": task}, separators=(",", ":"))
-
-
-class Pod:
-    """One pod: its name, its address, and what its containers get. `secret_values`: Secret -> key -> value."""
-
-    def __init__(self, pods, index, address, secret_values, more=()):
-        self.name = pods.hosts[index] if pods.hosts else f"{pods.title.split()[-1].lower()}-{index}"
-        self.host = f"{self.name}.{pods.domain}".removesuffix(".") if pods.hosts else None
-        self.pods, self.address, self.process, self.sidecars = pods, address, None, []
-        self._index, self._secret_values = index, secret_values
-        self.environment = {**self.environment_of(pods.container), **dict(more)}
-
-    def environment_of(self, container):
-        found = {}
-        for variable in at(container, "env", default=[]):
-            source = at(variable, "valueFrom", "secretKeyRef")
-            if source is None:
-                # A Job's pods have names with a random end.
-                name = f"{self.name}-x7k2p" if self.pods.job else self.name
-                found[variable["name"]] = name if variable["name"] == "POD_NAME" else variable["value"]
-            elif not source.get("optional") or source["key"] in self._secret_values[source["name"]]:
-                found[variable["name"]] = self._secret_values[source["name"]][source["key"]]
-        if self.pods.job:
-            found["JOB_COMPLETION_INDEX"] = str(self._index)
-        return found
-
-
-def pods_of_tfjob(job, address, secret_values):
-    name = job["metadata"]["name"]
-    for pods in pods_of([job]):
-        replica = pods.title.rsplit(" ", 1)[1]
-        for index in range(pods.count):
-            config = tf_config(job, replica, index)
-            pod = Pod(pods, index, address(), secret_values, {} if config is None else {"TF_CONFIG": config})
-            pod.host = f"{name}-{replica.lower()}-{index}.{NAMESPACE}.svc"
-            yield pod
+    def __init__(self, pod, address, secret_values):
+        super().__init__(**vars(pod))
+        self.address, self.process, self.sidecars = address, None, []
+        self.environment = self.environment_of(pod.pods.container, secret_values)
 
 
 class Cluster:
@@ -103,15 +52,7 @@ class Cluster:
         self.secret_values = {"weir-token": {"token": secrets.token_hex(32)}, **(secret_values or {})}
         self.config_maps = {found["metadata"]["name"]: dict(found["data"]) for found in objects if found["kind"] == "ConfigMap"}
         self.config_maps |= config_maps or {}
-        used = iter(range(1, 255))
-
-        def address():
-            return f"127.0.1.{next(used)}"
-
-        tfjobs = [found for found in objects if found["kind"] == "TFJob"]
-        self.pods = [pod for job in tfjobs for pod in pods_of_tfjob(job, address, self.secret_values)]
-        self.pods += [Pod(pods, index, address(), self.secret_values) for pods in pods_of(objects)
-                      if not pods.title.startswith("TFJob") for index in range(pods.count)]
+        self.pods = [LocalPod(pod, f"127.0.1.{number}", self.secret_values) for number, pod in enumerate(named_pods(objects), 1)]
         self._edit_job(config)
         for pod in self.pods:
             for volume in pod.pods.spec["volumes"]:
@@ -169,7 +110,7 @@ class Cluster:
     def _start_sidecar(self, pod, container):
         """Returns when its probe says that it has started."""
         command = [self.path(pod, word, container) for word in container["command"]]
-        environment = self._environment(pod, pod.environment_of(container), container)
+        environment = self._environment(pod, pod.environment_of(container, self.secret_values), container)
         probe = [self.path(pod, word, container) for word in container["startupProbe"]["exec"]["command"]]
         with open(self.folder / f"{pod.name}.log", "ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)

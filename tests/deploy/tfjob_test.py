@@ -18,6 +18,7 @@ import environment  # pylint: disable=wrong-import-position
 
 environment.enter()
 import emulator  # pylint: disable=wrong-import-position
+from named_pods import tf_config  # pylint: disable=wrong-import-position
 from pods_case import PodsCase, status_of, step_of, wait_until  # pylint: disable=wrong-import-position
 
 KUBEFLOW = "deploy/kubeflow"
@@ -66,16 +67,16 @@ class TfJobs(PodsCase):
         cluster = ('{"cluster":{"chief":["weir-chief-0.weir.svc:2222"],"evaluator":["weir-evaluator-0.weir.svc:2222"],'
                    '"ps":["weir-ps-0.weir.svc:2222","weir-ps-1.weir.svc:2222"],'
                    '"worker":["weir-worker-0.weir.svc:2222","weir-worker-1.weir.svc:2222"]},')
-        self.assertEqual(emulator.tf_config(tfjob, "PS", 1), cluster + '"task":{"type":"ps","index":1},"environment":"cloud"}')
+        self.assertEqual(tf_config(tfjob, "PS", 1), cluster + '"task":{"type":"ps","index":1},"environment":"cloud"}')
         tfjob["spec"]["enableDynamicWorker"] = True
-        self.assertEqual(emulator.tf_config(tfjob, "PS", 1),
+        self.assertEqual(tf_config(tfjob, "PS", 1),
                          '{"cluster":{"worker":{},"ps":["weir-ps-1.weir.svc:2222"]},"task":{"type":"ps","index":1}}')
-        self.assertEqual(emulator.tf_config(tfjob, "Worker", 1),
+        self.assertEqual(tf_config(tfjob, "Worker", 1),
                          '{"cluster":{"worker":{"1":"weir-worker-1.weir.svc:2222"},'
                          '"ps":["weir-ps-0.weir.svc:2222","weir-ps-1.weir.svc:2222"]},"task":{"type":"worker","index":1}}')
-        self.assertEqual(emulator.tf_config(tfjob, "Chief", 0), '{"cluster":{"worker":{},"ps":[]},"task":{"type":"chief","index":0}}')
+        self.assertEqual(tf_config(tfjob, "Chief", 0), '{"cluster":{"worker":{},"ps":[]},"task":{"type":"chief","index":0}}')
         alone = tfjob_of(with_replicas(self.objects(KUBEFLOW), {"Worker": 1}))
-        self.assertIsNone(emulator.tf_config(alone, "Worker", 0))
+        self.assertIsNone(tf_config(alone, "Worker", 0))
 
     def test_dynamic_workers_come_while_the_job_runs(self):
         def elastic(text):

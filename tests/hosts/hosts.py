@@ -105,7 +105,7 @@ def main():
     arguments = parser.parse_args()
     if arguments.image:
         SCENARIOS.clear()
-        import image_scenarios  # pylint: disable=import-outside-toplevel,unused-import
+        import compose_scenarios  # pylint: disable=import-outside-toplevel,unused-import
     if arguments.list:
         for name, function in SCENARIOS.items():
             print(f"{name:20} {function.__doc__}")

@@ -1,4 +1,5 @@
 """What the image is, and what its containers do."""
+import functools
 import hashlib
 import pathlib
 import re
@@ -18,6 +19,9 @@ EXAMPLE = HERE.parents[1] / "examples/cnn.json"
 FASHION = pathlib.Path("/usr/share/datasets/fashion-mnist")
 DOCKERFILE = HERE.parents[1] / "deploy/docker/Dockerfile"
 USER = 65532
+# Of the job of examples/cnn.py.
+EXAMPLES, EPOCHS = 2000, 8
+STEPS = EXAMPLES * EPOCHS // 100
 
 
 def rendered_job(world, overlay="overlay", made=None, **how):
@@ -93,43 +97,50 @@ def expect_trained_though_a_server_moves(world, job):
     return summary
 
 
-def python_job(world, image, *settings):
+def python_job(world, image, *flags):
     """(job, environment of its storage): examples/cnn.py in the pods of `weir manifest`, on an image."""
     storage = start_storage(world.folder)
     world.at_end(storage.close)
-    settings = [f"--set={setting}" for setting in (f"checkpoint.directory=s3://{BUCKET}/cnn", "checkpoint.every_steps=10", *settings)]
+    sets = [f"--set={setting}" for setting in (f"checkpoint.directory=s3://{BUCKET}/cnn", "checkpoint.every_steps=10", f"train.epochs={EPOCHS}")]
     out = world.folder / f"manifest{len(list(world.folder.glob('manifest*')))}"
     subprocess.run([world.weir, "manifest", EXAMPLE, "--ps=2", "--workers=2", "--image=registry.example.com/cnn:1", "--parameters=21000",
-                    "--worker_memory_mib=1000", "--data=/data", f"--out={out}", *settings, "--", "python", "cnn.py", "--data=/data",
-                    "--most=2000"], check=True, capture_output=True)
+                    "--worker_memory_mib=1000", "--data=/data", f"--out={out}", *sets, *flags, "--", "python", "cnn.py", "--data=/data",
+                    f"--most={EXAMPLES}"], check=True, capture_output=True)
     job = RenderedJob(world, out, {"weir-object-storage": storage.variables}, image=image, claims={"weir-data": FASHION})
     return world.add(job), ENVIRONMENT | storage.variables
 
 
+def weights_of_python_job(world, form, disturb):
+    """What the pods of a format of `weir manifest` train: its hash. To `disturb` a job kills a worker and a server."""
+    job, environment = python_job(world, world.python_image, f"--format={form}")
+    seen(f"{form}: the pods are {', '.join(job.names)}")
+    job.start(*job.names)
+    if disturb:
+        for share, lost in (0.2, job.worker_names[1]), (0.4, job.server_names[1]):
+            job.wait_for_step(int(share * STEPS))
+            kill(job.pods[lost])
+            restart_elsewhere(job, lost)
+    job.wait_for_end()
+    log = job.pods[job.worker_names[0]].log()
+    expect("test accuracy: 0.7" in log or "test accuracy: 0.8" in log, f"the worker's log is\n{log}")
+    exported = world.folder / "model.safetensors"
+    subprocess.run([world.weir, "export", f"s3://{BUCKET}/cnn", exported], check=True, capture_output=True, env=environment)
+    found = hashlib.sha256(exported.read_bytes()).hexdigest()
+    seen(f"{form}: all pods ended with 0; the weights' SHA-256 is {found[:16]}...")
+    world.close()
+    return found
+
+
+@functools.cache
+def undisturbed_python(world):
+    return weights_of_python_job(world, "kustomize", disturb=False)
+
+
 @scenario
 def image_python(world):
-    """A PyTorch program trains in containers of an image of three lines to the same bits, though a worker and ps:1 are killed."""
-    hashes = []
-    for disturbed in False, True:
-        job, environment = python_job(world, world.python_image, "train.epochs=8")
-        job.start(*job.names)
-        if disturbed:
-            job.wait_for_step(30)
-            kill(job.pods["weir-worker-1"])
-            restart_elsewhere(job, "weir-worker-1")
-            job.wait_for_step(60)
-            kill(job.pods["weir-ps-1"])
-            restart_elsewhere(job, "weir-ps-1")
-        job.wait_for_end()
-        log = job.pods["weir-worker-0"].log()
-        expect("test accuracy: 0.7" in log or "test accuracy: 0.8" in log, f"the worker's log is\n{log}")
-        exported = world.folder / "model.safetensors"
-        subprocess.run([world.weir, "export", f"s3://{BUCKET}/cnn", exported], check=True, capture_output=True,
-                       env=environment)
-        hashes.append(hashlib.sha256(exported.read_bytes()).hexdigest())
-        seen(f"all pods ended with 0; the weights' SHA-256 is {hashes[-1][:16]}...")
-        world.close()
-    expect(hashes[0] == hashes[1], "the weights are others than without the faults")
+    """A PyTorch program trains in an image of three lines, in the pods of each format, to the same bits though a worker and ps:1 die."""
+    for form in "kustomize", "jobset", "tfjob":
+        expect(weights_of_python_job(world, form, disturb=True) == undisturbed_python(world), f"{form}: the weights are others than without the faults")
 
 
 @scenario

@@ -147,12 +147,12 @@ class Job:
     def status(self):
         """What ps:0 says of the job; {} while it does not answer."""
         if self._certificates is None:
-            return json.loads(get(self.pods["weir-ps-0"].host.address, "/status") or "{}")
+            return json.loads(get(self.pods[self.server_names[0]].host.address, "/status") or "{}")
         return json.loads(self.ask(self._certificates.environment("reader")).stdout or "{}")
 
     def ask(self, environment):
         """`weir status` with these files for TLS."""
-        address = f"{self.pods['weir-ps-0'].host.address}:{GRPC_PORT}"
+        address = f"{self.pods[self.server_names[0]].host.address}:{GRPC_PORT}"
         return subprocess.run([self._world.weir, "status", f"--address={address}", "--json"], check=False, capture_output=True,
                               text=True, env=ENVIRONMENT | {"WEIR_TOKEN_FILE": str(self.token)} | environment)
 

@@ -11,7 +11,8 @@ from volume import write_volume
 
 DEPLOY_TESTS = pathlib.Path(__file__).resolve().parents[1] / "deploy"
 sys.path.append(str(DEPLOY_TESTS))
-from rendered import at, pods_of, render  # pylint: disable=wrong-import-position
+from named_pods import NAMESPACE, named_pods  # pylint: disable=wrong-import-position
+from rendered import at, render  # pylint: disable=wrong-import-position
 
 UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 
@@ -35,10 +36,10 @@ class RenderedJob(Job):
 
     def __init__(self, world, folder, secrets, config_maps=None, certificates=None, image=None, claims=None):
         objects = render(folder)
-        self._of = {name: pods for pods in pods_of(objects) for name in pods.hosts or [pods.title.split()[-1]]}
-        super().__init__(world, *([name for name, pods in self._of.items() if pods.role == role] for role in ("ps", "worker")),
+        self._of = {pod.name: pod for pod in named_pods(objects)}
+        super().__init__(world, *([name for name, pod in self._of.items() if pod.pods.role == role] for role in ("ps", "worker")),
                          certificates)
-        self.evaluator_names = [name for name, pods in self._of.items() if pods.role == "evaluator"]
+        self.evaluator_names = [name for name, pod in self._of.items() if pod.pods.role == "evaluator"]
         self._image, self._claims = Image(image or world.image), claims or {}
         self._containers = Containers(world.folder, self._image.root)
         self._secrets = secrets | {"weir-token": {"token": self.token.read_text(encoding="ascii")}}
@@ -52,17 +53,17 @@ class RenderedJob(Job):
 
     @property
     def summary_path(self):
-        return self.volume("weir-ps-0", "tmp") / "summary.json"
+        return self.volume(self.server_names[0], "tmp") / "summary.json"
 
     def service_name(self, name):
-        return f"{name}.{self._of[name].domain}"
+        return (self._of[name].host or name).removesuffix(f".{NAMESPACE}.svc")
 
     def make(self, name, host, log):
-        pods = self._of[name]
+        pods = self._of[name].pods
         volumes = {volume["name"]: self._new_volume(name, volume) for volume in pods.spec["volumes"]}
         self._sidecars[name] = [self._start_sidecar(name, host, log, sidecar, volumes) for sidecar in pods.sidecars]
         # To see what came of the job; no manifest has it.
-        summary = ["--summary=/tmp/summary.json"] if name == "weir-ps-0" else []
+        summary = ["--summary=/tmp/summary.json"] if name == self.server_names[0] else []
         command = [*pods.container.get("command", self._image.config["Entrypoint"]), *pods.arguments(), *summary]
         return self._container(name, host, log, pods.container, command, volumes)
 
@@ -78,14 +79,14 @@ class RenderedJob(Job):
 
     def _container(self, name, host, log, container, command, volumes):
         """Starts a container of the pod."""
-        pods = self._of[name]
+        pods = self._of[name].pods
         rights, container_rights = pods.spec["securityContext"], container["securityContext"]
         expect(container_rights["readOnlyRootFilesystem"] and container_rights["capabilities"] == {"drop": ["ALL"]},
                f"{pods.title} may write to its root, or has capabilities")
         mounts = [("/etc/resolv.conf", "/etc/resolv.conf", False), ("/etc/hosts", "/etc/hosts", False)]
         mounts += [(volumes[mount["name"]], mount["mountPath"], not mount.get("readOnly")) for mount in container["volumeMounts"]]
-        spec = self._containers.spec(command, self._image.environment | self._environment(name, container), host.namespace,
-                                     rights["runAsUser"], rights["runAsGroup"], mounts,
+        environment = self._image.environment | self._of[name].environment_of(container, self._secrets)
+        spec = self._containers.spec(command, environment, host.namespace, rights["runAsUser"], rights["runAsGroup"], mounts,
                                      memory_bytes(container["resources"]["limits"]["memory"]))
         spec["hostname"] = name
         spec["process"]["cwd"] = self._image.config.get("WorkingDir") or "/"
@@ -96,7 +97,7 @@ class RenderedJob(Job):
         self._secrets |= secrets
         self._config_maps |= config_maps
         for name in self.pods:
-            for volume in self._of[name].spec["volumes"]:
+            for volume in self._of[name].pods.spec["volumes"]:
                 if at(volume, "secret", "secretName") in secrets or at(volume, "configMap", "name") in config_maps:
                     self._write_volume(name, volume)
 
@@ -117,24 +118,6 @@ class RenderedJob(Job):
         for sidecar in self._sidecars.pop(name, []):
             sidecar.kill()
 
-    def _environment(self, name, container):
-        pods, found = self._of[name], {}
-        for variable in container["env"]:
-            source = variable.get("valueFrom", {})
-            if "fieldRef" in source:
-                expect(source["fieldRef"]["fieldPath"] == "metadata.name", f"no field {source} here")
-                # A Job's pods have names with a random end.
-                found[variable["name"]] = f"{name}-x7k2p" if pods.job else name
-            elif "secretKeyRef" in source:
-                key = source["secretKeyRef"]
-                if key["key"] in self._secrets[key["name"]] or not key.get("optional"):
-                    found[variable["name"]] = self._secrets[key["name"]][key["key"]]
-            else:
-                found[variable["name"]] = variable["value"]
-        if at(pods.job, "completionMode") == "Indexed":
-            found["JOB_COMPLETION_INDEX"] = name.rsplit("-", 1)[1]
-        return found
-
     def _new_volume(self, name, volume):
         """A folder with the volume's contents, each time anew, or that of the claim."""
         if claim := at(volume, "persistentVolumeClaim", "claimName"):
@@ -143,7 +126,7 @@ class RenderedJob(Job):
         shutil.rmtree(folder, ignore_errors=True)
         if "emptyDir" in volume:
             folder.mkdir(mode=0o755)
-            rights = self._of[name].spec["securityContext"]
+            rights = self._of[name].pods.spec["securityContext"]
             os.chown(folder, rights["runAsUser"], rights["fsGroup"])
         else:
             self._write_volume(name, volume)
@@ -156,5 +139,5 @@ class RenderedJob(Job):
             write_volume(folder, self._config_maps.get(source["name"], {}) if source.get("optional") else self._config_maps[source["name"]])
         else:
             secret = volume["secret"]
-            group = self._of[name].spec["securityContext"]["fsGroup"]
+            group = self._of[name].pods.spec["securityContext"]["fsGroup"]
             write_volume(folder, self._secrets[secret["secretName"]], secret["defaultMode"], group)

@@ -51,6 +51,10 @@ class Rows(unittest.TestCase):
         # Without TensorFlow.
         self.assertEqual(len(self.measure("mlp", dict.fromkeys([python_bench.WEIR_SYNC, python_bench.WEIR_ASYNC, python_bench.ALONE, python_bench.DDP, *rpc], 1))), 2)
 
+    def test_watched(self):
+        ways = [python_bench.WATCHED, python_bench.HOOKED, python_bench.UNWATCHED]
+        self.assertEqual(len(self.measure("watched", dict.fromkeys(ways, 2))), 1)
+
     def test_a_contestant_that_ends_is_named_with_its_last_words(self):
         for connects in [False, True]:
             broken = race.Contestant("broken one", ["/bin/sh", "-c", "echo it cannot be >&2; exit 3"], connects)

@@ -27,6 +27,7 @@ IN_PLACE, COPIED = "C++ client, in place", "C++ client, copied"
 NUMPY, TENSORS, OPTIMIZER = "NumPy, in place", "tensors, Client.push_pull()", "weir.torch.Optimizer"
 TORCH, WEIR = "plain PyTorch", "weir.torch.Optimizer, 1 server"
 WEIR_SYNC, WEIR_ASYNC = "weir.torch.Optimizer, sync", "weir.torch.Optimizer, async"
+WATCHED, HOOKED, UNWATCHED = "all of it", "utilization and looks for evaluations", "nothing of it"
 ALONE, DDP, RPC, TENSORFLOW = "PyTorch without any exchange", "PyTorch DDP, gloo", "PyTorch RPC", "TensorFlow"
 
 
@@ -50,6 +51,7 @@ TARGETS = {
                    WEIR_ASYNC, RPC, 3, at_least=True),
             Target("steps a second, 2 servers, 2 workers, async / TensorFlow's parameter servers, async", WEIR_ASYNC, TENSORFLOW, 8,
                    at_least=True)],
+    "watched": [Target("step of the small MLP with utilization, looks for evaluations and opt.log() / without", WATCHED, UNWATCHED, 1.01)],
 }
 
 
@@ -146,7 +148,17 @@ def mlp(options):
     return found
 
 
-RACES = {"exchange": exchange, "transformer": training("transformer"), "resnet": training("resnet"), "mlp": mlp}
+def watched(options):
+    job = {"name": "watched", "data": {"batch_size": field.BATCH}, "train": {"examples": ENDLESS},
+           "consistency": {"mode": "sync", "parts": 1}, "optimizer": {"type": "sgd", "learning_rate": field.LEARNING_RATE},
+           "evaluation": {"every_epochs": ENDLESS // 60_000}}
+    with tempfile.TemporaryDirectory() as folder:
+        racer = worker("watched.py", options, folder, job, "watched.py", f"--data={environments.data()}")
+        racer.ways = {WATCHED: "all", HOOKED: "hooks", UNWATCHED: ""}
+        return race([racer], options.rounds, options.seconds, LIMIT_SECONDS, progress("watched", options.rounds))
+
+
+RACES = {"exchange": exchange, "transformer": training("transformer"), "resnet": training("resnet"), "mlp": mlp, "watched": watched}
 
 
 def judge(target, seconds):

@@ -1,5 +1,6 @@
 """Turns: a race's contestants are all up and warm the whole time, and each works only in its turn. For a turn a contestant gets a line
-with a number of steps, and answers with a line of JSON with the seconds of each step."""
+with a number of steps, and with the word of its way to work if it has several; it answers with a line of JSON with the seconds of each
+step."""
 import json
 import os
 import pathlib
@@ -25,6 +26,8 @@ class Contestant:
     command: list
     connects: bool = True
     environment: dict = field(default_factory=dict)
+    # The ways to work that one process takes turns in, as contestants of their own: name -> word.
+    ways: dict = field(default_factory=dict)
 
 
 class Player:
@@ -62,10 +65,10 @@ class Player:
                 pass
         raise self._end_with("did not begin")
 
-    def take(self, steps):
+    def take(self, steps, way):
         """The seconds of each step."""
         try:
-            self._socket.sendall(f"{steps}\n".encode())
+            self._socket.sendall(f"{steps} {way}".strip().encode() + b"\n")
             line = self._stream.readline()
         except OSError as error:
             raise self._end_with(str(error)) from error
@@ -88,19 +91,20 @@ class Player:
 def race(contestants, rounds, seconds, limit, progress):
     """{contestant's name: [the median seconds of a step, by turn]}. `seconds`: the rough length of a turn; `limit`: the most seconds
     that a contestant may take for anything. Raises Failed if a contestant fails."""
-    players, turns = [], {contestant.name: [] for contestant in contestants}
+    players, entered = [], {}
     try:
         for contestant in contestants:
             players.append(Player(contestant, limit))
-        steps = {}
-        for player in players:
-            player.take(UNCOUNTED)
-            first = statistics.median(player.take(UNCOUNTED + LEAST_STEPS)[UNCOUNTED:])
-            steps[player.name] = max(LEAST_STEPS, int(seconds / first))
+            entered |= {name: (players[-1], way) for name, way in (contestant.ways or {contestant.name: ""}).items()}
+        steps, turns = {}, {name: [] for name in entered}
+        for name, (player, way) in entered.items():
+            player.take(UNCOUNTED, way)
+            first = statistics.median(player.take(UNCOUNTED + LEAST_STEPS, way)[UNCOUNTED:])
+            steps[name] = max(LEAST_STEPS, int(seconds / first))
         for number in range(rounds):
-            for player in players:
-                taken = player.take(UNCOUNTED + steps[player.name])
-                turns[player.name].append(statistics.median(taken[UNCOUNTED:]))
+            for name, (player, way) in entered.items():
+                taken = player.take(UNCOUNTED + steps[name], way)
+                turns[name].append(statistics.median(taken[UNCOUNTED:]))
             progress(number + 1)
         return turns
     finally:

@@ -12,6 +12,8 @@ class Turns:
         self._socket.connect(path)
         self._stream = self._socket.makefile("rw", encoding="ascii")
         self._steps, self._seconds, self._begin = 0, [], None
+        #: The way to work in this turn (Contestant.ways); "" where there is one.
+        self.way = ""
 
     def step(self):
         """Ends a step, and begins the next one when it is this contestant's turn."""
@@ -25,6 +27,7 @@ class Turns:
             line = self._stream.readline()
             if not line:
                 raise SystemExit(0)
-            self._steps, self._seconds = int(line), []
+            steps, *way = line.split()
+            self._steps, self._seconds, self.way = int(steps), [], "".join(way)
             now = time.perf_counter()
         self._begin = now
