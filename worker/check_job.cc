@@ -1,5 +1,6 @@
 #include "worker/check_job.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -207,9 +208,13 @@ absl::StatusOr<JobCheck> CheckJob(const v1::JobConfig& config) {
   if (dataset_bytes.has_value()) {
     // The model's own weights and gradients, two views of weights and two gradients of the client.
     int64_t copies = 6;
-    // The weights of its own, and their slots.
+    // The weights of its own, and their slots: one set, unless each part of a step has its own.
     if (TakesLocalSteps(config)) {
-      copies += 1 + static_cast<int64_t>(OptimizerSlots(config.local().inner()).size());
+      const int64_t workers = std::max<int64_t>(config.cluster().workers(), 1);
+      const int64_t sets = config.local().keep_state() && config.consistency().has_parts()
+                               ? (config.consistency().parts() + workers - 1) / workers
+                               : 1;
+      copies += 1 + sets * static_cast<int64_t>(OptimizerSlots(config.local().inner()).size());
     }
     // The batch that is computed, and the next.
     const int64_t batch =

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <limits>
 #include <utility>
 
 #include "absl/types/span.h"
 #include "common/base/status_macros.h"
 #include "common/optimizer/kernels.h"
+#include "common/protocol/mode_traits.h"
 #include "worker/local_rule.h"
 
 namespace weir {
@@ -60,13 +62,28 @@ LocalSteps::LocalSteps(const v1::JobConfig& config, const JobSteps& steps,
       runs_.push_back({tensor, first, std::min(kRun, end - first)});
     }
   }
-  slots_.resize(optimizer_.slots().size());
+}
+
+LocalSteps::State* LocalSteps::StateFor(const Work& work) {
+  const bool keeps = config_.local().keep_state();
+  const bool by_part = keeps && TraitsOf(config_).works_on_parts;
+  for (auto it = states_.begin(); by_part && it != states_.end();) {
+    // Other workers have computed these parts since.
+    it = it->second.clock + 1 < work.clock ? states_.erase(it) : std::next(it);
+  }
+  State& state = states_[by_part ? work.part : 0];
+  if (state.steps == 0 || !keeps) {
+    state.steps = 0;
+    state.slots.resize(optimizer_.slots().size());
+    for (std::vector<float>& slot : state.slots) slot.assign(static_cast<size_t>(spec().elements()), 0.0f);
+  }
+  return &state;
 }
 
 absl::StatusOr<double> LocalSteps::Compute(const Work& work, float* weights, float* gradient, WorkRows*,
                                            const Traffic& traffic) {
   gradient_ = gradient;
-  for (std::vector<float>& slot : slots_) slot.assign(static_cast<size_t>(spec().elements()), 0.0f);
+  State* const state = StateFor(work);
   const uint64_t batch_size = config_.data().batch_size();
   double loss = 0;
   bool finite = true;
@@ -89,12 +106,14 @@ absl::StatusOr<double> LocalSteps::Compute(const Work& work, float* weights, flo
     WEIR_ASSIGN_OR_RETURN(const double sum, of_->Compute(step, from, gradient, nullptr, own));
     loss += sum;
     if (time_ != nullptr) time_->Start();
-    finite = Apply(work, taken, from, gradient);
+    finite = Apply(work, taken, from, gradient, state);
     if (time_ != nullptr) time_->Stop();
   }
   if (finite) {
+    state->clock = work.clock;
     Subtract(weights, gradient);
   } else {
+    *state = State();
     // Not all examples have a loss.
     loss = std::numeric_limits<double>::quiet_NaN();
   }
@@ -104,7 +123,8 @@ absl::StatusOr<double> LocalSteps::Compute(const Work& work, float* weights, flo
   return loss;
 }
 
-bool LocalSteps::Apply(const Work& work, uint64_t taken, const float* from, const float* gradient) {
+bool LocalSteps::Apply(const Work& work, uint64_t taken, const float* from, const float* gradient,
+                       State* state) {
   const uint64_t before = work.batch / steps_.batches_of_step * config_.local().steps();
   const double rate = schedule_.Rate(static_cast<double>(before + taken));
   std::atomic<bool> finite{true};
@@ -121,16 +141,17 @@ bool LocalSteps::Apply(const Work& work, uint64_t taken, const float* from, cons
     args.weights_in = from + run.first;
     args.weights_out = to;
     args.gradient = gradient + run.first;
-    for (size_t slot = 0; slot < slots_.size(); ++slot) {
-      args.slots_in[slot] = args.slots_out[slot] = slots_[slot].data() + run.first;
+    for (size_t slot = 0; slot < state->slots.size(); ++slot) {
+      args.slots_in[slot] = args.slots_out[slot] = state->slots[slot].data() + run.first;
     }
     args.learning_rate = rate * settings.learning_rate_factor;
     args.weight_decay = settings.weight_decay;
     args.l2 = settings.l2;
     args.clip_weights = settings.clip_weights;
-    args.t = taken + 1;
+    args.t = state->steps + 1;
     if (!optimizer_.Apply(args)) finite = false;
   });
+  ++state->steps;
   return finite;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -24,6 +25,15 @@ namespace weir {
 // Optimizer slots and Adam's t begin anew with each work. So the result depends only on the base, on
 // (seed, work.batch) and on the job's length, whichever worker computes it. A part of a sync step that a dead
 // worker left is computed again with the same bits.
+//
+// With local.keep_state slots and t continue from work to work, as in DiLoCo. Outside sync there is one such
+// state, in sync one for each part, since the parts of a step begin at the same weights, each as if it had a
+// worker of its own. A part's state begins anew
+//
+// - with this object: the worker's membership ends where it is fenced, and where the job goes back to a
+//   checkpoint, whose weights know nothing of the steps since;
+// - in sync, if the part was not computed here in the step before;
+// - after a gradient that is not finite.
 //
 // Step h of the work takes the randomness (dropout) of batch work.batch * H + h. Its learning rate is that of
 // time floor(work.batch / steps.batches_of_step) * H + h: how many steps a worker has taken before, if all
@@ -60,9 +70,17 @@ class LocalSteps final : public GradientComputer {
   LocalSteps(const v1::JobConfig& config, const JobSteps& steps, std::unique_ptr<GradientComputer> of,
              ComputeTime* time, Optimizer optimizer, LearningRateSchedule schedule,
              std::vector<TensorSettings> settings, std::shared_ptr<float> weights);
+  // That of the inner rule.
+  struct State {
+    uint64_t clock = 0;  // of the last work
+    uint64_t steps = 0;  // Adam's t; 0: the state is new
+    std::vector<std::vector<float>> slots;
+  };
+  // That with which the work begins.
+  State* StateFor(const Work& work);
   // Steps local_ from these weights, which may be local_ itself. `taken`: steps of this work before this one.
-  // Returns whether the gradient was finite.
-  bool Apply(const Work& work, uint64_t taken, const float* from, const float* gradient);
+  // Returns whether the gradient was finite; if not, the slots are invalid.
+  bool Apply(const Work& work, uint64_t taken, const float* from, const float* gradient, State* state);
   // gradient = base - local_.
   void Subtract(const float* base, float* gradient);
 
@@ -80,9 +98,10 @@ class LocalSteps final : public GradientComputer {
   std::vector<Run> runs_;
   ThreadPool threads_;
 
-  // The worker's own weights, and the slots beside them.
+  // The worker's own weights.
   const std::shared_ptr<float> local_;
-  std::vector<std::vector<float>> slots_;
+  // By part. One, if each work begins anew.
+  std::map<uint32_t, State> states_;
   // Of the last Compute().
   const float* gradient_ = nullptr;
 };

@@ -11,6 +11,7 @@
 #include "common/config/field_rules.h"
 #include "common/config/job_config.h"
 #include "common/config/job_work_rules.h"
+#include "common/config/optimizer_slots.h"
 #include "common/config/written_text.h"
 #include "common/model/key_bucket.h"
 #include "common/protocol/mode_traits.h"
@@ -208,7 +209,12 @@ void CheckLocal(const v1::JobConfig& config, ConfigProblems* problems) {
   problems->AddIf(local.steps() > 1 && config.has_model() && !local.has_inner(), "local.inner",
                   "is missing and must be given with local.steps ", local.steps(),
                   ": the rule of a worker's own steps, as {\"type\": \"sgd\", \"learning_rate\": 0.1}");
+  problems->AddIf(local.keep_state() && local.steps() == 1 && !local.has_inner(), "local.keep_state",
+                  "is true, but a worker takes no steps of its own, whose rule would have a state; set "
+                  "local.steps, or take it out");
   if (!local.has_inner()) return;
+  problems->AddIf(local.keep_state() && OptimizerSlots(local.inner()).empty(), "local.keep_state",
+                  "is true, but local.inner.type \"sgd\" has no state; take it out");
   problems->AddIf(!config.has_model(), "local.inner",
                   "is for the program `worker`, but the job has no model: a program of one's own brings its "
                   "inner rule; take it out");

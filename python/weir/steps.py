@@ -87,6 +87,11 @@ class Step:
             yield batch
 
     @property
+    def membership(self) -> object:
+        """The same object for all steps of this worker until it has to join again; for Weir itself."""
+        return self._loop
+
+    @property
     def gradient(self) -> Gradient:
         """Memory for the gradient, name -> array; uninitialised."""
         if self._gradient is None:
@@ -193,8 +198,8 @@ class Step:
         new values. Returns at once; `weights`, all tensors by name, are free again. The difference goes into step.gradient.
 
         loss: the mean over the step's examples. weight: as of push(). The job may have any local.steps, also 1. ConfigError: `weights`
-        are not the model's tensors; ready() has begun a push; or the job has embedding tables, or train.clip_norm or clip_value for
-        the gradients of each step, which are the program's to clip.
+        are not the model's tensors; ready() has begun a push; or the job has embedding tables, or train.clip_norm, clip_value or
+        local.keep_state for steps that are the program's.
         """
         loop = self._loop
         mean_loss = loss_of(loss)
@@ -205,6 +210,9 @@ class Step:
             raise ConfigError(f"push_result() is refused, since train.{'clip_norm' if loop.clip_value == 0 else 'clip_value'} of the job clips the "
                               "gradient of each of a worker's own steps, and these are the program's: clip them there, and take it out of the "
                               "job, or give train.clip \"mean\"")
+        if loop.client.job.get("local.keep_state"):
+            raise ConfigError("push_result() is refused, since local.keep_state of the job is for steps that Weir takes, and these are the program's: "
+                              "keep the state of their rule there, or begin it anew, and take the field out of the job")
         if loop.client.tables:
             raise ConfigError("push_result() is refused, since the job has embedding tables, whose rows a program's own steps do not have; "
                               "use push()")

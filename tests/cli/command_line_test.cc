@@ -401,10 +401,18 @@ TEST_CASE("config check looks at the data and at whether the model fits it") {
   CHECK(result.code == 0);
   CHECK_THAT(result.output, Contains("  data: training set: 3 examples of shape [1, 2, 2]; test set: 3 ") &&
                                 !Contains("not checked"));
-  const auto sizes = [&] { return Weir({"--sizes", "--config=" + job}, "worker/worker"); };
+  const auto sizes = [&](const std::vector<std::string>& sets = {}) {
+    std::vector<std::string> flags = {"--sizes", "--config=" + job};
+    for (const std::string& set : sets) flags.push_back("--set=" + set);
+    return Weir(flags, "worker/worker");
+  };
   // Twice three images of 4 bytes, doubled while they are read, and their labels; 50 parameters six times;
   // for each of 32 examples twice the outputs (4, 10), a gradient (10), two inputs (4).
   CHECK(sizes().output == "{\"parameters\": 50, \"worker_bytes\": 7160, \"unknown\": \"\"}\n");
+  // The weights of a worker's own, and two slots: kept for each of its two parts.
+  const std::string local = R"(local={"steps": 2, "inner": {"type": "adam"}})", six = "consistency.parts=6";
+  CHECK_THAT(sizes({local, six, "cluster.workers=4"}).output, Contains(": 7760, "));
+  CHECK_THAT(sizes({local, six, "cluster.workers=4", "local.keep_state=true"}).output, Contains(": 8160, "));
   // Small files are read whole.
   std::ofstream(folder / "images") << images.substr(0, images.size() - 1);
   result = check();

@@ -43,11 +43,13 @@ SerialWeights::SerialWeights(ModelSpec model, Optimizer optimizer, LearningRateS
   slots_.assign(optimizer_.slots().size(), std::vector<float>(values_.size()));
 }
 
-void SerialWeights::Restart(absl::Span<const float> values, uint64_t step) {
+void SerialWeights::Restart(absl::Span<const float> values, uint64_t step, bool keeps_state) {
   values_.assign(values.begin(), values.end());
-  for (std::vector<float>& slot : slots_) std::fill(slot.begin(), slot.end(), 0.0f);
-  steps_ = 0;
-  first_step_ = step;
+  if (!keeps_state) {
+    for (std::vector<float>& slot : slots_) std::fill(slot.begin(), slot.end(), 0.0f);
+    steps_ = 0;
+  }
+  first_step_ = step - steps_;
 }
 
 void SerialWeights::Step(const std::vector<Part>& parts) {
@@ -122,7 +124,9 @@ absl::StatusOr<SerialRun> TrainSerially(const v1::JobConfig& config, const Datas
   v1::JobConfig inner = config;
   inner.mutable_train()->clear_clip();
   if (config.local().has_inner()) *inner.mutable_optimizer() = config.local().inner();
-  WEIR_ASSIGN_OR_RETURN(auto local, SerialWeights::Create(inner, model->spec(), steps * local_steps));
+  WEIR_ASSIGN_OR_RETURN(const auto new_local,
+                        SerialWeights::Create(inner, model->spec(), steps * local_steps));
+  std::vector<SerialWeights> locals(config.consistency().parts(), new_local);
   ExampleOrder order(static_cast<int32_t>(train.size()), config.seed());
   Batch batch;
   // model->gradients() at these weights, over n examples from this one on.
@@ -148,7 +152,8 @@ absl::StatusOr<SerialRun> TrainSerially(const v1::JobConfig& config, const Datas
     std::vector<SerialWeights::Part> parts;
     for (uint64_t part = step; part < std::min(step + step_size, examples); part += part_size) {
       const uint64_t end = std::min(part + part_size, examples);
-      local.Restart(weights.values(), step / step_size * local_steps);
+      SerialWeights& local = locals[parts.size()];
+      local.Restart(weights.values(), step / step_size * local_steps, config.local().keep_state());
       for (uint64_t first = part; first < end; first += batch_size) {
         const uint64_t n = std::min(batch_size, end - first);
         WEIR_RETURN_IF_ERROR(compute(local.values(), first, n));

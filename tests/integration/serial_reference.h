@@ -16,7 +16,8 @@ namespace weir {
 
 // A second, independent implementation of a sync job, equal bit for bit: one loop over steps and parts, on
 // whole tensors, in one thread. From the server it uses the optimizer and its sums of squares; from the
-// worker the data, the model and the clipping. Local steps are a loop within a part.
+// worker the data, the model and the clipping. Local steps are a loop within a part, whose state with
+// local.keep_state is never lost.
 
 // The weights of a sync job and how a step changes them. Not thread-safe.
 class SerialWeights {
@@ -30,8 +31,9 @@ class SerialWeights {
   // Version 0. `total_steps` is the length of the job.
   static absl::StatusOr<SerialWeights> Create(const v1::JobConfig& config, const ModelSpec& model,
                                               uint64_t total_steps);
-  // Begins anew with these values: slots and count of updates too. The schedule continues at this step.
-  void Restart(absl::Span<const float> values, uint64_t step);
+  // Continues from these values, and the schedule at this step. Slots and count of updates begin anew, unless
+  // they are kept.
+  void Restart(absl::Span<const float> values, uint64_t step, bool keeps_state);
   // One optimizer step on the mean of the parts, weighted by examples, in the given order. At least one part.
   void Step(const std::vector<Part>& parts);
 

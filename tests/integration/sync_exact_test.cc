@@ -167,6 +167,16 @@ TEST_CASE("local steps: any number of servers and workers") {
   }
 }
 
+TEST_CASE("local steps whose state is kept: the bits hold while no part changes its worker") {
+  const v1::JobConfig config =
+      DigitsJob(Plus(kLocal, {"local.keep_state=true", "local.steps=4", "consistency.parts=3"}));
+  const SerialRun expected = Reference(config);
+  for (uint32_t workers : {1, 3}) {
+    INFO(workers << " workers");
+    CheckBits(expected, config, 2, workers);
+  }
+}
+
 TEST_CASE("local steps: other inner rules, and the mean of the pushes clipped") {
   for (const char* type : {"sgd", "momentum", "adagrad", "rmsprop", "adamw", "lion"}) {
     INFO(type);
@@ -214,6 +224,7 @@ TEST_CASE("the hash tells jobs apart") {
         R"(optimizer.schedule={"type":"linear"})", R"(local={"steps":2,"inner":{"learning_rate":1}})",
         R"(local={"steps":3,"inner":{"learning_rate":1}})",
         R"(local={"steps":2,"inner":{"type":"adam","learning_rate":1}})",
+        R"(local={"steps":2,"inner":{"type":"adam","learning_rate":1},"keep_state":true})",
         R"(local={"steps":2,"inner":{"learning_rate":1,"schedule":{"type":"linear"}}})"}) {
     INFO(other);
     const auto [it, fresh] = seen.emplace(Reference(DigitsJob(Plus(length, {other}))).weights_sha256, other);

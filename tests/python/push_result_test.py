@@ -99,6 +99,8 @@ class PushResult(unittest.TestCase):
         self.refused("ready() is for gradients", lambda s: s.ready("w"))
         self.refused("train.clip_norm of the job clips", lambda s: s.push_result(zeros), train={"epochs": 1, "clip_norm": 1.0})
         self.refused("train.clip_value of the job clips", lambda s: s.push_result(zeros), train={"epochs": 1, "clip_value": 1.0})
+        self.refused("local.keep_state of the job is for steps that Weir takes", lambda s: s.push_result(zeros),
+                     local={"steps": 3, "keep_state": True})
         self.refused("push_result: w must be float32 of shape (3,)", lambda s: s.push_result({**zeros, "w": np.zeros(3)}))
         self.refused("push_result: seen must be an array", lambda s: s.push_result({"w": zeros["w"]}))
         self.refused("pushed already", lambda s: (s.push_result(zeros), s.push_result(zeros)), weir.Error)

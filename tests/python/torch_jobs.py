@@ -59,10 +59,11 @@ def serial_run(begin=None, weigh=False, **kind):
     return model.state_dict()
 
 
-def serial_rounds(local_steps, make_inner=train.make_inner, clip=None, parts=PARTS, epochs=EPOCHS, **kind):
-    """As serial_run(), where each part is a round of local steps, whose inner optimizer begins anew. clip: changes the gradients of each
-    of these."""
+def serial_rounds(local_steps, make_inner=train.make_inner, clip=None, parts=PARTS, epochs=EPOCHS, keeps=False, **kind):
+    """As serial_run(), where each part is a round of local steps, whose inner optimizer begins anew or, with `keeps`, goes on from the part's
+    round before. clip: changes the gradients of each of these."""
     data, model = train.Examples(), train.make_model(**kind)
+    inners = [make_inner(model) for _ in range(parts)]
     order = weir.ExampleOrder(len(data), SEED)
     speeds = [torch.zeros_like(p) for p in model.parameters()]
     for step in range(epochs * train.EXAMPLES // (BATCH * parts * local_steps)):
@@ -71,7 +72,7 @@ def serial_rounds(local_steps, make_inner=train.make_inner, clip=None, parts=PAR
             with torch.no_grad():
                 for t, value in zip([*model.parameters(), *model.buffers()], [*base, *before]):
                     t.copy_(value)
-            inner = make_inner(model)
+            inner = inners[part] if keeps else make_inner(model)
             for batch in range((step * parts + part) * local_steps, (step * parts + part + 1) * local_steps):
                 gradient(model, data, torch.from_numpy(order(batch * BATCH, BATCH)).long(), batch)
                 if clip is not None:

@@ -2,6 +2,7 @@
 """Local steps of weir.torch: rounds have the bits of a serial loop of torch's optimizers, whoever computes them; what cannot be done with
 them is refused by name."""
 import unittest
+import unittest.mock
 import warnings
 
 import support
@@ -42,6 +43,11 @@ class Many(unittest.TestCase):
         self.assertTrue((run.folder / "died").exists())
         run.check(done, models=(1, 2), expected=serial_rounds(H, norm=True))
 
+    def test_kept_state(self):
+        """Each part has its own, so one worker's bits are those of a worker for each part."""
+        run = Run(self, local={"steps": H, "keep_state": True})
+        run.check(support.run(run.up(f"--workers={PARTS}", "--ps=2", program=["--inner"])), PARTS, expected=serial_rounds(H, keeps=True))
+
     def test_async(self):
         run = Run(self, consistency={"mode": "async"}, local={"steps": H}, optimizer={"type": "sgd", "learning_rate": 0.5})
         done = support.run(run.up("--workers=2", "--ps=2", program=["--inner"]))
@@ -54,12 +60,11 @@ class Many(unittest.TestCase):
             self.assertLess(train.measure(model, data)["loss"], train.measure(first, data)["loss"] - 0.1)
 
 
-def train_here(inner, at_batch=None, loader=None, clip=None, model=None, data=None, step=None, options=None, **fields):
+def train_here(inner, at_batch=None, loader=None, clip=None, model=None, data=None, step=None, **fields):
     """The weights of a job of one process."""
     model = model or train.make_model()
     inner = inner(model)
-    opt = weir.torch.Optimizer(model, job(**{"local": {"steps": H}, "consistency": ONE, **fields}), data or train.Examples(), inner=inner,
-                               **(options or {}))
+    opt = weir.torch.Optimizer(model, job(**{"local": {"steps": H}, "consistency": ONE, **fields}), data or train.Examples(), inner=inner)
     for n, (x, y, *_) in enumerate(opt.loader(**(loader or {}))):
         if at_batch is not None:
             at_batch(n, opt, model, inner)
@@ -153,8 +158,8 @@ class Here(unittest.TestCase):
 
     def test_kept_state(self):
         """One worker keeps it through the job: with an outer rule that takes the result as it is, that is torch's own training."""
-        for state in ("kept", "new"):
-            found = train_here(train.make_inner, options={"inner_state": state}, optimizer={"type": "sgd", "learning_rate": 1.0})
+        for keeps, fields in ((True, {}), (True, {"consistency": {"mode": "async"}}), (False, {})):
+            found = train_here(train.make_inner, local={"steps": H, "keep_state": keeps}, optimizer={"type": "sgd", "learning_rate": 1.0}, **fields)
             data, model = train.Examples(), train.make_model()
             inner, order = train.make_inner(model), weir.ExampleOrder(len(data), SEED)
             for batch in range(4 * len(data) // BATCH):
@@ -164,7 +169,35 @@ class Here(unittest.TestCase):
                 F.cross_entropy(model(data.x[indices]), data.y[indices]).backward()
                 inner.step()
             near = all(torch.allclose(found[name], value, rtol=0, atol=1e-4) for name, value in model.state_dict().items())
-            self.assertEqual(near, state == "kept")
+            self.assertEqual(near, keeps)
+
+    def test_kept_by_part(self):
+        parts = {"mode": "sync", "parts": PARTS}
+        for make in (train.make_inner, lambda m: SGD(m.parameters(), lr=0.1, momentum=0.9)):
+            expected = serial_rounds(H, make, keeps=True)
+            self.assertFalse(torch.equal(expected["0.weight"], serial_rounds(H, make)["0.weight"]))
+            self.same(train_here(make, consistency=parts, local={"steps": H, "keep_state": True}), expected)
+
+    def test_state_that_is_not_kept(self):
+        """That of a membership which was lost, of a part that others have done since, and of values that are not finite."""
+        local, anew = {"steps": H, "keep_state": True}, serial_rounds(H, parts=1)
+        with unittest.mock.patch.object(weir.Step, "membership", property(lambda step: step.work.clock)):
+            self.same(train_here(train.make_inner, local=local), anew)
+
+        def others_did(n, opt, model, x, y):
+            opt.step()
+            opt._local._kept = {part: (clock - 1, state) for part, (clock, state) in opt._local._kept.items()}
+
+        self.same(train_here(train.make_inner, local=local, step=others_did), anew)
+
+        def bad(n, opt, model, x, y):
+            if n == 1:
+                model[0].weight.grad.fill_(float("nan"))
+            opt.step()
+            if n >= H:
+                self.assertTrue(all(torch.isfinite(p).all() for p in model.parameters()))
+
+        train_here(train.make_inner, local=local, step=bad, consistency={**ONE, "on_nonfinite": "reject"})
 
     def test_bfloat16(self):
         """A round that moves nothing pushes zeros, though the servers' float32 values are others than the model's."""
@@ -267,9 +300,8 @@ class Refused(unittest.TestCase):
         other = train.make_model()
         for words, arguments in (
                 ("inner is missing: local.steps is 2", dict(inner=None)),
-                ("inner_state='kept' is given without inner", dict(inner=None, fields={"local": {}}, inner_state="kept")),
+                ("local.keep_state: is true, but a worker takes no steps of its own", dict(fields={"local": {"keep_state": True}})),
                 ("inner must be one of torch's optimizers", dict(inner=lambda m: m.parameters())),
-                ("inner_state must be \"new\"", dict(inner_state="averaged")),
                 ("overlap=True cannot be given with inner", dict(overlap=True)),
                 ("0.weight requires a gradient, but it is in no parameter group of inner", dict(inner=lambda m: SGD(m[3].parameters(), lr=1))),
                 ("of shape (16, 6) that is none of this model's", dict(
@@ -282,6 +314,8 @@ class Refused(unittest.TestCase):
         model = train.make_model()
         made = weir.torch.job(SGD(model.parameters(), lr=0.7), batch_size=8, epochs=1, local_steps=5)
         self.assertEqual(made["local"], {"steps": 5})
+        kept = weir.torch.job(SGD(model.parameters(), lr=0.7), batch_size=8, epochs=1, local_steps=5, local={"keep_state": True})
+        self.assertEqual(kept["local"], {"steps": 5, "keep_state": True})
         for words, more in (("local.steps", dict(local_steps=0)), ("given as 3", dict(local_steps=2, local={"steps": 3}))):
             self.refused(words, lambda: weir.torch.job(SGD(model.parameters(), lr=0.7), batch_size=8, epochs=1, **more))
 
@@ -294,7 +328,7 @@ class Refused(unittest.TestCase):
         self.refused("set inner's rates from opt.local_step", train_here, scheduled)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            train_here(scheduled, options={"inner_state": "kept"})
+            train_here(scheduled, local={"steps": H, "keep_state": True})
             train_here(scheduled, consistency={"mode": "async"})
 
     def test_weights(self):

@@ -39,6 +39,7 @@ class FakeGradients final : public GradientComputer {
                                  const Traffic& traffic) override {
     CHECK(traffic.new_weights);
     CHECK_FALSE(traffic.gradient_ready);
+    if (!failure.ok()) return failure;
     seen_->push_back(
         {work, static_cast<bool>(traffic.await_weights), static_cast<bool>(traffic.next_weights)});
     if (traffic.await_weights) {
@@ -55,15 +56,21 @@ class FakeGradients final : public GradientComputer {
 
   float slope = 0;
   uint64_t poisoned = ~uint64_t{0};
+  absl::Status failure;
 
  private:
   std::vector<Seen>* const seen_;
   ModelSpec spec_;
 };
 
-v1::JobConfig LocalConfigOf(uint32_t steps, const std::string& inner) {
-  return Config({"local={\"steps\": " + std::to_string(steps) + ", \"inner\": " + inner + "}"});
+v1::JobConfig LocalConfigOf(uint32_t steps, const std::string& inner,
+                            const std::vector<std::string>& more = {}) {
+  std::vector<std::string> sets = {"local={\"steps\": " + std::to_string(steps) + ", \"inner\": " + inner +
+                                   "}"};
+  sets.insert(sets.end(), more.begin(), more.end());
+  return Config(sets);
 }
+const std::string kKeeps = "local.keep_state=true";
 
 struct Local {
   Local(v1::JobConfig of, const JobSteps& steps = {}) : config(std::move(of)) {
@@ -76,6 +83,12 @@ struct Local {
   }
   absl::StatusOr<double> Compute(const Work& work, const Traffic& traffic = Traffic()) {
     return local->Compute(work, base.data(), push.data(), nullptr, traffic);
+  }
+  // Of a whole piece of work, whose batch follows from clock and part as in steps of two parts.
+  std::vector<float> Push(uint64_t clock, uint32_t part) {
+    const uint64_t batch = 2 * clock + part, examples = 8 * config.local().steps();
+    REQUIRE(Compute({clock, part, batch, batch * examples, examples, true, 10000}).ok());
+    return push;
   }
 
   const v1::JobConfig config;
@@ -163,6 +176,53 @@ TEST_CASE("The inner rule's state begins anew with each push") {
   CHECK(job.push != push);
   REQUIRE(job.Compute(work).ok());
   CHECK(job.push == push);
+}
+
+TEST_CASE("A kept state goes on from push to push, as if these were one") {
+  const char* const inner = GENERATE(R"({"type": "adam"})", R"({"type": "momentum", "learning_rate": 0.1})",
+                                     R"({"type": "adam", "amsgrad": true})");
+  Local kept(LocalConfigOf(3, inner, {kKeeps, "consistency.mode=async"})), whole(LocalConfigOf(9, inner));
+  // The gradients do not depend on the weights, so it does not matter that each push begins at the same ones.
+  std::vector<float> sum(6);
+  for (const uint64_t batch : {0, 1, 2}) {
+    // Outside sync clocks may leap, since a worker does not do all batches.
+    REQUIRE(kept.Compute({5 * batch, 0, batch, 24 * batch, 24, true, 100}).ok());
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += kept.push[i];
+  }
+  REQUIRE(whole.Compute({0, 0, 0, 0, 72, true, 100}).ok());
+  for (size_t i = 0; i < sum.size(); ++i) CHECK(sum[i] == Approx(whole.push[i]).epsilon(1e-5));
+}
+
+TEST_CASE("In sync each part has a kept state of its own, on the worker that did the part the step before") {
+  const v1::JobConfig config = LocalConfigOf(3, R"({"type": "adamw"})", {kKeeps});
+  Local both(config), first(config), second(config);
+  for (const uint64_t clock : {0, 1, 2}) {
+    CHECK(both.Push(clock, 0) == first.Push(clock, 0));
+    CHECK(both.Push(clock, 1) == second.Push(clock, 1));
+  }
+  // Another worker does part 1 of step 3.
+  CHECK(both.Push(3, 0) == first.Push(3, 0));
+  CHECK(both.Push(4, 0) == first.Push(4, 0));
+  const std::vector<float> kept = second.Push(4, 1), begun = Local(config).Push(4, 1);
+  CHECK(kept == begun);
+  CHECK(both.Push(4, 1) == begun);
+  CHECK(both.Push(5, 1) != Local(config).Push(5, 1));
+}
+
+TEST_CASE("A kept state begins anew after a gradient that is not finite, and is as it was after an error") {
+  const v1::JobConfig config = LocalConfigOf(3, R"({"type": "adam"})", {kKeeps});
+  Local job(config), smooth(config);
+  CHECK(job.Push(0, 0) == smooth.Push(0, 0));
+  // The weights' version was gone before the first gradient.
+  job.gradients->failure = absl::DataLossError("gone");
+  CHECK(job.Compute({1, 0, 2, 48, 24, true, 100}).status() == job.gradients->failure);
+  job.gradients->failure = absl::OkStatus();
+  CHECK(job.Push(1, 0) == smooth.Push(1, 0));
+
+  job.gradients->poisoned = 3 * 4 + 1;
+  job.Push(2, 0);
+  CHECK(std::isinf(job.push[4]));
+  CHECK(job.Push(3, 0) == Local(config).Push(3, 0));
 }
 
 TEST_CASE("The inner schedule counts the steps that each worker has taken") {

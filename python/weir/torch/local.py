@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any, Callable, Iterator
 
+import numpy as np
 import torch
 
 from ..errors import ConfigError
@@ -19,30 +20,29 @@ class LocalSteps:
     """The steps of a round, which begins with the servers' weights in the model and ends with one push: these weights minus the result,
     and the buffers of the job as they are then.
 
-    inner: the program's optimizer, of all trained parameters. state: what a round's first step begins with: "new", the state that the
-    optimizer had when the loop began, so that a round follows from weights and batches alone; or "kept", that of this worker's round
-    before, whatever became of that. Its param_groups are the program's.
+    inner: the program's optimizer, of all trained parameters. Its param_groups are the program's. A round begins with the state that it
+    had when the loop began, and so follows from weights and batches alone. With local.keep_state of the job it begins with the state
+    that this worker's round before has left, whatever became of its push; in sync that of the part's round, if this worker did it in
+    the step before. A membership that has begun again has nothing kept.
     """
 
-    def __init__(self, inner: torch.optim.Optimizer, state: str, weights: ModelWeights, job: Job):
+    def __init__(self, inner: torch.optim.Optimizer, weights: ModelWeights, job: Job):
         self._inner, self._weights = inner, weights
         self._per_round = int(job.get("local.steps", 1))
         if not isinstance(inner, torch.optim.Optimizer):
             raise ConfigError(f"inner must be one of torch's optimizers, such as torch.optim.AdamW(model.parameters()); got {type(inner).__name__}")
-        if state not in ("new", "kept"):
-            raise ConfigError(f"inner_state must be \"new\" (each round begins with a new state of inner) or \"kept\" (with that of this worker's "
-                              f"round before); got {state!r}")
         if job.get("tables"):
             raise ConfigError("inner cannot be given to a job with embedding tables, whose rows it does not step; leave out inner and local.steps")
-        self._keeps = state == "kept"
-        # Whether rounds must not depend on who computes them.
-        self._is_exact = job.get("consistency.mode") == "sync" and not self._keeps
+        self._is_sync, self._keeps = job.get("consistency.mode") == "sync", bool(job.get("local.keep_state", False))
         clips = job.get("train.clip", "push") != "mean"
         self._clip_norm = float(job.get("train.clip_norm", 0)) if clips else 0.0
         self._clip_value = float(job.get("train.clip_value", 0))
         self.check()
         # Of the loop's beginning; most optimizers have none before their first step.
         self._initial = {parameter: copy.deepcopy(values) for parameter, values in inner.state.items()}
+        # Of the membership's rounds: by part, the clock and what is kept.
+        self._membership: object = None
+        self._kept: dict[int, tuple[int, dict[Any, Any]]] = {}
         self._begin_round(0)
 
     def check(self) -> None:
@@ -58,16 +58,24 @@ class LocalSteps:
 
     # ---- a round
 
-    def begin(self, work: Work) -> None:
-        """The model has the servers' weights for this work."""
-        if self._is_exact and any("initial_lr" in group for group in self._inner.param_groups):
+    def begin(self, step: Step) -> None:
+        """The model has the servers' weights for this step."""
+        if self._is_sync and not self._keeps and any("initial_lr" in group for group in self._inner.param_groups):
             raise ConfigError("inner has a learning rate scheduler, which counts the steps of this worker alone, so that in sync the weights would "
-                              "depend on which worker computes what; set inner's rates from opt.local_step, which counts the job's, or give "
-                              "inner_state=\"kept\"")
-        self._begin_round(work.clock)
-        if not self._keeps:
-            self._inner.state.clear()
-            self._inner.state.update((p, copy.deepcopy(values)) for p, values in self._initial.items())
+                              "depend on which worker computes what; set inner's rates from opt.local_step, which counts the job's, or set "
+                              "local.keep_state of the job")
+        self._begin_round(step.work.clock)
+        state = self._take(step)
+        self._inner.state.clear()
+        self._inner.state.update({p: copy.deepcopy(values) for p, values in self._initial.items()} if state is None else state)
+
+    def _take(self, step: Step) -> dict[Any, Any] | None:
+        """The state that was kept for this step's part."""
+        if step.membership is not self._membership:
+            self._membership, self._kept = step.membership, {}
+        if self._is_sync:  # other workers have done these parts since
+            self._kept = {part: kept for part, kept in self._kept.items() if kept[0] + 1 >= step.work.clock}
+        return self._kept.pop(step.work.part, (0, None))[1]
 
     def _begin_round(self, clock: int) -> None:
         self._clock, self._taken = clock, 0
@@ -112,6 +120,9 @@ class LocalSteps:
     def finish(self, step: Step) -> None:
         """Puts into step.gradient what the round has taken away from the weights."""
         self._weights.place.finish(step, self._differences(step))
+        # What values that are not finite have made of the state would stay in it.
+        if self._keeps and np.isfinite(step.gradient.flat).all():
+            self._kept[step.work.part] = (step.work.clock, dict(self._inner.state))
 
     def push(self, step: Step) -> None:
         """Sends it."""

@@ -79,9 +79,8 @@ class Optimizer(torch.optim.Optimizer):
     test: the same for the job's end alone, on examples that evaluate does not have; evaluate is for validation then.
     inner: one of torch's optimizers, of the same parameters, for a job with local.steps: step() takes its step on the model, and the
         last one of a round pushes what the round has taken away from the weights. The job's `optimizer` is the outer rule, on the
-        servers.
-    inner_state: "new": each round begins with the state that inner had at first. "kept": with that of this worker's round before; the
-        bits of sync then depend on which worker computes what.
+        servers. Each round begins with the state that inner had at first, or with local.keep_state of the job with that of this worker's
+        round before.
     servers: without a cluster, how many to start in this process.
     cluster, task, token_file, history, log_level, overrides, progress, code_version: as of weir.Client. Under `weir up` or with TF_CONFIG this
         process is a worker of the cluster.
@@ -95,7 +94,7 @@ class Optimizer(torch.optim.Optimizer):
                  token_file: str | None = None, history: str | None = None, log_level: str | None = None,
                  overrides: Sequence[str] = (), progress: bool | None = None, buffers: BufferRules | None = None,
                  code_version: str | None = None, evaluate: EvaluateModel | None = None, test: EvaluateModel | None = None,
-                 inner: torch.optim.Optimizer | None = None, inner_state: str = "new", **refused: NoReturn):
+                 inner: torch.optim.Optimizer | None = None, **refused: NoReturn):
         for name in refused:
             where = _FIELDS.get(name)
             raise TypeError(f"weir.torch.Optimizer() takes no {name}: the rule runs on the servers, and the job's config has its "
@@ -111,8 +110,8 @@ class Optimizer(torch.optim.Optimizer):
         self.job = Job(job, overrides)
         self._tables = Tables(self.job)
         self._rows = TableRows(model, self._tables)
-        self._local = None if inner is None else LocalSteps(inner, inner_state, self._weights, self.job)
-        self._check_local(overlap, inner_state)
+        self._local = None if inner is None else LocalSteps(inner, self._weights, self.job)
+        self._check_local(overlap)
         self._train_set = train_set
         self._examples = count_examples(train_set, self.job)
         self._arguments: dict[str, Any] = dict(servers=servers, cluster=cluster, task=task, token_file=token_file, history=history,
@@ -140,13 +139,11 @@ class Optimizer(torch.optim.Optimizer):
         self._lr = float(self.job.config["optimizer"]["learning_rate"])
         super().__init__(list(self._weights.parameters.values()), {"lr": self._lr})
 
-    def _check_local(self, overlap: bool, inner_state: str) -> None:
+    def _check_local(self, overlap: bool) -> None:
         steps = self.job.get("local.steps", 1)
         if self._local is None and steps > 1:
             raise ConfigError(f"inner is missing: local.steps is {steps}, so that the worker takes steps of its own; give "
                               "weir.torch.Optimizer inner=torch.optim.AdamW(model.parameters()), or another optimizer of torch")
-        if self._local is None and inner_state != "new":
-            raise ConfigError(f"inner_state={inner_state!r} is given without inner; give both or neither")
         if self._local is not None and overlap:
             raise ConfigError("overlap=True cannot be given with inner, whose steps need all gradients of a batch before any of it may travel; "
                               "leave it out")
@@ -245,7 +242,7 @@ class Optimizer(torch.optim.Optimizer):
                 self._weights.load(step.memory)
                 changes.loaded(step.memory)
                 if self._local is not None:
-                    self._local.begin(step.work)
+                    self._local.begin(step)
                 # One, unless the worker takes steps of its own.
                 for work in step.work.batches(self._whole.batch):
                     self._step, self._rank, epoch = step, client._rank, work.first_example // self._examples

@@ -372,6 +372,13 @@ TEST_CASE("Impossible combinations are refused with their paths") {
       {R"({"local": {"steps": 2, "inner": {}}})",
        "f:1:33: local.inner: is for the program `worker`, but the job has no model: a program of one's own "
        "brings its inner rule; take it out"},
+      {With(R"("local": {"keep_state": true})"),
+       "f:5:25: local.keep_state: is true, but a worker takes no steps of its own, whose rule would have a "
+       "state; set local.steps, or take it out"},
+      {R"({"local": {"keep_state": true}})",
+       "f:1:26: local.keep_state: is true, but a worker takes no steps"},
+      {With(R"("local": {"steps": 2, "inner": {}, "keep_state": true})"),
+       "f:5:50: local.keep_state: is true, but local.inner.type \"sgd\" has no state; take it out"},
       {With(R"("local": {"inner": {"type": "lamb"}})"),
        "f:5:29: local.inner.type: is \"lamb\", which only the servers apply; use \"adamw\""},
       {With(R"("local": {"inner": {"type": "adam", "momentum": 0.5}})"),
