@@ -1,0 +1,63 @@
+#include "tests/simulation/push_model.h"
+
+#include <algorithm>
+
+namespace weir {
+
+PushModel::Found PushModel::Begin(const Key& key) {
+  Found found;
+  for (const auto& [id, open] : open_) {
+    if (id.second == key.part && open.incarnation == key.incarnation) found.under_way = open.carried;
+  }
+  Open& open = open_[{key.clock, key.part}];
+  open = {key.incarnation, {}, {}};
+  if (!ledger_->options().feedback) return {};
+  const auto residual = residuals_.find(key.part);
+  if (residual == residuals_.end()) return found;
+  std::vector<float> values = std::move(residual->second.values);
+  const bool rolled_back = residual->second.incarnation != key.incarnation;
+  const bool anothers = ledger_->options().sync && residual->second.clock + 1 < key.clock;
+  residuals_.erase(residual);
+  if (rolled_back) {
+    found.rolled_back = std::move(values);
+  } else if (anothers) {
+    found.anothers = std::move(values);
+  } else {
+    found.under_way.clear();
+    open.carried = found.carried = std::move(values);
+  }
+  return found;
+}
+
+std::vector<float> PushModel::Send(const Key& key, std::vector<float> gradient) {
+  Open& open = open_[{key.clock, key.part}];
+  for (size_t i = 0; i < open.carried.size(); ++i) gradient[i] += open.carried[i];
+  std::vector<float> sent = ledger_->Coded(gradient);
+  if (!ledger_->options().feedback) return sent;
+  open.left.resize(sent.size());
+  for (size_t i = 0; i < sent.size(); ++i) open.left[i] = gradient[i] - sent[i];
+  return sent;
+}
+
+std::vector<float> PushModel::OnAnswer(uint64_t clock, uint32_t part, bool took_effect) {
+  const auto found = open_.find({clock, part});
+  if (found == open_.end()) return {};
+  const Open open = std::move(found->second);
+  open_.erase(found);
+  const std::vector<float>& values = took_effect ? open.left : open.carried;
+  if (!values.empty()) Put(clock, part, open.incarnation, values);
+  return took_effect ? std::vector<float>() : open.carried;
+}
+
+void PushModel::Put(uint64_t clock, uint32_t part, uint64_t incarnation, const std::vector<float>& values) {
+  Residual& residual = residuals_[part];
+  if (residual.incarnation > incarnation) return;
+  if (residual.incarnation < incarnation || residual.values.empty()) {
+    residual = {clock, incarnation, values};
+    return;
+  }
+  for (size_t i = 0; i < values.size(); ++i) residual.values[i] += values[i];
+  residual.clock = std::max(residual.clock, clock);
+}
+
+}  // namespace weir
