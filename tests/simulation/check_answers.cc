@@ -46,28 +46,16 @@ void Checker::CheckPush(const PushAnswered& push) {
         Violate(Invariant::kStaleness, where(), " was computed from version ", push.base.count(),
                 ", made version ", reply.version().count(), " and was told ", reply.staleness());
       }
-      if (!sync() && reply.staleness() > staleness_limit().value_or(UINT64_MAX)) {
-        Violate(Invariant::kStaleness, where(), " was applied with a staleness of ", reply.staleness());
-      }
       return;
     }
     case v1::REFUSED:
-      if (MayDrop(push)) {
-        const auto versions = versions_.find(shard);
-        if (versions == versions_.end() || versions->second.empty()) return;
-        const std::vector<float>& newest = *versions->second.rbegin()->second;
-        if (Has(newest, push.batch) && Who(newest, push.batch) == push.incarnation) {
-          Violate(Invariant::kRefused, where(), " was refused as too stale, and is in");
-        }
-        return;
-      }
       if (sync() ? !ledger_.poisoned(push.batch) : !ledger_.poisoned(push.batch, push.shard)) {
         Violate(Invariant::kRefused, where(), " was refused: ", reply.reason());
       }
       return;
     case v1::DUPLICATE_BATCH: {
       // The shard refused it before.
-      if (ledger_.poisoned(push.batch, push.shard) || MayHaveDropped(push.shard, push.batch)) return;
+      if (ledger_.poisoned(push.batch, push.shard)) return;
       // Another worker's push of the batch is in the version.
       const auto it = versions_.find(shard);
       const bool there = it != versions_.end() && !it->second.empty() &&
@@ -279,12 +267,6 @@ void Checker::CheckBound(const PullAnswered& pull) {
               clock);
     }
   }
-}
-
-bool Checker::MayHaveDropped(uint32_t shard, uint64_t batch) const {
-  return std::any_of(log_.sent.begin(), log_.sent.end(), [&](const PushSent& push) {
-    return push.batch == batch && Completed(push.incarnation, shard, push.clock, absl::InfiniteDuration());
-  });
 }
 
 }  // namespace weir

@@ -9,8 +9,7 @@
 
 namespace weir {
 
-// Tells what becomes of pushes: of a step whose rows do not wait for it, and, outside sync, of those that are
-// disposed of.
+// Tells what becomes of the open step, for a table whose rows do not wait for the step.
 class WatchedPolicy final : public WrappedPolicy {
  public:
   using Tell = std::function<void(EarlyRowsEvent::Kind kind, const PushKey& push)>;
