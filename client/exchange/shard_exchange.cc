@@ -289,6 +289,9 @@ absl::Status ShardExchange::TakePush(v1::PushReply reply) {
   answer_.push = std::move(reply);
   // After SEND_AGAIN the push counts as never sent.
   push_answered_ = answer_.push.outcome() != v1::SEND_AGAIN;
+  // Here, and not when the call ends: it may yet fail, because its pull does.
+  EncodedGradient* const encoded = push_->gradient->encoded();
+  if (push_answered_ && encoded != nullptr) encoded->Answered(shard_, answer_.push.outcome() == v1::OK);
   // A shard takes a worker's clocks in order. A shard that refuses the worker itself has disposed of no push.
   // Initial values have no clock.
   if (PullFollows(answer_.push.outcome()) && !push_->header.initial_values())

@@ -162,9 +162,6 @@ void ShardSet::OnAnswer(const std::shared_ptr<Operation>& operation, uint32_t sh
                         absl::StatusOr<ShardAnswer> answer) {
   absl::Status status = answer.status();
   if (status.ok()) {
-    if (operation->push.has_value() && operation->push->gradient->encoded() != nullptr) {
-      operation->push->gradient->encoded()->Answered(shard, answer->push.outcome() == v1::OK);
-    }
     if (observer_ != nullptr && operation->push.has_value() && !operation->push->initial_values) {
       observer_->OnPush(*operation->push, shard, answer->push);
     }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/codec/floats.h"
+#include "common/codec/value_codec.h"
 #include "common/protocol/exchange_layout.h"
 
 namespace weir {
@@ -228,7 +229,6 @@ struct FakeCluster::Exchange {
     const bool early = cluster.options_.eager && message.has_pull();
     const bool refused = !push.header.refused().empty();
     push.gradient.resize(refused ? 0 : push.header.elements());
-    const size_t size = push.header.dtype() == v1::BF16 ? 2 : sizeof(float);
     size_t received = 0;
     // Two chunks under way.
     uint32_t credit = message.gradient().empty() ? 2 : 1;
@@ -237,14 +237,14 @@ struct FakeCluster::Exchange {
       bool rows = false;
       if (auto status = TakeRows(message, nth, &rows); status.has_value()) return status;
       push.row_messages += rows;
-      const size_t bytes = rows ? 0 : message.gradient().size(), count = bytes / size, at = message.first();
-      if (!rows && at + count > push.gradient.size())
+      const absl::string_view bytes = rows ? absl::string_view() : absl::string_view(message.gradient());
+      const size_t at = std::min<size_t>(message.first(), push.gradient.size());
+      const v1::Dtype dtype = push.header.dtype();
+      const size_t count = std::min<size_t>(MostValues(dtype, bytes.size()), push.gradient.size() - at);
+      if (EncodedBytes(dtype, count) != bytes.size())
         return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "too much");
-      if (push.header.dtype() == v1::BF16) {
-        FromBfloat16(message.gradient().data(), push.gradient.data() + at, count);
-      } else if (count > 0) {
-        std::memcpy(push.gradient.data() + at, message.gradient().data(), bytes);
-      }
+      ValueCursor({bytes}, dtype, static_cast<int64_t>(count))
+          .Read(push.gradient.data() + at, static_cast<int64_t>(count));
       received += count;
       push.messages += 1;
       if (count > 0) {

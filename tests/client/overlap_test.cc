@@ -2,10 +2,12 @@
 // are used while others are still on their way: against scripted servers.
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "client/client.h"
+#include "common/protocol/handshake.h"
 #include "tests/client/client_fixture.h"
 
 namespace weir {
@@ -516,6 +518,43 @@ TEST_CASE("a pull whose version is gone after its first tensors were told of mus
   const Work next = f.NextWork(*j.client);
   CHECK(next.clock == j.work.clock + 1);
   CHECK(j.client->Pull(next.clock, f.Weights()).Get().ok());
+}
+
+// The second push's values, by shard, where the first one rounds away a part of its gradient.
+std::map<uint32_t, std::vector<float>> SecondPush(bool cut_short) {
+  ClientFixture f(Layers(false));
+  f.config.mutable_wire()->set_push_dtype(v1::WireConfig::TYPE_INT4);
+  f.config.mutable_wire()->set_error_feedback(true);
+  f.cluster.edit_join = [](v1::JoinReply* reply) { *reply->mutable_protocol() = OwnProtocol(); };
+  Joined j(f);
+  Arrivals arrivals(f, 1);
+  std::atomic<bool> broken{false};
+  f.cluster.on_pull_middle = [&](uint32_t shard, size_t) -> std::optional<grpc::Status> {
+    if (!cut_short || shard == 1 || broken.exchange(true)) return std::nullopt;
+    arrivals.told_of_one.Wait();
+    f.cluster.edit_pull = [](uint32_t, v1::PullReply* reply) {
+      reply->mutable_version()->set_count(reply->version().count() + 1);
+    };
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "scripted");
+  };
+  SetAtEnd at_end{arrivals.told_of_one};
+  const auto both =
+      j.client->PushPull(j.work, j.base, f.Gradient(), f.Weights(), nullptr, arrivals.Take()).Get();
+  CHECK((both.status().code() == absl::StatusCode::kDataLoss) == cut_short);
+  const Work next = f.NextWork(*j.client);
+  const PullResult base = f.Pull(*j.client, next.clock);
+  CHECK(j.client->Push(next, base, f.Gradient()).Get().ok());
+  std::map<uint32_t, std::vector<float>> second;
+  for (const FakeCluster::Push& push : f.cluster.pushes()) {
+    if (push.header.clock() == next.clock) second[push.shard] = push.gradient;
+  }
+  return second;
+}
+
+TEST_CASE("a push takes effect, and leaves its residual, even if the pull with it is cut short") {
+  const auto whole = SecondPush(false);
+  CHECK(whole.size() == 2);
+  CHECK((SecondPush(true) == whole));
 }
 
 TEST_CASE("a pull whose version is gone before anything was told of goes on with the new one") {
