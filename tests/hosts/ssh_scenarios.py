@@ -1,14 +1,18 @@
 """What `weir up --hosts` does with two hosts, each with an sshd."""
+import json
 import os
+import pathlib
 import shutil
 import signal
+import subprocess
 
-from job import BAD_CONFIG, PEER_LOST, expect, injected, seen
+from job import BAD_CONFIG, ENVIRONMENT, PEER_LOST, expect, injected, seen
 from scenarios import PACE, TRAINING, expect_undisturbed_weights, scenario
 from ssh_hosts import SshWorld
 
 LIMIT_OF_REFUSAL = 30  # seconds
 SIZE = "--ps=2", "--workers=3"
+ROOT = pathlib.Path(__file__).absolute().parents[2]
 
 
 def settings(fields):
@@ -71,6 +75,30 @@ def ssh_restart(world):
     summary = up.summary()
     expect_undisturbed_weights(world, summary)
     expect(summary["restarts"].get("ps:1") == 1 and "worker:0" in summary["restarts"], f"restarts: {summary['restarts']}")
+
+
+@scenario
+def ssh_python(world):
+    """A PyTorch program on two hosts reaches the bits of one host, though a server and a worker are killed."""
+    job = ROOT / "examples/cnn.json"
+    program = ["--", "env", f"PYTHONPATH={ROOT}/python", f"WEIR_LIBRARY={ROOT}/python/capi/libweir.so", "PYTHONDONTWRITEBYTECODE=1",
+               "python3", job.with_suffix(".py"), "--most=1000"]
+    size = ["--ps=2", "--workers=2", "--set=train.epochs=6"]
+    alone = world.folder / "alone.json"
+    subprocess.run([world.weir, "up", *size, job, f"--summary={alone}", *program], check=True, capture_output=True, env=ENVIRONMENT)
+    expected = json.loads(alone.read_text(encoding="utf-8"))["weights_sha256"]
+    ssh = SshWorld(world)
+    up = ssh.up(*size, "--set=checkpoint.every_steps=10", "--restart", *program, config=job)
+    up.wait_for_checkpoints(1)
+    os.kill(ssh.hosts["b"].processes("ps_server")[0], signal.SIGKILL)
+    injected("the server on b is killed")
+    up.wait_for(lambda: "ps:1 on b was killed by signal 9 (Killed)" in up.log(), "the end of ps:1 is told")
+    os.kill(ssh.hosts["a"].processes("cnn.py")[0], signal.SIGKILL)
+    injected("the worker on a is killed")
+    summary = up.summary()
+    expect(summary["weights_sha256"] == expected, f"weights_sha256 {summary['weights_sha256']}, on one host {expected}")
+    expect(summary["restarts"].get("ps:1") == 1 and "worker:0" in summary["restarts"], f"restarts: {summary['restarts']}")
+    seen(f"all {summary['steps']} steps; weights_sha256 {expected[:16]}... as on one host")
 
 
 @scenario
