@@ -37,7 +37,6 @@
 #include "worker/data/load_data.h"
 #include "worker/dataset_gradients.h"
 #include "worker/evaluation.h"
-#include "worker/local_rule.h"
 #include "worker/local_steps.h"
 #include "worker/replicas.h"
 #include "worker/trainer.h"
@@ -93,7 +92,6 @@ absl::StatusOr<ChosenDevices> DevicesFor(const v1::JobConfig& config, const std:
     if (Model::NeedsCpu(config.model())) {
       return absl::UnimplementedError("the model has layers that only the CPU computes");
     }
-    if (TakesLocalSteps(config)) return absl::UnimplementedError("only the CPU takes local steps");
     return cuda::UsableDevices();
   };
   return ChooseDevices(flag, Replicas::PrecisionOf(config.compute()), local_rank, usable);

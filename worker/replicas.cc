@@ -72,7 +72,7 @@ Precision Replicas::PrecisionOf(const v1::ComputeConfig& config) {
 DeviceOptions Replicas::DeviceOptionsOf(const v1::JobConfig& config, size_t replicas) {
   DeviceOptions options;
   options.rounds_gradients = WireOptions::From(config.wire()).push_dtype == v1::BF16 && replicas == 1 &&
-                             !ClipsPushes(config.train());
+                             !ClipsPushes(config.train()) && !TakesLocalSteps(config);
   options.weights_ahead = config.consistency().prefetch();
   return options;
 }
@@ -97,10 +97,6 @@ absl::StatusOr<std::unique_ptr<Replicas>> Replicas::On(
   const DeviceOptions options = DeviceOptionsOf(config, backends.size());
   std::vector<Replica> replicas;
   for (std::unique_ptr<ComputeBackend>& backend : backends) {
-    if (TakesLocalSteps(config) && !backend->unified()) {
-      return absl::InvalidArgumentError(
-          "local.inner: only the CPU takes local steps; start the worker with --device=cpu");
-    }
     Replica replica;
     replica.backend = std::move(backend);
     WEIR_ASSIGN_OR_RETURN(replica.model,

@@ -37,14 +37,14 @@ class Replicas {
   // device. The errors are those of MakeComputeBackend and Model::Create.
   static absl::StatusOr<std::unique_ptr<Replicas>> Create(const v1::JobConfig& config, const Dataset& train,
                                                           const std::vector<std::string>& devices);
-  // One replica per backend. InvalidArgument: the job takes local steps, and a backend is not the CPU's.
+  // One replica per backend.
   static absl::StatusOr<std::unique_ptr<Replicas>> On(const v1::JobConfig& config, const Dataset& train,
                                                       std::vector<std::unique_ptr<ComputeBackend>> backends);
   ~Replicas();
   static Precision PrecisionOf(const v1::ComputeConfig& config);
   // The options of a job that this many replicas compute. The next weights come while backward computes only
   // if they are prefetched. Gradients are rounded on the device if they travel as bfloat16, unless the host
-  // must still add them up or clip them, in float32.
+  // must still add them up, clip them or take local steps with them, in float32.
   static DeviceOptions DeviceOptionsOf(const v1::JobConfig& config, size_t replicas);
 
   // The first replica's model. All replicas compute with its weights, and its gradients are the sum, rounded

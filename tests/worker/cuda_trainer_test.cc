@@ -66,11 +66,39 @@ TEST_CASE("So do parts of a step, whose weights are on the device already, and p
   }
 }
 
-TEST_CASE("Local steps on a device are refused") {
-  const v1::JobConfig config = Config({R"(local={"steps": 3, "inner": {"type": "adam"}})"});
-  const absl::Status status = Replicas::On(config, Train(), Emulated(1, 1)()).status();
-  CHECK(status.code() == absl::StatusCode::kInvalidArgument);
-  CHECK_THAT(std::string(status.message()), Catch::StartsWith("local.inner: only the CPU takes local steps"));
+TEST_CASE("Local steps on a device, with weights that travel meanwhile") {
+  const uint64_t seed = GENERATE(1, 2, 3);
+  const std::string wire = GENERATE("wire.dtype=f32", "wire.push_dtype=bf16");
+  const std::string mode =
+      GENERATE(R"({"parts": 2})", R"({"mode": "bounded", "staleness": 1, "prefetch": true})");
+  const bool prefetch = mode.find("prefetch") != std::string::npos;
+  std::deque<Work> work = Clocks(4, 20);
+  // Two parts from the same weights, after local steps from them.
+  if (!prefetch) work.insert(work.begin() + 1, {0, 1, 9, 180, 20, true});
+  const size_t pushes = work.size();
+  // The emulated device is one that one thread uses at a time.
+  const auto two = [] {
+    std::vector<std::unique_ptr<ComputeBackend>> backends;
+    while (backends.size() < 2) backends.push_back(MakeQueuedBackend());
+    return backends;
+  };
+  const bool one = GENERATE(true, false);
+  Job job({"consistency=" + mode, wire, R"(local={"steps": 3, "inner": {"type": "adam"}})"}, std::move(work),
+          one ? Emulated(seed, 1) : Backends(two));
+  SECTION("weights tensor by tensor") {
+    if (!prefetch) {
+      job.client.on_pull = [&](const ScriptedClient::PullCall& pull) {
+        BringInTurns(&job.client, pull, pull.clock);
+      };
+    }
+  }
+  SECTION("all at once, some time") {
+    job.client.on_pull = [&](ScriptedClient::PullCall pull) {
+      job.client.threads.emplace_back([pull] { Bring(pull, pull.clock); });
+    };
+  }
+  REQUIRE(job.Run().ok());
+  job.CheckPushes(pushes);
 }
 
 TEST_CASE(
