@@ -20,11 +20,18 @@ def make_keys(folder):
 
 
 def prepare(folder):
-    """What sshd wants of a machine: its user, and an empty folder of root's."""
-    text = PASSWD.read_text(encoding="utf-8")
-    if "\nsshd:" not in text:
-        (folder / "passwd").write_text(text + "sshd:x:65533:65533::/run/sshd:/usr/sbin/nologin\n", encoding="utf-8")
-        run("mount", "--bind", str(folder / "passwd"), str(PASSWD))
+    """What sshd wants of a machine: its user, and an empty folder of root's. The shell of root finds an empty home, since what this
+    machine's .bashrc does may take long."""
+    root, *others = PASSWD.read_text(encoding="utf-8").splitlines(keepends=True)
+    expect(root.startswith("root:"), f"{PASSWD} begins with {root}")
+    fields = root.split(":")
+    fields[5] = str(folder / "home")
+    (folder / "home").mkdir()
+    users = ":".join(fields) + "".join(others)
+    if "\nsshd:" not in users:
+        users += "sshd:x:65533:65533::/run/sshd:/usr/sbin/nologin\n"
+    (folder / "passwd").write_text(users, encoding="utf-8")
+    run("mount", "--bind", str(folder / "passwd"), str(PASSWD))
     pathlib.Path("/run/sshd").mkdir(exist_ok=True)
     run("mount", "-t", "tmpfs", "-o", "mode=755", "none", "/run/sshd")
 
