@@ -102,6 +102,7 @@ CLI::Option* AddRepeated(CLI::App* command, const char* name, std::vector<std::s
   return command->add_option(name, *values, what + "; may be given again")
       ->type_name(type)
       ->expected(1)
+      ->allow_extra_args(false)  // or it would take the words that follow, such as the config
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 

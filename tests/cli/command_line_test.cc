@@ -208,6 +208,8 @@ TEST_CASE("config check and show, where the other programs are not there") {
   CHECK(bad.code == kExitConfig);
   CHECK(bad.output == "--set seed=x: seed: must be a whole number at least 0, got \"x\"\n");
   CHECK(Weir({"config", "show", "/nowhere.json"}, weir).code == kExitConfig);
+  // An override takes one word, wherever it stands.
+  CHECK(Weir({"config", "show", "--set=train.epochs=3", "configs/digits.json", "--ps=2"}, weir).code == 0);
 
   const std::string show = weir.string() + " config show configs/digits.json --set train.epochs=3 ";
   const WeirResult shown = Weir({"-c", show + "2>/dev/null"}, "/bin/sh");

@@ -66,7 +66,7 @@ void CheckRefused(const Called& called, bool coordinator) {
     const bool here = method != "Attach" || !coordinator;
     if (method != "Check") CHECK(code == (here ? kUnauthenticated : kUnimplemented));
   }
-  CHECK_THAT(called.output, Contains("give --token_file=FILE with the file that its servers have"));
+  CHECK_THAT(called.output, Contains("this job has a token, and the caller has"));
 }
 
 // A token in a file.
