@@ -22,7 +22,11 @@ namespace weir {
 //
 // - if the shard has gone back to a checkpoint since, and so has a later incarnation than the residual's
 //   weights;
-// - in sync, if the part's push of the step before was not this worker's.
+// - in sync, if this worker did not push the part in the step before.
+//
+// If two workers push the part of a step, the shard takes one push and answers both with OK. The other worker
+// keeps what its own push lacked, which stands for that of the one taken: the batch and the weights were the
+// same. The worker that has the part in the next step uses its residual; the other one drops it.
 class Residuals {
  public:
   // shard_elements: by shard. consecutive: sync.

@@ -19,18 +19,19 @@ using Catch::Contains;
 constexpr uint64_t kBatches = (3 * 1500 + 15) / 16;
 
 // No checkpoint is taken by itself after the first, of version 0.
-RecoveryRun::Options Options(const std::string& mode) {
+RecoveryRun::Options Options(const std::string& mode, std::vector<std::string> more = {}) {
   RecoveryRun::Options options;
   options.set = {"consistency.mode=" + mode, "server.durability=log", "train.epochs=3",
                  "debug.worker_delay=0.04", "checkpoint.every_steps=100000"};
   if (mode == "bounded") options.set.push_back("consistency.staleness=2");
+  options.set = With(std::move(options.set), more);
   return options;
 }
 
 // The contents of a shard's log, over all its incarnations.
 struct Ledger {
   std::map<uint64_t, int> applied;  // by batch: number of times
-  uint64_t versions = 0, refused = 0;
+  uint64_t versions = 0, refused = 0, scaled = 0, dropped = 0;
   bool consecutive = true, keys_differ = true;
 };
 
@@ -51,9 +52,11 @@ Ledger ReadLedger(const std::string& directory, uint32_t shard) {
             keys.emplace(push.caller().worker(), push.caller().incarnation(), push.clock()).second;
         if (record.outcome() != v1::OK) {
           ++ledger.refused;
+          ledger.dropped += record.staleness() > 0;
           return absl::OkStatus();
         }
         ledger.consecutive &= record.version() == ++ledger.versions;
+        ledger.scaled += record.gradient_factor() > 0 && record.gradient_factor() < 1;
         ++ledger.applied[push.batch_plus_one() - 1];
         return absl::OkStatus();
       });
@@ -63,9 +66,19 @@ Ledger ReadLedger(const std::string& directory, uint32_t shard) {
 }
 
 TEST_CASE("ps:1 and ps:0 are killed again and again: no acknowledged push is lost, none is applied twice") {
-  const std::string mode = GENERATE(as<std::string>(), "async", "bounded");
-  INFO(mode);
-  RecoveryRun run(Options(mode));
+  struct Case {
+    std::string mode;
+    std::vector<std::string> more;
+    bool scales = false, drops = false;
+  };
+  const auto [mode, more, scales, drops] = GENERATE(values<Case>(
+      {{"bounded", {}},
+       {"async",
+        {R"(consistency.staleness_policy={"type":"scale"})", "wire.push_dtype=int4"},
+        /*scales=*/true},
+       {"async", {R"(consistency.staleness_policy={"type":"drop","limit":1})"}, false, /*drops=*/true}}));
+  INFO(mode << ", " << (more.empty() ? "" : more[0]));
+  RecoveryRun run(Options(mode, more));
   const std::vector<std::string> victims = {"ps:1", "ps:0", "ps:1", "ps:0", "ps:1"};
   for (size_t kill = 0; kill < victims.size(); ++kill) {
     run.WaitForStep(8 + 9 * kill);
@@ -75,7 +88,8 @@ TEST_CASE("ps:1 and ps:0 are killed again and again: no acknowledged push is los
   const nlohmann::json summary = run.WaitForEnd();
   INFO(summary.dump(2));
   CHECK(summary["lost_pushes"] == 0);
-  CHECK(summary["examples"] == 3 * 1500);
+  // A push that is dropped counts no examples, and its batch is not done again.
+  CHECK((summary["examples"] == 3 * 1500) == !drops);
   for (uint32_t shard = 0; shard < 2; ++shard) {
     const Ledger ledger = ReadLedger(run.directory(), shard);
     INFO("shard " << shard << ", " << ledger.refused << " refused");
@@ -83,6 +97,9 @@ TEST_CASE("ps:1 and ps:0 are killed again and again: no acknowledged push is los
     CHECK(ledger.keys_differ);
     CHECK(ledger.versions <= kBatches);
     CHECK(ledger.versions == ledger.applied.size());
+    CHECK((ledger.scaled > 0) == scales);
+    CHECK((ledger.dropped > 0) == drops);
+    if (drops) CHECK(ledger.versions + ledger.dropped == kBatches);
   }
   const RunResult replay = RunToEnd({"ps_server/ps_server", "--replay", run.directory()});
   INFO(replay.output);

@@ -43,12 +43,16 @@ TEST_CASE("nobody is killed; checkpoints change no bits") {
 }
 
 TEST_CASE("ps:1, then ps:0, then a worker are killed and come back") {
-  // Also between the rounds in which a step is measured.
-  const auto norms = GENERATE(values<std::vector<std::string>>(
+  // Also between the rounds in which a step is measured, and with rounds of ten local steps, whose pushes are
+  // quantised.
+  const auto more = GENERATE(values<std::vector<std::string>>(
       {{},
-       {"train.clip=mean", "train.clip_norm=0.2", "optimizer.type=lamb", "optimizer.weight_decay=0.01"}}));
+       {"train.clip=mean", "train.clip_norm=0.2", "optimizer.type=lamb", "optimizer.weight_decay=0.01"},
+       {R"(local={"steps":10,"inner":{"type":"adam","learning_rate":0.003}})", "optimizer.type=nesterov",
+        "optimizer.learning_rate=0.7", "wire.push_dtype=int8", "model.layers[1].units=128",
+        "train.examples=25613", "debug.worker_delay=0.003"}}));
   const TestFolder folder;
-  RecoveryRun run(Options(folder, norms));
+  RecoveryRun run(Options(folder, more));
   run.WaitForStep(12);
   run.Kill("ps:1");
   run.Restart("ps:1");
@@ -58,7 +62,7 @@ TEST_CASE("ps:1, then ps:0, then a worker are killed and come back") {
   run.WaitForStep(50);
   run.Kill("worker:1");
   run.Restart("worker:1");
-  CheckBits(run.WaitForEnd(), norms);
+  CheckBits(run.WaitForEnd(), more);
   CHECK_THAT(run.job()["worker:0"].log(), Contains("joined again"));
 }
 

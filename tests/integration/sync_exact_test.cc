@@ -260,6 +260,16 @@ TEST_CASE("quantised pushes: any number of servers and workers, and workers that
   CHECK(std::adjacent_find(hashes.begin(), hashes.end()) == hashes.end());
 }
 
+TEST_CASE("local steps with quantised pushes: any number of servers and workers") {
+  const Overrides job = Plus(kLocal, {"wire.push_dtype=int8", "model.layers[1].units=128"});
+  const SerialRun& expected = SerialDigits(job);
+  CHECK(expected.weights_sha256 != Reference(DigitsJob(Plus(job, {"wire.push_dtype=f32"}))).weights_sha256);
+  for (const auto& [servers, workers] : std::vector<std::pair<uint32_t, uint32_t>>{{1, 4}, {3, 1}, {3, 4}}) {
+    INFO(servers << " servers, " << workers << " workers");
+    CheckBits(expected, DigitsJob(Plus(job, {"server.min_shard_kib=0"})), servers, workers);
+  }
+}
+
 TEST_CASE("workers held back at random") {
   const v1::JobConfig config = DigitsJob({});
   const SerialRun expected = Reference(config);
@@ -300,9 +310,8 @@ TEST_CASE("apply threads") {
   }
 }
 
-TEST_CASE("every transport, with shards of several chunks") {
-  const Overrides job = {"train.examples=157", "model.layers[1].units=7000"};
-  const SerialRun expected = Reference(DigitsJob(job));
+void CheckTransports(const Overrides& job) {
+  const SerialRun& expected = SerialDigits(job);
   for (const char* transport : {"tcp", "unix", "shared_memory", "auto"}) {
     for (const Overrides& chunks : {Overrides{"wire.chunk_kib=1024", "wire.chunks_in_flight=2"},
                                     Overrides{"wire.chunk_kib=256", "wire.chunks_in_flight=1"},
@@ -311,6 +320,14 @@ TEST_CASE("every transport, with shards of several chunks") {
       const Overrides wire = Plus({absl::StrCat("wire.transport=", transport)}, chunks);
       CheckBits(expected, DigitsJob(Plus(job, wire)), 1, 2);
     }
+  }
+}
+
+TEST_CASE("every transport, with shards of several chunks") {
+  Overrides job = {"train.examples=157", "model.layers[1].units=7000"};
+  for (const char* type : {"f32", "int8"}) {
+    job.push_back(absl::StrCat("wire.push_dtype=", type));
+    CheckTransports(job);
   }
 }
 

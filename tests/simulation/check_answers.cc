@@ -46,16 +46,31 @@ void Checker::CheckPush(const PushAnswered& push) {
         Violate(Invariant::kStaleness, where(), " was computed from version ", push.base.count(),
                 ", made version ", reply.version().count(), " and was told ", reply.staleness());
       }
+      if (!sync() && reply.staleness() > staleness_limit().value_or(UINT64_MAX)) {
+        Violate(Invariant::kStaleness, where(), " was applied with a staleness of ", reply.staleness());
+      }
       return;
     }
     case v1::REFUSED:
+      if (MayDrop(push)) {
+        const auto versions = versions_.find(shard);
+        if (versions == versions_.end() || versions->second.empty()) return;
+        const std::vector<float>& newest = *versions->second.rbegin()->second;
+        if (Has(newest, push.batch) && Who(newest, push.batch) == push.incarnation) {
+          Violate(Invariant::kRefused, where(), " was refused as too stale, and is in");
+        }
+        return;
+      }
       if (sync() ? !ledger_.poisoned(push.batch) : !ledger_.poisoned(push.batch, push.shard)) {
         Violate(Invariant::kRefused, where(), " was refused: ", reply.reason());
       }
       return;
     case v1::DUPLICATE_BATCH: {
       // The shard refused it before.
-      if (ledger_.poisoned(push.batch, push.shard)) return;
+      if (ledger_.poisoned(push.batch, push.shard) ||
+          MayHaveDropped(push.shard, push.batch, absl::ZeroDuration(), &push)) {
+        return;
+      }
       // Another worker's push of the batch is in the version.
       const auto it = versions_.find(shard);
       const bool there = it != versions_.end() && !it->second.empty() &&
@@ -267,6 +282,21 @@ void Checker::CheckBound(const PullAnswered& pull) {
               clock);
     }
   }
+}
+
+bool Checker::MayHaveDropped(uint32_t shard, uint64_t batch, absl::Duration since,
+                             const PushAnswered* except) const {
+  const auto completed = [&](const PushSent& push) {
+    return std::any_of(log_.completed.begin(), log_.completed.end(), [&](const PushCompleted& one) {
+      return one.shard == shard && one.incarnation == push.incarnation && one.clock == push.clock &&
+             one.at >= since;
+    });
+  };
+  return std::any_of(log_.sent.begin(), log_.sent.end(), [&](const PushSent& push) {
+    const bool excepted =
+        except != nullptr && push.incarnation == except->incarnation && push.clock == except->clock;
+    return push.batch == batch && !excepted && completed(push);
+  });
 }
 
 }  // namespace weir

@@ -28,9 +28,9 @@ bool Checker::Replayed(const Restored& restored) const {
   }
   uint64_t changed = 0;
   for (uint64_t batch = 0; batch < ledger_.batches(); ++batch) {
-    const float had = (*before)[batch], has = (*restored.weights)[batch];
+    const float had = ledger_.CountOf(*before, batch), has = ledger_.CountOf(*restored.weights, batch);
     if (has == had) continue;
-    if (had != 0 || has != 1) return false;
+    if (had != 0 || !HasOnce(*restored.weights, batch)) return false;
     const auto sent = sent_.find(Who(*restored.weights, batch));
     if (sent == sent_.end() || std::none_of(sent->second.begin(), sent->second.end(),
                                             [&](const PushSent* push) { return push->batch == batch; })) {

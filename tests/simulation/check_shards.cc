@@ -99,6 +99,7 @@ void Checker::CheckPublications() {
     } else {
       CheckArrivals(line, *before);
     }
+    CheckCoded(line, *before);
     versions_[shard][line.to] = line.weights;
   }
 }
@@ -107,19 +108,22 @@ void Checker::CheckStep(const Published& line, const std::vector<float>& before)
   const std::vector<float>& after = *line.weights;
   std::set<uint64_t> parts;
   for (uint64_t batch = 0; batch < ledger_.batches(); ++batch) {
-    if (after[batch] == before[batch]) continue;
+    const float had = ledger_.CountOf(before, batch), has = ledger_.CountOf(after, batch);
+    if (Same(had, has)) continue;
     if (batch / ledger_.options().parts != line.from || line.to != line.from + 1 || Has(before, batch)) {
-      Violate(Invariant::kOnce, "ps:", line.shard, " changed batch ", batch, " from ", before[batch], " to ",
-              after[batch], " in step ", line.from, " -> ", line.to);
+      Violate(Invariant::kOnce, "ps:", line.shard, " changed batch ", batch, " from ", had, " to ", has,
+              " in step ", line.from, " -> ", line.to);
     }
     parts.insert(batch);
   }
-  const double excess = ledger_.Excess(line.from, parts);
+  // A scale of 4 bits and 1 bit has 8 bits.
+  const double excess = ledger_.Excess(line.from, parts) * ledger_.unit();
+  const double inexact = ledger_.quantised() ? 0.02 : 1e-3;
   for (uint64_t batch : parts) {
-    if (std::abs((after[batch] - before[batch]) / excess - 1) > 1e-3) {
-      Violate(Invariant::kOnce, "ps:", line.shard, " counts batch ", batch, " ",
-              (after[batch] - before[batch]) / excess, " times in step ", line.from, " with ", parts.size(),
-              " parts");
+    const double times = (ledger_.CountOf(after, batch) - ledger_.CountOf(before, batch)) / excess;
+    if (std::abs(times - 1) > inexact) {
+      Violate(Invariant::kOnce, "ps:", line.shard, " counts batch ", batch, " ", times, " times in step ",
+              line.from, " with ", parts.size(), " parts");
     }
   }
 }
@@ -136,21 +140,40 @@ bool Checker::WasMember(const Published& line, uint64_t incarnation) const {
   return was;
 }
 
+bool Checker::ScaledAsPushed(const Published& line, uint64_t batch) const {
+  const auto sent = sent_.find(Who(*line.weights, batch));
+  if (sent == sent_.end()) return false;
+  for (const PushSent* push : sent->second) {
+    if (push->batch != batch || push->base.size() <= line.shard) continue;
+    const v1::Version& base = push->base[line.shard];
+    if (base.incarnation() != line.incarnation) continue;
+    for (uint64_t before = std::max(line.from, base.count()); before < line.to; ++before) {
+      if (ScaledCount(before - base.count()) == ledger_.CountOf(*line.weights, batch)) return true;
+    }
+  }
+  return false;
+}
+
 void Checker::CheckArrivals(const Published& line, const std::vector<float>& before) {
   const std::vector<float>& after = *line.weights;
   uint64_t changed = 0;
   for (uint64_t batch = 0; batch < ledger_.batches(); ++batch) {
-    if (after[batch] == before[batch]) continue;
+    const float had = ledger_.CountOf(before, batch), has = ledger_.CountOf(after, batch);
+    if (had == has) continue;
     ++changed;
-    if (after[batch] != 1 || before[batch] != 0) {
-      Violate(Invariant::kOnce, "ps:", line.shard, " changed the count of batch ", batch, " from ",
-              before[batch], " to ", after[batch], " with version ", line.to);
+    if (!HasOnce(after, batch) || had != 0) {
+      Violate(Invariant::kOnce, "ps:", line.shard, " changed the count of batch ", batch, " from ", had,
+              " to ", has, " with version ", line.to);
       continue;
     }
     const uint64_t who = Who(after, batch);
     if (!WasMember(line, who)) {
       Violate(Invariant::kFenced, "ps:", line.shard, " applied batch ", batch, " of incarnation ", who,
               ", which was no member when version ", line.from, " became ", line.to, " at ", At(line.at));
+    }
+    if (scales() && !ScaledAsPushed(line, batch)) {
+      Violate(Invariant::kStaleness, "ps:", line.shard, " scaled batch ", batch, " by ", has / ledger_.unit(),
+              " between the versions ", line.from, " and ", line.to);
     }
   }
   if (changed != line.to - line.from) {

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/simulation/invariants.h"
+#include "tests/simulation/push_model.h"
 #include "tests/simulation/row_model.h"
 
 namespace weir {
@@ -20,8 +21,8 @@ namespace weir {
 constexpr size_t kExamplesOfInvariant = 3;
 
 // Checks the log of one run against the invariants: shards by themselves (check_shards.cc), their tables
-// (check_tables.cc, check_early_rows.cc), the answers to callers (check_answers.cc), the contents of the disk
-// (check_disk.cc), and the end (invariants.cc).
+// (check_tables.cc, check_early_rows.cc), quantised pushes (check_codec.cc), the answers to callers
+// (check_answers.cc), the contents of the disk (check_disk.cc), and the end (invariants.cc).
 class Checker {
  public:
   Checker(const Plan& plan, const Ledger& ledger, const RunLog& log)
@@ -33,8 +34,12 @@ class Checker {
     for (const PushSent& push : log_.sent) sent_[push.incarnation].push_back(&push);
     for (const PushAnswered& push : log_.pushes)
       answered_[{push.incarnation, push.shard, push.clock}] = &push;
+    for (const PushCompleted& push : log_.completed) {
+      completed_.emplace(std::tuple(push.incarnation, push.shard, push.clock), push.at);
+    }
     CheckMemberships();
     FollowEarlyRows();
+    FollowPushes();
     CheckRestored();
     CheckPublications();
     CheckTables();
@@ -63,10 +68,47 @@ class Checker {
   }
   static std::string At(absl::Duration at) { return absl::FormatDuration(at); }
 
-  bool Has(const std::vector<float>& weights, uint64_t batch) const { return weights[batch] != 0; }
+  bool Has(const std::vector<float>& weights, uint64_t batch) const {
+    return ledger_.CountOf(weights, batch) != 0;
+  }
+  // Whether two counts are the same. In sync with 1 bit other batches' shares of a mean are rounded, too.
+  bool Same(float one, float other) const {
+    return sync() && ledger_.quantised() ? std::abs(one - other) < 0.1f * ledger_.unit() : one == other;
+  }
+  bool scales() const { return plan_.scales(); }
+  std::optional<uint64_t> staleness_limit() const { return plan_.staleness_limit(); }
+  // The policy lets the shard refuse a push with this staleness, of which the shard's own count tells.
+  bool MayDrop(const PushAnswered& push) const {
+    const v1::PushReply& reply = push.reply;
+    return staleness_limit().has_value() && reply.outcome() == v1::REFUSED &&
+           reply.staleness() > *staleness_limit() &&
+           push.base.count() + reply.staleness() == reply.version().count();
+  }
+  // bounded, async: whether a shard that has the batch has it once: 1 / (1 + its staleness) where it is
+  // scaled.
+  bool HasOnce(const std::vector<float>& weights, uint64_t batch) const {
+    const float count = ledger_.CountOf(weights, batch);
+    if (!scales()) return count == ledger_.unit();
+    if (!(count > 0)) return false;
+    return count == ScaledCount(static_cast<uint64_t>(std::llround(ledger_.unit() / count)) - 1);
+  }
+  float ScaledCount(uint64_t staleness) const { return ledger_.unit() * FactorOf(staleness); }
+  static float FactorOf(uint64_t staleness) {
+    return static_cast<float>(1.0 / (1.0 + static_cast<double>(staleness)));
+  }
+  // Whether the batch's count is that of its push, which has made a version in (from, to].
+  bool ScaledAsPushed(const Published& line, uint64_t batch) const;
   // The incarnation that pushed the batch; only where Has().
   uint64_t Who(const std::vector<float>& weights, uint64_t batch) const {
-    return static_cast<uint64_t>(std::llround(weights[ledger_.batches() + batch] / weights[batch]));
+    const uint64_t number = ledger_.WhoOf(weights, batch);
+    return number == 0 || number > log_.joins.size() ? 0 : log_.joins[number - 1].incarnation;
+  }
+  // Which join it was, counted from 1.
+  uint64_t NumberOf(uint64_t incarnation) const {
+    const auto is = [incarnation](const Joined& joined) { return joined.incarnation == incarnation; };
+    return static_cast<uint64_t>(std::find_if(log_.joins.begin(), log_.joins.end(), is) -
+                                 log_.joins.begin()) +
+           1;
   }
   const std::vector<float>* Find(const ShardIncarnation& shard, uint64_t version) const {
     const auto it = versions_.find(shard);
@@ -94,6 +136,7 @@ class Checker {
   // By `at` the shard had answered the push as one that it needs not hold: the shard refused it, or had it in
   // an earlier incarnation.
   bool Delivered(const PushSent& push, const ShardIncarnation& shard, absl::Duration at) const {
+    if (Completed(push.incarnation, shard.first, push.clock, at)) return true;
     const auto it = answered_.find({push.incarnation, shard.first, push.clock});
     if (it == answered_.end()) {
       // A gradient of an earlier incarnation's weights is refused, and that answer may be lost.
@@ -106,7 +149,19 @@ class Checker {
     return reply.version().incarnation() != shard.second && it->second->at <= at;
   }
 
+  // Where shards drop pushes: the shard had disposed of it by `at`.
+  bool Completed(uint64_t incarnation, uint32_t shard, uint64_t clock, absl::Duration at) const {
+    const auto found = completed_.find({incarnation, shard, clock});
+    return found != completed_.end() && found->second <= at;
+  }
+  // Since then the shard has disposed of a push of the batch beside `except`, perhaps without an update.
+  bool MayHaveDropped(uint32_t shard, uint64_t batch, absl::Duration since,
+                      const PushAnswered* except = nullptr) const;
+
   void CheckMemberships();
+  // Finds what shards get of quantised pushes.
+  void FollowPushes();
+  void CheckCoded(const Published& line, const std::vector<float>& before);
   void CheckRestored();
   // The initial values of this shard, which are the same worker's on all shards, for the whole job.
   bool IsInitial(uint32_t shard, const std::vector<float>& weights);
@@ -224,6 +279,15 @@ class Checker {
   // Of some moment it is not known what the shard had.
   bool moments_missing_ = false;
   std::map<uint64_t, std::vector<const PushSent*>> sent_;  // by incarnation
+  // Of quantised pushes: what a shard gets of one; empty: that is not known. By the shard, its incarnation,
+  // and the batch.
+  struct Got {
+    const PushSent* push = nullptr;
+    std::vector<float> values;
+  };
+  std::map<std::tuple<uint32_t, uint64_t, uint64_t>, std::vector<Got>> gets_;
+  // By the worker's incarnation, shard, clock; only where shards drop pushes.
+  std::map<std::tuple<uint64_t, uint32_t, uint64_t>, absl::Duration> completed_;
   // By incarnation, shard, clock.
   std::map<std::tuple<uint64_t, uint32_t, uint64_t>, const PushAnswered*> answered_;
 };

@@ -66,12 +66,23 @@ uint64_t Checker::MostLost(uint32_t shard) const {
 
 void Checker::CheckFinalWeights() {
   std::vector<std::string> lost_of_all;
+  uint64_t declared_of_all = 0;
+  bool went_back = false;
   for (uint32_t shard = 0; shard < plan_.shards(); ++shard) {
     if (shard >= log_.final_weights.size() || log_.final_weights[shard] == nullptr) {
       Violate(Invariant::kComplete, "ps:", shard, " has no final weights");
       continue;
     }
     const std::vector<float>& weights = *log_.final_weights[shard];
+    if (sync() && ledger_.options().feedback) {
+      // Who computed a part decides its bits; CheckCoded has checked them.
+      for (uint64_t batch = 0; batch < ledger_.batches(); ++batch) {
+        if (Has(weights, batch) != ledger_.poisoned(batch)) continue;
+        Violate(Invariant::kComplete, "ps:", shard, " ends ", Has(weights, batch) ? "with" : "without",
+                " batch ", batch);
+      }
+      continue;
+    }
     if (sync()) {
       std::vector<float> serial =
           ledger_.SerialWeights(shard, ledger_.InitialValues(uploader_.value_or(0), shard));
@@ -79,8 +90,7 @@ void Checker::CheckFinalWeights() {
       serial.insert(serial.end(), rows.begin(), rows.end());
       CheckEarlyRows(shard, ledger_.steps(), weights);
       for (size_t i = 0; i < OfVersion(weights.size()); ++i) {
-        const bool who = i >= ledger_.batches() && i < 2 * ledger_.batches();
-        if (who || std::memcmp(&weights[i], &serial[i], sizeof(float)) == 0) continue;
+        if (ledger_.IsWho(i) || std::memcmp(&weights[i], &serial[i], sizeof(float)) == 0) continue;
         Violate(Invariant::kComplete, "ps:", shard, " ends with ", weights[i], " at position ", i,
                 "; a plain loop with ", serial[i]);
         break;
@@ -88,23 +98,39 @@ void Checker::CheckFinalWeights() {
       continue;
     }
     std::vector<std::string> lost;
+    uint64_t dropped = 0, last = 0;
+    absl::Duration last_began;
+    for (const Restored& restored : log_.restored) {
+      if (restored.shard != shard) continue;
+      last = restored.incarnation;
+      last_began = restored.at;
+    }
     for (uint64_t batch = 0; batch < ledger_.batches(); ++batch) {
       const float expected = ledger_.poisoned(batch, shard) ? 0 : 1;
-      if (weights[batch] == expected) continue;
+      if (expected == 0 ? !Has(weights, batch) : HasOnce(weights, batch)) continue;
       // An earlier incarnation may have had the batch, and reported it; or had the version that it was
       // computed from.
       bool had = std::any_of(
           log_.told_batches.begin(), log_.told_batches.end(),
           [&](const ToldBatches& told) { return told.shard == shard && told.batches.Contains(batch); });
-      bool stale = false;
+      bool stale = false, acknowledged = false, acknowledged_by_last = false;
       const PushAnswered* heard = nullptr;
       for (const PushAnswered& push : log_.pushes) {
         if (push.batch != batch || push.shard != shard) continue;
         had |= push.reply.outcome() == v1::OK || push.reply.outcome() == v1::DUPLICATE_BATCH;
         stale |= push.reply.outcome() == v1::STALE_VERSION;
+        acknowledged |= push.reply.outcome() == v1::OK;
+        acknowledged_by_last |= push.reply.outcome() == v1::OK && push.reply.version().incarnation() == last;
         if (HeardByLastIncarnation(push)) heard = &push;
       }
-      if (weights[batch] == 0 && (had || stale) && RestoredTwice(shard)) {
+      // What an earlier incarnation had acknowledged is done again, and may then be too stale.
+      if (!Has(weights, batch) && !acknowledged_by_last &&
+          MayHaveDropped(shard, batch, acknowledged ? last_began : absl::ZeroDuration())) {
+        // A shard that went back to a checkpoint has lost its count with the rest.
+        if (!RestoredTwice(shard)) ++dropped;
+        continue;
+      }
+      if (!Has(weights, batch) && (had || stale) && RestoredTwice(shard)) {
         if (!had) continue;
         lost_of_all.push_back(absl::StrCat("batch ", batch, " on ps:", shard));
         if (!stale && heard != nullptr) {
@@ -113,10 +139,17 @@ void Checker::CheckFinalWeights() {
         }
         continue;
       }
-      Violate(Invariant::kComplete, "ps:", shard, " has batch ", batch, " ", weights[batch],
+      Violate(Invariant::kComplete, "ps:", shard, " has batch ", batch, " ", ledger_.CountOf(weights, batch),
               " times at the end, not ", expected);
     }
+    const auto counted = log_.dropped.find(shard);
+    if (dropped > (counted == log_.dropped.end() ? 0 : counted->second)) {
+      Violate(Invariant::kStaleness, "ps:", shard, " lacks ", dropped, " batches, and counts ",
+              counted == log_.dropped.end() ? 0 : counted->second, " pushes that were too stale");
+    }
     const auto declared = log_.lost.find(shard);
+    declared_of_all += declared == log_.lost.end() ? 0 : declared->second;
+    went_back |= RestoredTwice(shard);
     if (lost.size() > (declared == log_.lost.end() ? 0 : declared->second)) {
       Violate(Invariant::kDeclared, "ps:", shard, " lacks ", lost.size(),
               " pushes that were acknowledged and has declared ",
@@ -127,6 +160,10 @@ void Checker::CheckFinalWeights() {
       Violate(Invariant::kDeclared, "ps:", shard, " has declared ", declared->second,
               " pushes lost, and at most ", most, " were");
     }
+  }
+  if (!sync() && !went_back && log_.lost_in_summary.value_or(0) > declared_of_all) {
+    Violate(Invariant::kDeclared, "the summary tells of ", *log_.lost_in_summary,
+            " lost pushes, the shards of ", declared_of_all);
   }
   if (lost_of_all.size() > log_.lost_in_summary.value_or(UINT64_MAX)) {
     Violate(Invariant::kDeclared, "the summary tells of ", *log_.lost_in_summary, " lost pushes, not of ",
@@ -162,6 +199,8 @@ const char* Name(Invariant invariant) {
       return "watermarks";
     case Invariant::kStaleness:
       return "staleness";
+    case Invariant::kCoded:
+      return "coded";
     case Invariant::kEpochs:
       return "epochs";
     case Invariant::kStaleIncarnation:

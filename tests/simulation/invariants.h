@@ -42,8 +42,12 @@ enum class Invariant {
   kOwnPushes,
   // bounded, async: the clocks that come with weights count each push in the weights.
   kWatermarks,
-  // The staleness in a push's answer is its version - 1 - the version that it was computed from.
+  // The staleness in a push's answer is its version - 1 - the version that it was computed from. By that
+  // count a push is scaled, or refused.
   kStaleness,
+  // A quantised push takes effect with the bits that the codec makes of the gradient, with error feedback of
+  // the gradient and what the worker's pushes before it have left.
+  kCoded,
   // Epochs rise on each shard, and one epoch is one membership; no incarnation is given twice.
   kEpochs,
   // An update is taken only if it was computed from a version of the incarnation of the shard that takes it.

@@ -1,6 +1,7 @@
 #include "tests/simulation/ledger.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "common/base/random.h"
@@ -12,6 +13,9 @@ namespace {
 
 // Shards hold multiples of this many elements, so that all have equally many.
 constexpr int64_t kGrain = 64;
+// Of quantised pushes: the least that a shard holds, so that the blocks of the partition are whole blocks of
+// the codec.
+constexpr int64_t kQuantisedGrain = 8 * static_cast<int64_t>(kBlockValues);
 
 // Keys with these buckets, three of each: some of the first, which have a larger quota, and some of the last.
 std::vector<uint64_t> FindKeys() {
@@ -38,7 +42,10 @@ std::vector<uint64_t> FindKeys() {
 Ledger::Ledger(Options options)
     : options_(std::move(options)),
       batches_((options_.total_examples + options_.batch_size - 1) / options_.batch_size),
-      elements_((2 * static_cast<int64_t>(batches_) + kMixed + kGrain - 1) / kGrain * kGrain) {
+      who_(quantised() ? kBlockValues : batches_),
+      mixed_(2 * who_) {
+  const int64_t grain = quantised() ? kQuantisedGrain : kGrain;
+  elements_ = (static_cast<int64_t>(mixed_) + kMixed + grain - 1) / grain * grain;
   const int64_t all = elements_ * options_.shards;
   // Two tensors, so that their border lies inside a block.
   const Initializer init = options_.uploaded ? Initializer::Uploaded() : Initializer::Zeros();
@@ -72,23 +79,52 @@ float Ledger::Scale(uint64_t batch) const {
                        : 1.0f;
 }
 
+float Ledger::unit() const {
+  // The scale of a block with it is 1.
+  return options_.push_dtype == v1::INT8 ? 127.0f : options_.push_dtype == v1::INT4 ? 7.0f : 1.0f;
+}
+
+float Ledger::ValueOf(const std::vector<float>& weights, size_t from, uint64_t batch) const {
+  if (options_.push_dtype != v1::BIT1) return weights[from + batch];
+  return (weights[from + batch] - weights[from + kBlockValues - 1]) / 2;
+}
+
+uint64_t Ledger::WhoOf(const std::vector<float>& weights, uint64_t batch) const {
+  return static_cast<uint64_t>(std::llround(ValueOf(weights, who_, batch) / CountOf(weights, batch)));
+}
+
+std::vector<float> Ledger::Coded(std::vector<float> values) const {
+  if (!quantised()) return values;
+  const BlockCode code = CodeOf(options_.push_dtype);
+  std::vector<char> bytes(BlockBytes(code, values.size()));
+  EncodeBlocks(code, values.data(), bytes.data(), values.size());
+  DecodeBlocks(code, bytes.data(), values.data(), values.size());
+  return values;
+}
+
 std::vector<float> Ledger::InitialValues(uint32_t rank, uint32_t shard) const {
   std::vector<float> values(static_cast<size_t>(elements_), 0.0f);
   if (!options_.uploaded) return values;
   RandomStream random(RandomKey(rank, "initial"), shard);
-  for (size_t at = 2 * batches_; at < values.size(); ++at) values[at] = UniformFloat(random.Next()) + 1.0f;
+  for (size_t at = mixed_; at < values.size(); ++at) values[at] = UniformFloat(random.Next()) + 1.0f;
   return values;
 }
 
-std::vector<float> Ledger::Gradient(uint64_t batch, uint32_t shard, uint64_t incarnation,
+std::vector<float> Ledger::Gradient(uint64_t batch, uint32_t shard, uint64_t who,
                                     const std::vector<float>& weights) const {
   std::vector<float> gradient(static_cast<size_t>(elements_), 0.0f);
-  const float scale = Scale(batch);
-  gradient[batch] = scale;
-  gradient[batches_ + batch] = scale * static_cast<float>(incarnation);
+  const float scale = Scale(batch) * unit();
+  const auto mark = [&](size_t from, float value) {
+    if (options_.push_dtype == v1::BIT1) {
+      std::fill_n(gradient.begin() + static_cast<int64_t>(from), kBlockValues, -value);
+    }
+    gradient[from + batch] = value;
+  };
+  mark(0, scale);
+  mark(who_, scale * static_cast<float>(who));
   RandomStream random(RandomKey(batch, "mixed"), shard);
-  for (int64_t i = 0; i < kMixed; ++i) {
-    const auto at = static_cast<size_t>(2 * static_cast<int64_t>(batches_) + i);
+  for (size_t i = 0; i < static_cast<size_t>(kMixed); ++i) {
+    const size_t at = mixed_ + i;
     const float noise = UniformFloat(random.Next()) - 0.5f;
     gradient[at] = noise * (i % 2 == 0 ? 1.0f : 1e4f) - 0.25f * weights[at];
   }
@@ -155,26 +191,39 @@ std::vector<uint64_t> Ledger::PartsOf(uint64_t step, uint64_t* examples) const {
   return parts;
 }
 
+std::vector<float> Ledger::Step(std::vector<float> weights, const std::vector<Part>& parts) {
+  uint64_t total = 0;
+  for (const Part& part : parts) total += part.examples;
+  std::vector<float> mean(weights.size(), 0.0f);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const std::vector<float>& gradient = *parts[i].gradient;
+    const float share = static_cast<float>(parts[i].examples) / static_cast<float>(total);
+    for (size_t j = 0; j < mean.size(); ++j) {
+      if (parts.size() == 1) {
+        mean[j] = gradient[j];
+      } else if (i == 0) {
+        mean[j] = share * gradient[j];
+      } else {
+        const float product = share * gradient[j];
+        mean[j] = mean[j] + product;
+      }
+    }
+  }
+  for (size_t j = 0; j < weights.size(); ++j) weights[j] = weights[j] - -1.0f * mean[j];
+  return weights;
+}
+
 std::vector<float> Ledger::SerialWeights(uint32_t shard, std::vector<float> weights) const {
   for (uint64_t step = 0; step < steps(); ++step) {
     uint64_t total = 0;
-    const std::vector<uint64_t> parts = PartsOf(step, &total);
-    std::vector<float> mean(weights.size(), 0.0f);
-    for (size_t i = 0; i < parts.size(); ++i) {
-      const std::vector<float> gradient = Gradient(parts[i], shard, 0, weights);
-      const float share = static_cast<float>(examples(parts[i])) / static_cast<float>(total);
-      for (size_t j = 0; j < mean.size(); ++j) {
-        if (parts.size() == 1) {
-          mean[j] = gradient[j];
-        } else if (i == 0) {
-          mean[j] = share * gradient[j];
-        } else {
-          const float product = share * gradient[j];
-          mean[j] = mean[j] + product;
-        }
-      }
+    std::vector<std::vector<float>> gradients;
+    std::vector<Part> parts;
+    for (const uint64_t batch : PartsOf(step, &total)) {
+      gradients.push_back(Coded(Gradient(batch, shard, 1, weights)));
+      parts.push_back({examples(batch), nullptr});
     }
-    for (size_t j = 0; j < weights.size(); ++j) weights[j] = weights[j] - -1.0f * mean[j];
+    for (size_t i = 0; i < parts.size(); ++i) parts[i].gradient = &gradients[i];
+    weights = Step(std::move(weights), parts);
   }
   return weights;
 }

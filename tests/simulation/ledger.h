@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/codec/value_codec.h"
 #include "common/model/model_spec.h"
 
 namespace weir {
@@ -14,8 +15,12 @@ namespace weir {
 // pushed gradients. Every shard holds, at local positions,
 //
 //   [0, B)        the count: the push of batch b adds 1 at b;
-//   [B, 2B)       who: it adds its worker's incarnation at B + b;
+//   [B, 2B)       who: it adds its worker's number at B + b, which is the place of its Join in RunLog::joins;
 //   then kMixed   values that depend on the weights that were read, and whose sums depend on the order.
+//
+// Where pushes are quantised, each of the three begins in a block of its own, and the first two are in units
+// that the type carries exactly. With 1 bit a push takes one unit from all other values of its block, the
+// last of which belongs to no batch: counts are differences to it.
 //
 // In sync a gradient is scaled so that this holds after the mean over its step's parts. Where a worker
 // uploads the initial values, those of the last kind are its own.
@@ -61,6 +66,9 @@ class Ledger {
     uint32_t rarity = 8;
     // sync: rows take effect as the parts of a step arrive (consistency.tables "async").
     bool early_rows = false;
+    // The type of the pushes' values, and whether the next push has what one rounds away.
+    v1::Dtype push_dtype = v1::F32;
+    bool feedback = false;
   };
   explicit Ledger(Options options);
 
@@ -77,10 +85,23 @@ class Ledger {
   bool poisoned(uint64_t batch) const;
   bool poisoned(uint64_t batch, uint32_t shard) const { return options_.poisoned.count({batch, shard}) > 0; }
 
+  bool quantised() const { return IsQuantised(options_.push_dtype); }
+  // How many units of the batch a shard with these weights has, and the number of the worker that pushed it,
+  // if it has it.
+  float CountOf(const std::vector<float>& weights, uint64_t batch) const {
+    return ValueOf(weights, 0, batch);
+  }
+  float unit() const;
+  uint64_t WhoOf(const std::vector<float>& weights, uint64_t batch) const;
+  bool IsMark(size_t at) const { return at < mixed_; }  // the count, or who
+  bool IsWho(size_t at) const { return at >= who_ && at < mixed_; }
+  // These values of a push without feedback, as a shard gets them.
+  std::vector<float> Coded(std::vector<float> values) const;
+
   // A shard's part of the initial values that the worker of this rank gives.
   std::vector<float> InitialValues(uint32_t rank, uint32_t shard) const;
-  // A shard's part of the gradient that a worker computes from these weights of the shard.
-  std::vector<float> Gradient(uint64_t batch, uint32_t shard, uint64_t incarnation,
+  // A shard's part of the gradient that the worker of this number computes from these weights of the shard.
+  std::vector<float> Gradient(uint64_t batch, uint32_t shard, uint64_t who,
                               const std::vector<float>& weights) const;
 
   // The keys of the table that are the shard's, rising; of all shards: in an order that does not rise.
@@ -101,17 +122,27 @@ class Ledger {
   double Excess(uint64_t step, const std::set<uint64_t>& batches) const;
   // sync: the parts of a step that are not refused, and their examples.
   std::vector<uint64_t> PartsOf(uint64_t step, uint64_t* examples) const;
-  // sync: the shard's weights after all steps, by a plain loop from these initial values; the incarnations
-  // (`who`) stay zero. Without rows.
+  // sync: these weights after a step, by a plain loop over its parts as shards got them.
+  struct Part {
+    uint64_t examples = 0;
+    const std::vector<float>* gradient = nullptr;
+  };
+  static std::vector<float> Step(std::vector<float> weights, const std::vector<Part>& parts);
+  // sync without feedback: the shard's weights after all steps, by a plain loop from these initial values;
+  // all batches are worker 1's. Without rows.
   std::vector<float> SerialWeights(uint32_t shard, std::vector<float> weights) const;
 
  private:
   uint64_t ExamplesOfStep(uint64_t step) const;
   // sync: what scales a batch's gradient so that the mean over its step has it whole; otherwise 1.
   float Scale(uint64_t batch) const;
+  // Of the count, or, from who_ on, of who.
+  float ValueOf(const std::vector<float>& weights, size_t from, uint64_t batch) const;
 
   const Options options_;
   const uint64_t batches_;
+  // Where who and the mixed values begin.
+  const size_t who_, mixed_;
   int64_t elements_;
   ModelSpec model_;
   std::vector<uint64_t> keys_;

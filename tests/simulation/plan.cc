@@ -500,6 +500,32 @@ void PlanLocalSteps(Dice& dice, Plan* plan) {
   plan->config.mutable_data()->set_batch_size(batch / steps);
 }
 
+// RowModel knows no rows that were scaled or dropped.
+void PlanStaleness(Dice& dice, Plan* plan) {
+  if (plan->sync() || plan->ledger.table || !dice.Chance(0.4)) return;
+  v1::StalenessPolicy& policy = *plan->config.mutable_consistency()->mutable_staleness_policy();
+  // With 1 bit a push changes all values of a block, which scaled ones would blur.
+  if (dice.Chance(0.5) && plan->ledger.push_dtype != v1::BIT1) {
+    policy.set_type(v1::StalenessPolicy::STALENESS_SCALE);
+  } else {
+    policy.set_type(v1::StalenessPolicy::STALENESS_DROP);
+    policy.set_limit(dice.Below(5));
+  }
+}
+
+void PlanCodec(Dice& dice, Plan* plan) {
+  if (plan->ledger.table || !dice.Chance(0.3)) return;
+  using Type = std::pair<v1::WireConfig::Type, v1::Dtype>;
+  static constexpr Type kTypes[] = {{v1::WireConfig::TYPE_INT8, v1::INT8},
+                                    {v1::WireConfig::TYPE_INT4, v1::INT4},
+                                    {v1::WireConfig::TYPE_BIT1, v1::BIT1}};
+  const auto& [type, dtype] = kTypes[dice.Below(3)];
+  plan->ledger.push_dtype = dtype;
+  plan->ledger.feedback = dice.Chance(0.6);
+  plan->config.mutable_wire()->set_push_dtype(type);
+  plan->config.mutable_wire()->set_error_feedback(plan->ledger.feedback);
+}
+
 Plan MakePlan(uint64_t seed, bool with_table) {
   Dice dice(seed);
   Plan plan;
@@ -531,6 +557,10 @@ Plan MakePlan(uint64_t seed, bool with_table) {
   PlanNorms(norms, &plan);
   Dice local(seed, "plan: local steps");
   PlanLocalSteps(local, &plan);
+  Dice codec(seed, "plan: codec");
+  PlanCodec(codec, &plan);
+  Dice staleness(seed, "plan: staleness");
+  PlanStaleness(staleness, &plan);
   Dice memory(seed, "plan: memory");
   // Rows that come and go must do so while a checkpoint is written, too.
   if (!churns) PlanMemory(memory, &plan);
@@ -556,7 +586,10 @@ std::string Plan::ToString() const {
       consistency.tables() == v1::ConsistencyConfig::TABLES_ASYNC ? ", rows on arrival" : "",
       config.server().memory_limit_mib() > 0 ? ", little memory" : "",
       config.train().clip_norm() > 0 ? ", norms" : "",
-      config.local().steps() > 1 ? absl::StrCat(", ", config.local().steps(), " local steps") : "");
+      config.local().steps() > 1 ? absl::StrCat(", ", config.local().steps(), " local steps") : "",
+      ledger.push_dtype != v1::F32 ? absl::StrCat(", ", v1::Dtype_Name(ledger.push_dtype)) : "",
+      ledger.feedback ? " with feedback" : "", scales() ? ", scaled by staleness" : "",
+      staleness_limit().has_value() ? absl::StrCat(", dropped beyond ", *staleness_limit()) : "");
   for (const FaultPlan& fault : faults) {
     absl::StrAppend(&out, "; ", Name(fault.kind), " ", fault.first, " ", fault.second, " at ",
                     absl::FormatDuration(fault.at), " for ", absl::FormatDuration(fault.duration));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -112,6 +113,13 @@ struct Plan {
 
   bool sync() const { return ledger.sync; }
   bool early_rows() const { return ledger.early_rows; }
+  bool scales() const { return staleness_policy().type() == v1::StalenessPolicy::STALENESS_SCALE; }
+  // Beyond it pushes are dropped.
+  std::optional<uint64_t> staleness_limit() const {
+    if (staleness_policy().type() != v1::StalenessPolicy::STALENESS_DROP) return std::nullopt;
+    return staleness_policy().limit();
+  }
+  const v1::StalenessPolicy& staleness_policy() const { return config.consistency().staleness_policy(); }
   bool logs() const { return config.server().durability() == v1::ServerConfig::DURABILITY_LOG; }
   // A lost server comes back.
   bool recoverable() const { return config.checkpoint().has_directory(); }

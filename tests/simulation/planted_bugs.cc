@@ -14,8 +14,9 @@ bool HasEarlyRows(const Plan& plan) { return plan.early_rows(); }
 std::vector<PlantedBug> PlantedBugs() {
   std::vector<PlantedBug> all;
   for (const std::vector<PlantedBug>& some :
-       {PlantedInPolicies(), PlantedInMessages(), PlantedInClients(), PlantedInChunks(), PlantedInTraining(),
-        PlantedOnDisk(), PlantedInMemory(), PlantedInRows(), PlantedInTables()}) {
+       {PlantedInPolicies(), PlantedInMessages(), PlantedInClients(), PlantedInChunks(), PlantedInCodec(),
+        PlantedInStaleness(), PlantedInTraining(), PlantedOnDisk(), PlantedInMemory(), PlantedInRows(),
+        PlantedInTables()}) {
     all.insert(all.end(), some.begin(), some.end());
   }
   return all;

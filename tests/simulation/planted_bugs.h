@@ -32,6 +32,8 @@ std::vector<PlantedBug> PlantedInPolicies();
 std::vector<PlantedBug> PlantedInMessages();
 std::vector<PlantedBug> PlantedInClients();
 std::vector<PlantedBug> PlantedInChunks();
+std::vector<PlantedBug> PlantedInCodec();
+std::vector<PlantedBug> PlantedInStaleness();
 std::vector<PlantedBug> PlantedInTraining();
 std::vector<PlantedBug> PlantedOnDisk();
 std::vector<PlantedBug> PlantedInMemory();

@@ -181,6 +181,26 @@ void WeightsOnly(Site* site) {
   };
 }
 
+// The last worker's last part still belongs to one that is gone.
+void ShareOfTheGone(Site* site) {
+  const uint32_t parts = site->plan.ledger.parts;
+  site->seams.membership = [parts](v1::Membership* membership) {
+    uint32_t shared = 0;
+    for (const v1::Member& member : membership->members()) shared += member.share();
+    if (membership->members().empty() || shared != parts) return;
+    v1::Member& last = *membership->mutable_members(membership->members_size() - 1);
+    if (last.share() == 0) return;
+    last.set_share(last.share() - 1);
+    v1::Member& gone = *membership->add_members();
+    gone = last;
+    gone.set_worker(last.worker() + 1);
+    gone.set_incarnation(last.incarnation() + 1000000);
+    gone.set_share(1);
+  };
+}
+
+bool Shares(const Plan& plan) { return plan.sync() && plan.ledger.parts > plan.workers.size(); }
+
 }  // namespace
 
 std::vector<PlantedBug> PlantedInMessages() {
@@ -203,6 +223,11 @@ std::vector<PlantedBug> PlantedInMessages() {
        "one shard begins anew while the others go back",
        {Invariant::kRestored},
        RestoreOneLess},
+      {"share of who is gone",
+       "a part of each step belongs to a worker that was taken out",
+       {Invariant::kProgress},
+       ShareOfTheGone,
+       Shares},
       {"dedup lost on restart",
        "of a checkpoint only the weights are taken",
        {Invariant::kOnce},

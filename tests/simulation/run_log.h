@@ -45,6 +45,26 @@ struct PushAnswered {
   v1::PushReply reply;
 };
 
+// A worker's client has got the answer to a push.
+struct PushHeard {
+  // How many pushes had been sent before (RunLog::sent).
+  size_t sent = 0;
+  uint64_t incarnation = 0;
+  uint32_t shard = 0;
+  uint64_t clock = 0, batch = 0;
+  bool took_effect = false;
+  // All of the push had left by then. Else the client may have encoded all of it, or not.
+  bool whole = false;
+};
+
+// A shard has disposed of a push: applied or refused it.
+struct PushCompleted {
+  absl::Duration at;
+  uint64_t incarnation = 0;  // the worker's
+  uint32_t shard = 0;
+  uint64_t clock = 0;
+};
+
 struct PullAnswered {
   absl::Duration asked, at;
   uint32_t worker = 0;
@@ -185,6 +205,8 @@ struct ReplacedEnd {
 struct RunLog {
   std::vector<PushSent> sent;
   std::vector<PushAnswered> pushes;
+  std::vector<PushHeard> heard;
+  std::vector<PushCompleted> completed;  // only where shards drop pushes
   std::vector<PullAnswered> pulls;
   std::vector<ToldEarly> told_early;
   std::vector<ChangedView> changed_views;
@@ -204,6 +226,8 @@ struct RunLog {
   std::vector<ReplacedEnd> replaced;
   // By shard: acknowledged pushes that it has declared lost, as counted at the end.
   std::map<uint32_t, uint64_t> lost;
+  // By shard: the pushes that it has dropped as too stale, as counted at the end.
+  std::map<uint32_t, uint64_t> dropped;
   // The pushes that the job's summary counts as lost, over all shards. nullopt: the coordinator came back
   // after the end, and has not seen the job.
   std::optional<uint64_t> lost_in_summary;

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/codec/value_codec.h"
 #include "common/codec/wire_codec.h"
 #include "common/protocol/exchange_layout.h"
 
@@ -113,7 +116,8 @@ class SimDataStream final : public DataStream, public std::enable_shared_from_th
   void ReleaseEarly(const std::string& bytes);
   // The bytes that the client gets: with planted faults.
   std::string Incoming(const std::string& bytes);
-  void Log(const std::string& bytes);
+  // Returns the answer to a push that the message brings.
+  std::optional<PushHeard> Log(const std::string& bytes);
   void Deliver();
   void End(const absl::Status& why);
 
@@ -131,7 +135,7 @@ class SimDataStream final : public DataStream, public std::enable_shared_from_th
   // The message that is being written.
   OutgoingMessage message_;
   // Messages that have arrived, and that the client has not asked for yet.
-  std::deque<std::string> arrived_;
+  std::deque<std::pair<std::string, std::optional<PushHeard>>> arrived_;
   bool reads_ = false;
   // How the stream ended.
   std::optional<absl::Status> end_;
@@ -258,7 +262,8 @@ void SimDataStream::OnChunk(OpenPush& push, const v1::ExchangeRequest& head, cha
     push.missing_rows -= bytes;
   } else {
     Poison(push, head, data, bytes);
-    push.missing -= bytes / sizeof(float);
+    push.missing -= MostValues(push.asked.dtype(), bytes);
+    if (site_->seams.chunk) site_->seams.chunk(streams_->shard, push.asked, head.first(), data, bytes);
   }
   push.chunks.back().bytes.assign(data, bytes);
   if (push.missing > 0 || push.missing_rows > 0) return;
@@ -268,7 +273,15 @@ void SimDataStream::OnChunk(OpenPush& push, const v1::ExchangeRequest& head, cha
 }
 
 void SimDataStream::Poison(const OpenPush& push, const v1::ExchangeRequest& head, char* data, size_t bytes) {
-  const uint64_t batch = push.asked.batch_plus_one() - 1, elements = bytes / sizeof(float);
+  const uint64_t batch = push.asked.batch_plus_one() - 1;
+  if (IsQuantised(push.asked.dtype())) {
+    // The scale of the first block.
+    if (head.first() == 0 && site_->ledger.poisoned(batch, streams_->shard)) {
+      std::memset(data, 0xff, ScaleBytes(CodeOf(push.asked.dtype())));
+    }
+    return;
+  }
+  const uint64_t elements = bytes / sizeof(float);
   // As if the value had changed after the client's check, so that the shard finds it.
   const uint64_t at = (batch * 7) % static_cast<uint64_t>(site_->ledger.elements()) - head.first();
   if (at < elements && site_->ledger.poisoned(batch, streams_->shard)) {
@@ -373,10 +386,10 @@ void SimDataStream::Read(bool relaxed) {
 
 void SimDataStream::Arrive(const std::string& bytes) {
   if (user_ == nullptr || end_.has_value()) return;
-  Log(bytes);
+  const std::optional<PushHeard> heard = Log(bytes);
   if (site_->seams.releases_early) ReleaseEarly(bytes);
   const bool changes = site_->seams.reply || site_->seams.weights || site_->seams.rows;
-  arrived_.push_back(changes ? Incoming(bytes) : bytes);
+  arrived_.emplace_back(changes ? Incoming(bytes) : bytes, heard);
   Deliver();
 }
 
@@ -402,13 +415,13 @@ std::string SimDataStream::Incoming(const std::string& bytes) {
   return Join(reply, payload);
 }
 
-void SimDataStream::Log(const std::string& bytes) {
+std::optional<PushHeard> SimDataStream::Log(const std::string& bytes) {
   const absl::string_view piece = bytes;
   const auto message = SplitPayload(absl::MakeConstSpan(&piece, 1));
   v1::ExchangeReply reply;
   if (!message.ok() || !reply.ParseFromString(message->head)) {
     site_->log.complaints.push_back("a shard sent what is no ExchangeReply");
-    return;
+    return std::nullopt;
   }
   if (const auto open = pushes_.find(reply.id()); open != pushes_.end())
     open->second.credit += reply.credit();
@@ -422,18 +435,27 @@ void SimDataStream::Log(const std::string& bytes) {
                        {node(), streams_->shard, static_cast<uint64_t>(reply.pull().outcome()),
                         reply.pull().version().count()});
   }
-  if (!reply.has_push()) return;
+  if (!reply.has_push()) return std::nullopt;
   site_->world.Trace("push answered", {node(), streams_->shard, static_cast<uint64_t>(reply.push().outcome()),
                                        reply.push().version().count()});
   const auto push = pushes_.find(reply.id());
-  if (push == pushes_.end()) return;
+  if (push == pushes_.end()) return std::nullopt;
+  std::optional<PushHeard> heard;
   const v1::PushRequest& asked = push->second.asked;
   if (reply.push().outcome() != v1::SEND_AGAIN && !asked.initial_values()) {
     site_->log.pushes.push_back({site_->world.elapsed(), asked.caller().worker(),
                                  asked.caller().incarnation(), streams_->shard, asked.clock(),
                                  asked.batch_plus_one() - 1, asked.base(), reply.push()});
+    heard = PushHeard{0,
+                      asked.caller().incarnation(),
+                      streams_->shard,
+                      asked.clock(),
+                      asked.batch_plus_one() - 1,
+                      reply.push().outcome() == v1::OK,
+                      push->second.missing == 0};
   }
   pushes_.erase(push);
+  return heard;
 }
 
 void SimDataStream::Deliver() {
@@ -442,8 +464,13 @@ void SimDataStream::Deliver() {
   if (user == nullptr) return;
   if (!arrived_.empty()) {
     reads_ = false;
-    std::string bytes = std::move(arrived_.front());
+    auto [bytes, heard] = std::move(arrived_.front());
     arrived_.pop_front();
+    if (heard.has_value()) {
+      heard->sent = site_->log.sent.size();
+      site_->log.heard.push_back(*heard);
+      if (site_->seams.heard) site_->seams.heard(*heard);
+    }
     user->OnMessage(ToIncoming(std::move(bytes)));
   } else if (end_.has_value()) {
     const std::shared_ptr<SimDataStream> self = shared_from_this();

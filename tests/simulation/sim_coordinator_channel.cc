@@ -108,7 +108,8 @@ CoordinatorChannel::TryPtr SimCoordinatorChannel::Join(const v1::JoinRequest& re
       [instance = request.instance(), call](Coordinator& coordinator) {
         coordinator.OnJoinCancelled(instance, call);
       },
-      [joined = joined_, done = std::move(done)](absl::StatusOr<v1::JoinReply> reply) {
+      [site = site_, joined = joined_, done = std::move(done)](absl::StatusOr<v1::JoinReply> reply) {
+        if (reply.ok() && site->seams.membership) site->seams.membership(reply->mutable_membership());
         if (reply.ok()) joined(*reply);
         done(std::move(reply));
       });
@@ -124,6 +125,7 @@ CoordinatorChannel::TryPtr SimCoordinatorChannel::Heartbeat(const v1::HeartbeatR
       [caller = request.caller()](Coordinator& coordinator) { coordinator.OnDisconnect(caller); },
       [site = site_, node = node_, done = std::move(done)](absl::StatusOr<v1::HeartbeatReply> reply) {
         site->world.Trace("heartbeat", {node, reply.ok() ? reply->membership().epoch() : 0});
+        if (reply.ok() && site->seams.membership) site->seams.membership(reply->mutable_membership());
         done(std::move(reply));
       });
 }

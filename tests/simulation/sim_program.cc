@@ -156,6 +156,7 @@ void SimProgram::OnJoined(const v1::JoinReply& reply) {
   site_->world.Trace("joined", {reply.worker(), reply.incarnation(), reply.start_clock()});
   site_->log.joins.push_back({site_->world.elapsed(), reply.worker(), reply.incarnation(),
                               reply.start_clock(), role_ == v1::READER});
+  number_ = site_->log.joins.size();
 }
 
 uint64_t SimProgram::NewInstance() {
@@ -220,7 +221,9 @@ std::vector<float> SimProgram::AllOf(const std::function<std::vector<float>(uint
 
 std::vector<float> SimProgram::GradientOf(uint64_t batch, const std::vector<Weights>& weights) const {
   return AllOf([&](uint32_t shard) {
-    return site_->ledger.Gradient(batch, shard, joined_.incarnation(), *weights[shard]);
+    std::vector<float> gradient = site_->ledger.Gradient(batch, shard, number_, *weights[shard]);
+    if (site_->seams.gradient) site_->seams.gradient(joined_.incarnation(), batch, shard, &gradient);
+    return gradient;
   });
 }
 
@@ -264,6 +267,7 @@ void SimProgram::LogPush(const weir::Work& work, const PullResult& base, std::ve
   }
   site_->log.sent.push_back({site_->world.elapsed(), joined_.incarnation(), work.clock, work.batch,
                              std::move(versions), std::move(weights)});
+  if (site_->seams.sent) site_->seams.sent(site_->log.sent.back());
 }
 
 void SimProgram::AskSnapshot() {

@@ -104,6 +104,8 @@ class SimProgram : private Transport, private ShardSet::Observer {
   // The answer to the Join of the current membership, and its instance.
   v1::JoinReply joined_;
   uint64_t instance_ = 0;
+  // Of the Join, from 1, over all programs.
+  uint64_t number_ = 0;
   // The streams of the current client, by shard.
   std::vector<std::shared_ptr<SimShardStreams>> streams_;
   // The program's present action, for reports.

@@ -238,6 +238,15 @@ void SimServer::Start() {
           });
     };
   }
+  if (site_->plan.staleness_limit().has_value()) {
+    options.make_policy = [this, inner = options.make_policy](const v1::JobConfig& config,
+                                                              const v1::Install& install) {
+      return std::make_unique<WatchedPolicy>(inner(config, install),
+                                             [this](EarlyRowsEvent::Kind kind, const PushKey& push) {
+                                               if (kind == EarlyRowsEvent::Kind::kPart) Completed(push);
+                                             });
+    };
+  }
   options.weights_source = [site = site_, source = site_->seams.weights_source
                                                        ? site_->seams.weights_source(index_)
                                                        : SlabSource(AllocateSlab)](size_t elements) {
@@ -487,6 +496,7 @@ void SimServer::SetSink(std::function<void(v1::ShardReport)> sink) {
     if (report.pinned().pin() == kObserversPin) return;
     if (report.has_attached() && index_ != 0) report.mutable_attached()->set_instance(instance_);
     OnReport(report);
+    if (site_->seams.report) site_->seams.report(index_, &report);
     sink(std::move(report));
   });
 }
@@ -671,7 +681,10 @@ void SimServer::Observe() {
         {site_->world.elapsed(), index_, incarnation_, version_, std::move(weights)});
   }
   if (!installed_) return;
-  if (!replaced_) site_->log.lost[index_] = shard_->counters().pushes_lost;
+  if (!replaced_) {
+    site_->log.lost[index_] = shard_->counters().pushes_lost;
+    site_->log.dropped[index_] = shard_->counters().pushes_dropped;
+  }
   if (shard_->counters().version == version_) return;
   Published line;
   line.at = site_->world.elapsed();
@@ -687,6 +700,14 @@ void SimServer::Observe() {
   site_->world.Trace("published", {index_, line.to});
   SawEarlyRows(line.weights);
   (replaced_ ? site_->log.published_when_replaced : site_->log.published).push_back(std::move(line));
+}
+
+void SimServer::Completed(const PushKey& push) {
+  if (replaced_) return;
+  for (const v1::Member& member : membership_.members()) {
+    if (member.worker() != push.worker) continue;
+    site_->log.completed.push_back({site_->world.elapsed(), member.incarnation(), index_, push.clock});
+  }
 }
 
 EarlyRowsEvent& SimServer::NewEarlyRowsEvent(EarlyRowsEvent::Kind kind) {

@@ -116,6 +116,8 @@ class SimServer {
   void OnReport(const v1::ShardReport& report);
   void OnMembershipInstalled(const v1::MembershipInstalled& report);
   void End(const absl::Status& failure);
+  // The shard has disposed of a push.
+  void Completed(const PushKey& push);
   EarlyRowsEvent& NewEarlyRowsEvent(EarlyRowsEvent::Kind kind);
   void SawEarlyRows(const Weights& weights);
   Weights Snapshot();

@@ -49,6 +49,17 @@ struct Seams {
   // A client's message as it leaves, and the shard's as it arrives; by data stream and shard.
   std::function<void(uint64_t stream, uint32_t shard, v1::ExchangeRequest*)> request;
   std::function<void(uint64_t stream, uint32_t shard, v1::ExchangeReply*)> reply;
+  // A chunk of a quantised gradient as it leaves: of the push, from the element `first` on.
+  std::function<void(uint32_t shard, const v1::PushRequest& push, uint64_t first, char* data, size_t bytes)>
+      chunk;
+  // A worker begins a push; it has computed a shard's part of a gradient; it has got an answer.
+  std::function<void(const PushSent&)> sent;
+  std::function<void(uint64_t incarnation, uint64_t batch, uint32_t shard, std::vector<float>*)> gradient;
+  std::function<void(const PushHeard&)> heard;
+  // A shard's report as it leaves.
+  std::function<void(uint32_t shard, v1::ShardReport*)> report;
+  // The membership as ps:0 tells it to a worker.
+  std::function<void(v1::Membership*)> membership;
   // The weights in a shard's message as they arrive; not those that lie in shared memory.
   std::function<void(uint64_t stream, uint32_t shard, const v1::ExchangeReply&, std::string* weights)>
       weights;

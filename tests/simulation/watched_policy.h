@@ -9,7 +9,8 @@
 
 namespace weir {
 
-// Tells what becomes of the open step, for a table whose rows do not wait for the step.
+// Tells what becomes of pushes: of a step whose rows do not wait for it, and, outside sync, of those that are
+// disposed of.
 class WatchedPolicy final : public WrappedPolicy {
  public:
   using Tell = std::function<void(EarlyRowsEvent::Kind kind, const PushKey& push)>;
