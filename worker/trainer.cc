@@ -58,8 +58,7 @@ absl::Status WeightsGate::Await(size_t first, size_t end, Wait wait) {
 }
 
 Trainer::Trainer(const v1::JobConfig& config, GradientComputer* computer, Client* client)
-    : config_(config),
-      computer_(computer),
+    : computer_(computer),
       spec_(computer->spec()),
       client_(client),
       has_rows_(config.tables_size() > 0),

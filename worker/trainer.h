@@ -109,7 +109,6 @@ class Trainer {
   // Takes the pushes that have ended off pushes_. Returns the error of one of them, if any.
   absl::Status CollectPushes();
 
-  const v1::JobConfig& config_;
   GradientComputer* const computer_;
   const ModelSpec& spec_;
   Client* const client_;

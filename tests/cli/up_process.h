@@ -11,6 +11,7 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -48,7 +49,9 @@ class Up {
   }
   ~Up() {
     process_.reset();
-    fs::remove_all(dir_);
+    // A task that still ends may take a file of its own away meanwhile.
+    std::error_code error;
+    fs::remove_all(dir_, error);
   }
 
   std::map<std::string, std::string> environment;
