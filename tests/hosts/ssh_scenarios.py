@@ -82,8 +82,9 @@ def ssh_restart(world):
 def ssh_python(world):
     """A PyTorch program on two hosts reaches the bits of one host, though a server and a worker are killed."""
     job = ROOT / "examples/cnn.json"
+    # A worker on a host of its own would have more threads, and other bits of PyTorch's.
     program = ["--", "env", f"PYTHONPATH={ROOT}/python", f"WEIR_LIBRARY={world.weir.parents[1]}/python/capi/libweir.so", "PYTHONDONTWRITEBYTECODE=1",
-               PYTHON, job.with_suffix(".py"), "--most=1000"]
+               "OMP_NUM_THREADS=1", PYTHON, job.with_suffix(".py"), "--most=1000"]
     size = ["--ps=2", "--workers=2", "--set=train.epochs=6"]
     alone = world.folder / "alone.json"
     done = subprocess.run([world.weir, "up", *size, job, f"--summary={alone}", *program], check=False, capture_output=True, text=True,
