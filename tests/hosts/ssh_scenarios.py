@@ -138,7 +138,8 @@ def ssh_lost(world):
     os.kill(up.ssh_to("b"), signal.SIGKILL)
     injected("the ssh to b is killed, with --restart")
     expect_undisturbed_weights(world, up.summary())
-    up = ssh.up("--ps=1", "--workers=3", *settings(TRAINING | PACE), "--restart")
+    # So long that ssh notices the cut before the others are done.
+    up = ssh.up("--ps=1", "--workers=3", *settings(TRAINING | PACE | {"train.epochs": 30}), "--restart")
     up.wait_for_checkpoints(2)
     ssh.hosts["b"].host.cut()
     injected("b, which has a worker alone, is cut off for good, with --restart")
