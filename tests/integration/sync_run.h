@@ -18,8 +18,8 @@ namespace weir {
 v1::JobConfig DigitsJob(const std::vector<std::string>& overrides);
 // The job's text, for processes.
 std::string DigitsJobText();
-// The expected result of DigitsJob(overrides): of a serial loop, or, where pushes are quantised, of one server
-// and one worker. Trained once in a process; for the main thread only.
+// The expected result of DigitsJob(overrides): of a serial loop, or, where pushes are quantised, of one
+// server and one worker. Trained once in a process; for the main thread only.
 const SerialRun& SerialDigits(const std::vector<std::string>& overrides);
 
 // A worker's time in a job: from its join to its end.
