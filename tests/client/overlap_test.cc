@@ -1,8 +1,11 @@
 // Gradients that leave while the rest is computed, bad gradients that are found on the way, and weights that
 // are used while others are still on their way: against scripted servers.
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -492,19 +495,24 @@ TEST_CASE("what was told of is not written again when a pull goes on elsewhere")
   }
 }
 
-TEST_CASE("a pull whose version is gone after its first tensors were told of must be made again") {
-  ClientFixture f(Layers(false));
-  Joined j(f);
-  Arrivals arrivals(f, 1);
-  std::atomic<bool> broken{false};
-  f.cluster.on_pull_middle = [&](uint32_t shard, size_t) -> std::optional<grpc::Status> {
-    if (shard == 1 || broken.exchange(true)) return std::nullopt;
+// Breaks the first pull from shard 0 once the client was told of a tensor; then the next version is there.
+void CutFirstPullShort(ClientFixture& f, Arrivals& arrivals) {
+  const auto broken = std::make_shared<std::atomic<bool>>(false);
+  f.cluster.on_pull_middle = [&f, &arrivals, broken](uint32_t shard, size_t) -> std::optional<grpc::Status> {
+    if (shard == 1 || broken->exchange(true)) return std::nullopt;
     arrivals.told_of_one.Wait();
     f.cluster.edit_pull = [](uint32_t, v1::PullReply* reply) {
       reply->mutable_version()->set_count(reply->version().count() + 1);
     };
     return grpc::Status(grpc::StatusCode::UNAVAILABLE, "scripted");
   };
+}
+
+TEST_CASE("a pull whose version is gone after its first tensors were told of must be made again") {
+  ClientFixture f(Layers(false));
+  Joined j(f);
+  Arrivals arrivals(f, 1);
+  CutFirstPullShort(f, arrivals);
   SetAtEnd at_end{arrivals.told_of_one};
   const auto both =
       j.client->PushPull(j.work, j.base, f.Gradient(), f.Weights(), nullptr, arrivals.Take()).Get();
@@ -528,15 +536,7 @@ std::map<uint32_t, std::vector<float>> SecondPush(bool cut_short) {
   f.cluster.edit_join = [](v1::JoinReply* reply) { *reply->mutable_protocol() = OwnProtocol(); };
   Joined j(f);
   Arrivals arrivals(f, 1);
-  std::atomic<bool> broken{false};
-  f.cluster.on_pull_middle = [&](uint32_t shard, size_t) -> std::optional<grpc::Status> {
-    if (!cut_short || shard == 1 || broken.exchange(true)) return std::nullopt;
-    arrivals.told_of_one.Wait();
-    f.cluster.edit_pull = [](uint32_t, v1::PullReply* reply) {
-      reply->mutable_version()->set_count(reply->version().count() + 1);
-    };
-    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "scripted");
-  };
+  if (cut_short) CutFirstPullShort(f, arrivals);
   SetAtEnd at_end{arrivals.told_of_one};
   const auto both =
       j.client->PushPull(j.work, j.base, f.Gradient(), f.Weights(), nullptr, arrivals.Take()).Get();

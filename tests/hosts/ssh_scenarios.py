@@ -63,19 +63,25 @@ def ssh_this_machine(world):
     expect(not left, f"{left} are left here")
 
 
+def killed_and_back(ssh, up, worker):
+    """Kills the server on b, and on a a process that runs `worker`: both are started again. The job's summary."""
+    os.kill(ssh.hosts["b"].processes("ps_server")[0], signal.SIGKILL)
+    injected("the server on b is killed")
+    up.wait_for(lambda: "ps:1 on b was killed by signal 9 (Killed)" in up.log(), "the end of ps:1 is told")
+    os.kill(ssh.hosts["a"].processes(worker)[0], signal.SIGKILL)
+    injected("a worker on a is killed")
+    summary = up.summary()
+    expect(summary["restarts"].get("ps:1") == 1 and "worker:0" in summary["restarts"], f"restarts: {summary['restarts']}")
+    return summary
+
+
 @scenario
 def ssh_restart(world):
     """A server and a worker are killed: with --restart they are started again on their hosts, and the bits are the same."""
     ssh = SshWorld(world)
     up = long_job(ssh, "--restart")
-    os.kill(ssh.hosts["b"].processes("ps_server")[0], signal.SIGKILL)
-    injected("the server on b is killed")
-    up.wait_for(lambda: "ps:1 on b was killed by signal 9 (Killed)" in up.log(), "the end of ps:1 is told")
-    os.kill(ssh.hosts["a"].processes("worker")[0], signal.SIGKILL)
-    injected("a worker on a is killed")
-    summary = up.summary()
+    summary = killed_and_back(ssh, up, "worker")
     expect_undisturbed_weights(world, summary)
-    expect(summary["restarts"].get("ps:1") == 1 and "worker:0" in summary["restarts"], f"restarts: {summary['restarts']}")
 
 
 @scenario
@@ -83,8 +89,8 @@ def ssh_python(world):
     """A PyTorch program on two hosts reaches the bits of one host, though a server and a worker are killed."""
     job = ROOT / "examples/cnn.json"
     # A worker on a host of its own would have more threads, and other bits of PyTorch's.
-    program = ["--", "env", f"PYTHONPATH={ROOT}/python", f"WEIR_LIBRARY={world.weir.parents[1]}/python/capi/libweir.so", "PYTHONDONTWRITEBYTECODE=1",
-               "OMP_NUM_THREADS=1", PYTHON, job.with_suffix(".py"), "--most=1000"]
+    program = ["--", "env", f"PYTHONPATH={ROOT}/python", f"WEIR_LIBRARY={world.weir.parents[1]}/python/capi/libweir.so",
+               "PYTHONDONTWRITEBYTECODE=1", "OMP_NUM_THREADS=1", PYTHON, job.with_suffix(".py"), "--most=1000"]
     size = ["--ps=2", "--workers=2", "--set=train.epochs=6"]
     alone = world.folder / "alone.json"
     done = subprocess.run([world.weir, "up", *size, job, f"--summary={alone}", *program], check=False, capture_output=True, text=True,
@@ -94,14 +100,8 @@ def ssh_python(world):
     ssh = SshWorld(world)
     up = ssh.up(*size, "--set=checkpoint.every_steps=10", "--restart", *program, config=job)
     up.wait_for_checkpoints(1)
-    os.kill(ssh.hosts["b"].processes("ps_server")[0], signal.SIGKILL)
-    injected("the server on b is killed")
-    up.wait_for(lambda: "ps:1 on b was killed by signal 9 (Killed)" in up.log(), "the end of ps:1 is told")
-    os.kill(ssh.hosts["a"].processes("cnn.py")[0], signal.SIGKILL)
-    injected("the worker on a is killed")
-    summary = up.summary()
+    summary = killed_and_back(ssh, up, "cnn.py")
     expect(summary["weights_sha256"] == expected, f"weights_sha256 {summary['weights_sha256']}, on one host {expected}")
-    expect(summary["restarts"].get("ps:1") == 1 and "worker:0" in summary["restarts"], f"restarts: {summary['restarts']}")
     seen(f"all {summary['steps']} steps; weights_sha256 {expected[:16]}... as on one host")
 
 

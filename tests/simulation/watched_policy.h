@@ -9,8 +9,8 @@
 
 namespace weir {
 
-// Tells what becomes of pushes: of a step whose rows do not wait for it, and, outside sync, of those that are
-// disposed of.
+// Tells of the pushes of each step whose rows do not wait for the step. Outside sync, tells of each push that
+// is disposed of.
 class WatchedPolicy final : public WrappedPolicy {
  public:
   using Tell = std::function<void(EarlyRowsEvent::Kind kind, const PushKey& push)>;
