@@ -128,8 +128,7 @@ WEIR_INLINE size_t EncodeAllWithFeedback(const float* in, const float* carried, 
   float sums[kBlockValues], read[kBlockValues];
   return ForBlocks<kCode>(static_cast<char*>(out), n,
                           [&](size_t i, char* to, size_t length) WEIR_INLINE_LAMBDA {
-                            for (size_t k = 0; k < length; ++k)
-                              sums[k] = carried == nullptr ? in[i + k] : in[i + k] + carried[i + k];
+                            AddCarried(in + i, carried == nullptr ? nullptr : carried + i, sums, length);
                             if (!EncodeBlock<kCode>(sums, to, length)) return false;
                             DecodeBlock<kCode>(to, read, length);
                             for (size_t k = 0; k < length; ++k) left[i + k] = sums[k] - read[k];

@@ -34,6 +34,11 @@ WEIR_INLINE uint16_t ToHalf(float value) {
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
+// sums = in + carried; carried: null for zeros.
+WEIR_INLINE void AddCarried(const float* in, const float* carried, float* sums, size_t n) {
+  for (size_t i = 0; i < n; ++i) sums[i] = carried == nullptr ? in[i] : in[i] + carried[i];
+}
+
 // The bits of the largest magnitude; a NaN is above all.
 WEIR_INLINE uint32_t LargestBits(const float* in, size_t n) {
   int32_t largest = 0;

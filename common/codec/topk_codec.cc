@@ -132,8 +132,7 @@ WEIR_INLINE size_t EncodeAllWithFeedback(uint32_t kept, const float* in, const f
   float sums[kTopKBlockValues];
   return ForBlocks(kept, static_cast<char*>(out), n,
                    [&](size_t i, char* to, size_t length, size_t k) WEIR_INLINE_LAMBDA {
-                     for (size_t j = 0; j < length; ++j)
-                       sums[j] = carried == nullptr ? in[i + j] : in[i + j] + carried[i + j];
+                     AddCarried(in + i, carried == nullptr ? nullptr : carried + i, sums, length);
                      if (!EncodeBlock(sums, to, length, k, scratch)) return false;
                      std::memcpy(left + i, sums, length * sizeof(float));
                      for (size_t j = 0; j < k; ++j) {
