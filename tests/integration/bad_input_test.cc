@@ -1,5 +1,6 @@
 // Bad input of every kind against one running cluster. Each input gives the documented exit code (or error)
 // and a message that says what is wrong, and the cluster trains to the end.
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -234,10 +235,14 @@ TEST_CASE("bad input gives the documented exit code and message, and the cluster
   CHECK(second.Wait() == kExitConfig);
   CHECK_THAT(second.log(), Contains("another live process is worker:0; is the same task index used twice?"));
 
-  // The same cluster now completes its job.
-  CHECK((*client)->Leave().ok());
-  job.Start("worker:0");
+  // The same cluster now completes its job. If the client left first, the job might end before the worker has
+  // joined.
   job.Start("worker:1");
+  job.WaitForStatus("worker:1 joined again", [](const v1::ClusterStatus& status) {
+    const auto& members = status.membership().members();
+    return std::any_of(members.begin(), members.end(), [](const auto& m) { return m.task() == "worker:1"; });
+  });
+  CHECK((*client)->Leave().ok());
   job.ExpectAllExit(0);
   CheckSummary(job.Summary(), "async", 2, 2, kBadInputExamples * kBadInputEpochs);
   CHECK(job.Summary()["test_accuracy"] > 0.9);

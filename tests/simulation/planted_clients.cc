@@ -36,7 +36,10 @@ void RetryUnderNewKey(Site* site) {
     v1::PushRequest& push = *request->mutable_push();
     const Push key{push.caller().incarnation(), shard, {push.clock(), push.part()}};
     state->open[{stream, request->id()}] = key;
-    if (!state->sent.insert(key).second) push.set_clock(push.clock() + 1);
+    if (state->sent.insert(key).second) return;
+    push.set_clock(push.clock() + 1);
+    // The pull of the same request keeps the push's clock + 1, or the shard would refuse the request.
+    if (request->has_pull()) request->mutable_pull()->set_clock(push.clock() + 1);
   };
   // A push that was overtaken counts as never sent.
   site->seams.reply = [state](uint64_t stream, uint32_t, v1::ExchangeReply* reply) {
