@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
-#include "common/codec/value_codec.h"
 #include "common/protocol/exchange_layout.h"
+#include "common/protocol/job_failure.h"
 #include "common/protocol/limits.h"
 
 namespace weir {
@@ -27,7 +27,8 @@ ExchangeSession::ExchangeSession(const Options& options, std::function<void()> o
     : options_(options),
       on_output_(std::move(on_output)),
       arriving_(kMaxRowBytesHeld, options.arriving_rows),
-      asked_(kMaxRowBytesHeld, options.asked_rows) {
+      asked_(kMaxRowBytesHeld, options.asked_rows),
+      writer_(options.shared_memory, options.chunk_elements) {
   for (const v1::TableConfig& table : options_.shard->tables()) dims_.push_back(table.dim());
 }
 
@@ -41,20 +42,16 @@ absl::Status ExchangeSession::Receive(const IncomingMessage& message) {
     if (!first_message) {
       return absl::InvalidArgumentError("shared_memory: only in the first message of a stream");
     }
-    if (options_.shared_memory != nullptr) {
-      token_ = request.shared_memory().token();
-      segments_ = options_.shared_memory->Claim(token_);
-    }
     greeting_.emplace().set_id(request.id());
-    greeting_->mutable_shared_memory()->set_granted(segments_ != nullptr);
+    greeting_->mutable_shared_memory()->set_granted(writer_.Claim(request.shared_memory().token()));
     on_output_();
     return absl::OkStatus();
   }
-  WEIR_RETURN_IF_ERROR(Release(request));
+  WEIR_RETURN_IF_ERROR(writer_.Release(request));
   const uint64_t id = request.id();
   if (id == 0 && request.released() > 0) return absl::OkStatus();
   if (id == 0) return absl::InvalidArgumentError("id: must be at least 1");
-  const absl::Status found = FindChunk(request, segments_, &chunk);
+  const absl::Status found = FindChunk(request, writer_.segments(), &chunk);
   if (id > highest_id_) {
     highest_id_ = id;
     Begin(std::move(request), std::move(chunk), found);
@@ -71,26 +68,6 @@ absl::Status ExchangeSession::Receive(const IncomingMessage& message) {
       Fail(*exchange, found);
     }
   }
-  return absl::OkStatus();
-}
-
-absl::Status ExchangeSession::Release(const v1::ExchangeRequest& request) {
-  const uint64_t count = request.released();
-  if (count == 0) return absl::OkStatus();
-  if (count > shared_.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("released: ", count, " chunks of ", shared_.size(),
-                                                   " that the client holds in shared memory"));
-  }
-  const bool oldest = request.id() != 0 || request.first() == 0;
-  const auto begin = oldest ? shared_.begin() : shared_.find(request.first());
-  auto end = begin;
-  for (uint64_t i = 0; i < count; ++i, ++end) {
-    if (end == shared_.end() || (!oldest && end->first != request.first() + i)) {
-      return absl::InvalidArgumentError(absl::StrCat("released: chunk ", request.first() + i,
-                                                     ", which the client does not hold in shared memory"));
-    }
-  }
-  shared_.erase(begin, end);
   return absl::OkStatus();
 }
 
@@ -112,7 +89,10 @@ void ExchangeSession::Begin(v1::ExchangeRequest request, Chunk chunk, const absl
   }
   if (!status.ok()) return Fail(exchange, std::move(status));
   caller_ = caller;
-  if (request.has_pull()) exchange.pull = std::move(*request.mutable_pull());
+  if (request.has_pull()) {
+    exchange.pull = std::move(*request.mutable_pull());
+    exchange.reply.dtype = exchange.pull->dtype();
+  }
   const std::optional<Chunk> first = chunk.bytes > 0 ? std::optional(std::move(chunk)) : std::nullopt;
   if (!request.has_push()) {
     if (exchange.rows == nullptr) return StartPull(exchange);
@@ -136,7 +116,7 @@ absl::Status ExchangeSession::PrepareRows(const v1::ExchangeRequest& request, co
                                           Exchange& exchange) const {
   WEIR_ASSIGN_OR_RETURN(RowLayout layout, RowLayout::OfRequest(request.push().rows(), request.push().dtype(),
                                                                request.pull().rows(), dims_));
-  WEIR_ASSIGN_OR_RETURN(exchange.reply_rows,
+  WEIR_ASSIGN_OR_RETURN(exchange.reply.row_layout,
                         RowLayout::OfReply(request.pull().rows(), request.pull().dtype(), dims_));
   if (layout.bytes() > 0) {
     exchange.rows =
@@ -179,13 +159,7 @@ void ExchangeSession::End() {
   urgent_.clear();
   bulk_.clear();
   greeting_.reset();
-  if (!shared_.empty()) {
-    // The client may not know yet that the stream is over.
-    std::vector<std::shared_ptr<const void>> read;
-    for (auto& [number, version] : shared_) read.push_back(std::move(version));
-    shared_.clear();
-    options_.shared_memory->KeepFor(token_, std::move(read));
-  }
+  writer_.End();
   options_.shard->End(options_.id);
 }
 
@@ -235,7 +209,7 @@ void ExchangeSession::OnArrival(Exchange& exchange, std::unique_ptr<PushArrival>
   if (job_over_.has_value()) return AnswerJobOver(exchange);
   if (!Reserve(exchange)) return;
   exchange.arrival = std::move(arrival);
-  exchange.eager = eager;
+  exchange.reply.eager = eager;
   uint32_t credit = options_.chunks_in_flight;
   if (exchange.waiting.has_value()) {
     --waiting_;
@@ -308,14 +282,14 @@ void ExchangeSession::TakeChunk(Exchange& exchange, const Chunk& chunk) {
     if (making == nullptr) {
       return AnswerPush(exchange, v1::SEND_AGAIN, "another push was applied while this one was arriving");
     }
-    if (exchange.eager) exchange.version = making;
+    if (exchange.reply.eager) exchange.reply.version = making;
   }
   const bool whole = exchange.arrival->whole();
-  if (exchange.eager) {
+  if (exchange.reply.eager) {
     if (whole) {
       exchange.last = range;
     } else {
-      exchange.weights.push_back(range);
+      exchange.reply.weights.push_back(range);
     }
   }
   Proceed(exchange);
@@ -342,23 +316,23 @@ void ExchangeSession::FinishPush(Exchange& exchange) {
 
 void ExchangeSession::OnPushed(Exchange& exchange, absl::StatusOr<PushAnswer> answer) {
   if (!answer.ok()) return Fail(exchange, answer.status());
-  exchange.push_reply = std::move(answer->reply);
-  const v1::Outcome outcome = exchange.push_reply->outcome();
+  exchange.reply.push = std::move(answer->reply);
+  const v1::Outcome outcome = exchange.reply.push->outcome();
   std::optional<Chunk> first;  // of the rows, if nothing of them was taken yet
   if (exchange.waiting.has_value() && exchange.waiting->rows) first = exchange.waiting;
-  if (!exchange.eager || outcome != v1::OK) Drop(exchange);
+  if (!exchange.reply.eager || outcome != v1::OK) Drop(exchange);
   if (!exchange.pull.has_value() || !PullFollows(outcome)) return Close(exchange);
-  if (exchange.eager) {
-    exchange.made = exchange.push_reply->version();
-    if (exchange.last.has_value()) exchange.weights.push_back(*exchange.last);
+  if (exchange.reply.eager) {
+    exchange.made = exchange.reply.push->version();
+    if (exchange.last.has_value()) exchange.reply.weights.push_back(*exchange.last);
   }
   if (answer->made.has_value() && exchange.wants_made()) {
-    if (!exchange.eager) {
-      exchange.version = std::move(answer->version);
-      exchange.weights.push_back({0, answer->made->elements()});
+    if (!exchange.reply.eager) {
+      exchange.reply.version = std::move(answer->version);
+      exchange.reply.weights.push_back({0, answer->made->elements()});
     }
     options_.shard->CountPulled(answer->made->elements(), exchange.pull->dtype());
-    exchange.pull_reply = *std::move(answer->made);
+    exchange.reply.pull = *std::move(answer->made);
     return Close(exchange);
   }
   Queue(exchange);
@@ -384,7 +358,7 @@ void ExchangeSession::AskForKeys(Exchange& exchange, const std::optional<Chunk>&
 
 void ExchangeSession::StartPull(Exchange& exchange) {
   Unreserve(exchange);
-  const uint64_t bytes = exchange.reply_rows.bytes();
+  const uint64_t bytes = exchange.reply.row_layout.bytes();
   if (const ByteBudget* const short_of = exchange.asked.Take(bytes); short_of != nullptr) {
     return Fail(exchange, short_of == &asked_
                               ? TooManyRows(absl::StrCat("pulls of this stream have asked for rows of ",
@@ -403,19 +377,147 @@ void ExchangeSession::StartPull(Exchange& exchange) {
 
 void ExchangeSession::OnPulled(Exchange& exchange, absl::StatusOr<PullAnswer> answer) {
   if (!answer.ok()) return Fail(exchange, answer.status());
-  const v1::PullReply& header = exchange.pull_reply.emplace(std::move(answer->header));
+  const v1::PullReply& header = exchange.reply.pull.emplace(std::move(answer->header));
   const bool sent = exchange.made.has_value() && header.outcome() == v1::OK &&
                     header.version().count() == exchange.made->count() &&
                     header.version().incarnation() == exchange.made->incarnation();
   if (!sent) {
     Drop(exchange);
-    exchange.version = std::move(answer->version);
-    if (exchange.version != nullptr && header.elements() > 0) {
-      exchange.weights.push_back({0, header.elements()});
+    exchange.reply.version = std::move(answer->version);
+    if (exchange.reply.version != nullptr && header.elements() > 0) {
+      exchange.reply.weights.push_back({0, header.elements()});
     }
   }
-  exchange.read = std::move(answer->rows);
+  exchange.reply.rows = std::move(answer->rows);
   Close(exchange);
+}
+
+// ---- what the client gets
+
+ExchangeSession::Exchange* ExchangeSession::Find(uint64_t id) {
+  const auto it = exchanges_.find(id);
+  return it == exchanges_.end() || it->second.closing ? nullptr : &it->second;
+}
+
+void ExchangeSession::AnswerJobOver(Exchange& exchange) {
+  if (exchange.wants_keys) {
+    Drop(exchange);
+    exchange.reply.pull.emplace().set_outcome(v1::JOB_OVER);
+    exchange.reply.pull->set_reason(std::string(job_over_->message()));
+    exchange.reply.pull->set_failure_kind(KindOf(*job_over_));
+    return Close(exchange);
+  }
+  AnswerPush(exchange, v1::JOB_OVER, std::string(job_over_->message()));
+  exchange.reply.push->set_failure_kind(KindOf(*job_over_));
+}
+
+void ExchangeSession::AnswerPush(Exchange& exchange, v1::Outcome outcome, const std::string& reason) {
+  Drop(exchange);
+  exchange.reply.push.emplace().set_outcome(outcome);
+  exchange.reply.push->set_reason(reason);
+  Close(exchange);
+}
+
+void ExchangeSession::Fail(Exchange& exchange, absl::Status status) {
+  Drop(exchange);
+  if (options_.limits != nullptr) options_.limits->CountIfLimit(status);
+  exchange.reply.error = std::move(status);
+  Close(exchange);
+}
+
+void ExchangeSession::FailCutShort(Exchange& exchange) {
+  std::string what;
+  if (exchange.arrival != nullptr) {
+    what = absl::StrCat(exchange.received, " of ", exchange.arrival->header().elements(),
+                        " elements of the push's gradient");
+  }
+  if (exchange.rows != nullptr) {
+    absl::StrAppend(&what, what.empty() ? "" : " and ", exchange.rows->received(), " of ",
+                    exchange.rows->bytes(), " bytes of its rows");
+  }
+  Fail(exchange, absl::InvalidArgumentError(absl::StrCat("the stream ended after ", what)));
+}
+
+void ExchangeSession::Drop(Exchange& exchange) {
+  if (exchange.waiting.has_value()) --waiting_;
+  exchange.waiting.reset();
+  exchange.arrival = nullptr;
+  exchange.may_send = 0;
+  exchange.last.reset();
+  exchange.reply.DropPayload();
+}
+
+void ExchangeSession::CutOff(Exchange& exchange) {
+  if (exchange.arrival != nullptr) {
+    // The version that this push was making is dead.
+    return AnswerPush(exchange, v1::SEND_AGAIN, "another push was applied while this one was arriving");
+  }
+  Drop(exchange);
+  exchange.reply.error =
+      absl::UnavailableError("the weights were not taken for so long that others needed their memory");
+  if (exchange.closing) {
+    Queue(exchange);
+  } else {
+    Close(exchange);
+  }
+}
+
+bool ExchangeSession::DropRevoked() {
+  for (auto& [id, exchange] : exchanges_) {
+    if (exchange.reply.version != nullptr && exchange.reply.version->revoked) CutOff(exchange);
+  }
+  return writer_.sends_revoked();
+}
+
+void ExchangeSession::Close(Exchange& exchange) {
+  exchange.closing = true;
+  exchange.wants_keys = false;
+  exchange.rows = nullptr;
+  exchange.arriving.GiveBack();
+  if (exchange.reply.rows == nullptr) Unreserve(exchange);
+  ++closing_;
+  Queue(exchange);
+}
+
+void ExchangeSession::Grant(Exchange& exchange, uint32_t chunks) {
+  exchange.may_send += chunks;
+  exchange.reply.credit += chunks;
+  if (chunks > 0) Queue(exchange);
+}
+
+void ExchangeSession::Queue(Exchange& exchange) {
+  on_output_();
+  if (exchange.queued) return;
+  exchange.queued = true;
+  (exchange.reply.bulk() ? bulk_ : urgent_).push_back(exchange.id);
+}
+
+bool ExchangeSession::Send(OutgoingMessage* message) {
+  if (greeting_.has_value()) {
+    *message = {greeting_->SerializeAsString(), {}};
+    greeting_.reset();
+    return true;
+  }
+  while (true) {
+    std::deque<uint64_t>& queue = urgent_.empty() ? bulk_ : urgent_;
+    if (queue.empty()) return false;
+    Exchange& exchange = exchanges_.at(queue.front());
+    // This comes first, while the exchange is in the queue: otherwise CutOff() would put it there again after
+    // its removal.
+    if (exchange.reply.version != nullptr && exchange.reply.version->revoked) CutOff(exchange);
+    queue.pop_front();
+    exchange.queued = false;
+    if (exchange.reply.empty()) continue;
+    *message = writer_.Next(exchange.id, exchange.reply);
+    if (exchange.reply.has_payload()) {
+      Queue(exchange);
+    } else if (exchange.closing) {
+      --closing_;
+      Unreserve(exchange);
+      exchanges_.erase(exchange.id);
+    }
+    return true;
+  }
 }
 
 }  // namespace weir

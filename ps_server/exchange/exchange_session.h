@@ -20,6 +20,7 @@
 #include "proto/parameter_server.pb.h"
 #include "ps_server/exchange/byte_budget.h"
 #include "ps_server/exchange/exchange_request.h"
+#include "ps_server/exchange/reply_writer.h"
 #include "ps_server/shard/calls/push_arrival.h"
 #include "ps_server/shard/rows/row_arrival.h"
 #include "ps_server/shard/shard.h"
@@ -79,7 +80,7 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
   // The next message to the client. False: there is none for now.
   bool Send(OutgoingMessage* message);
   // The channel has sent or copied that message.
-  void Sent() { sending_ = nullptr; }
+  void Sent() { writer_.Sent(); }
   // Readers have been revoked: releases their weights. True: the message that is being sent contains revoked
   // weights; the client cannot use them, so the stream must end.
   bool DropRevoked();
@@ -101,9 +102,7 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
   static constexpr uint64_t kMaxRowBytesHeld = 2 * kMaxRowBytes;
 
   using Chunk = ReceivedChunk;
-  struct Range {
-    uint64_t first, count;  // elements
-  };
+  using Range = PendingReply::Range;
   struct Exchange {
     Exchange(uint64_t id, ByteBudget* arriving, ByteBudget* asked)
         : id(id), arriving(arriving), asked(asked) {}
@@ -123,30 +122,15 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
     RowKeys keys;  // of the pull, whole
     // The bytes of the exchange's rows, each way.
     ByteBudget::Share arriving, asked;
-    // Each chunk is answered with the same range of the version that the push makes.
-    bool eager = false;
     std::optional<Range> last;        // the last chunk's, until the push is answered
-    std::optional<v1::Version> made;  // the version that the push made, if it is eager
+    std::optional<v1::Version> made;  // the version that the push made, if the reply is eager
 
     // Output to send.
-    std::optional<v1::PushReply> push_reply;
-    std::optional<v1::PullReply> pull_reply;
-    absl::Status error;
-    uint32_t credit = 0;
-    std::deque<Range> weights;
-    std::shared_ptr<const LentVersion> version;  // of the weights
-    RowLayout reply_rows;
-    // Null: none to send.
-    std::shared_ptr<const ReadRows> read;
-    uint64_t rows_sent = 0;  // bytes of reply_rows
+    PendingReply reply;
     bool queued = false;
     // No output follows after this.
     bool closing = false;
 
-    bool has_output() const {
-      return push_reply.has_value() || pull_reply.has_value() || !error.ok() || credit > 0 || has_payload();
-    }
-    bool has_payload() const { return !weights.empty() || read != nullptr; }
     // The pull may be answered with the version that the push makes. Rows are those of their own version.
     bool wants_made() const { return pull.has_value() && !pull->header_only() && pull->rows_size() == 0; }
   };
@@ -161,8 +145,6 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
   void Begin(v1::ExchangeRequest request, Chunk chunk, const absl::Status& found);
   // Finds where the rows lie that the request brings, and those of its reply.
   absl::Status PrepareRows(const v1::ExchangeRequest& request, const Chunk& chunk, Exchange& exchange) const;
-  // Releases shared chunks that the client has read.
-  absl::Status Release(const v1::ExchangeRequest& request);
   void Continue(Exchange& exchange, const Chunk& chunk);
 
   void StartPush(Exchange& exchange, v1::PushRequest header);
@@ -199,16 +181,6 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
   // Ends an exchange whose weights were revoked.
   void CutOff(Exchange& exchange);
   void Queue(Exchange& exchange);
-  OutgoingMessage NextReply(Exchange& exchange);
-  // The next chunk of weights: copied, or as a reference to the version. Nothing: the reply says where it
-  // lies in shared memory.
-  std::optional<OutgoingMessage::Piece> NextWeights(Exchange& exchange, v1::ExchangeReply* reply);
-
-  // The next rows: copied, or as a reference. Nothing: the reply says where they lie in shared memory.
-  std::optional<OutgoingMessage::Piece> NextRows(Exchange& exchange, v1::ExchangeReply* reply);
-  // Says in the reply that its payload lies there, which `owner` keeps as it is until the client has read it.
-  void Share(const SharedMemory::Place& place, uint64_t bytes, std::shared_ptr<const void> owner,
-             v1::ExchangeReply* reply);
 
   const Options options_;
   const std::function<void()> on_output_;
@@ -226,15 +198,7 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
   // Ids of the exchanges that may have output.
   std::deque<uint64_t> urgent_, bulk_;
   std::optional<v1::ExchangeReply> greeting_;  // output to send
-  // The client's segments, and the token under which it has them; null: chunks travel in messages.
-  std::shared_ptr<const ClientSegments> segments_;
-  std::string token_;
-  // The versions, and the rows, that the client reads in shared memory, by the number of each chunk: from 1,
-  // in the order of sending.
-  std::map<uint64_t, std::shared_ptr<const void>> shared_;
-  uint64_t chunks_shared_ = 0;
-  // The version to which the message that is being sent refers; may be null.
-  std::shared_ptr<const LentVersion> sending_;
+  ReplyWriter writer_;
 };
 
 }  // namespace weir
