@@ -18,9 +18,6 @@
 #include "common/telemetry/logging.h"
 
 namespace weir {
-namespace {
-
-// The overrides in WEIR_SET, a JSON list of strings.
 absl::StatusOr<std::vector<std::string>> OverridesOfEnvironment() {
   std::vector<std::string> overrides;
   const std::string text = EnvironmentValue("WEIR_SET");
@@ -37,8 +34,6 @@ absl::StatusOr<std::vector<std::string>> OverridesOfEnvironment() {
   }
   return overrides;
 }
-
-}  // namespace
 
 absl::Status SetTask(const TaskEnvironment* environment, const std::string& token_file, const TlsFiles& tls,
                      ClientOptions* options) {

@@ -33,6 +33,10 @@ absl::StatusOr<ClientOptions> OptionsOfTask(const TaskFlags& flags);
 struct TaskEnvironment;  // common/config/cluster_spec.h
 struct TlsFiles;         // common/rpc/tls.h
 
+// The overrides of `weir up` and `weir run`, of which WEIR_SET has a JSON list. Errors: InvalidArgument: it
+// is no such list.
+absl::StatusOr<std::vector<std::string>> OverridesOfEnvironment();
+
 // Sets how a client reaches its job's servers and what proves it to them: token and TLS and, if there is an
 // environment (not null), task, rank and servers.
 // Requires: options->reader is set.

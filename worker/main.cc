@@ -198,7 +198,11 @@ int PrintSizes(const v1::JobConfig& config, const Flags& flags) {
 }
 
 int Main(const Flags& flags) {
-  const auto config = LoadJobConfig(flags.config, flags.set);
+  const auto of_environment = OverridesOfEnvironment();
+  if (!of_environment.ok()) return RefuseConfig(flags, of_environment.status().message());
+  std::vector<std::string> overrides = flags.set;
+  overrides.insert(overrides.end(), of_environment->begin(), of_environment->end());
+  const auto config = LoadJobConfig(flags.config, overrides);
   if (!config.ok()) return RefuseConfig(flags, config.status().message());
   if (flags.check) return Check(*config, flags);
   if (!config->has_model()) {
@@ -307,7 +311,9 @@ int main(int argc, char** argv) {
       ->check(
           [](const std::string& text) { return std::string(weir::ParseDevices(text).status().message()); })
       ->capture_default_str();
-  app.add_option("--history", flags.history, "Log every answer of the servers there, as lines of JSON")
+  app.add_option(
+         "--history", flags.history,
+         "Log every answer of the servers there, as lines of JSON; {task} in the path becomes worker-0")
       ->type_name("FILE");
   app.add_option("--summary", flags.summary, "Without a cluster: write the job's summary (JSON) there")
       ->type_name("FILE");

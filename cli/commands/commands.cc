@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "cli/commands/grpc_status_client.h"
@@ -47,6 +48,13 @@ int RefuseNoAnswer(const std::string& address, const absl::Status& status, const
   if (absl::IsUnimplemented(status)) {
     return Refuse(kExitConfig, absl::StrCat("what answers at ", Printable(address),
                                             " has no coordinator; ps:0 alone has one, is this its address?"));
+  }
+  // gRPC's words.
+  if (absl::StrContains(status.message(), "http1.x")) {
+    return Refuse(kExitConfig,
+                  absl::StrCat("what answers at ", Printable(address),
+                               " speaks HTTP, as the dashboard does; give the address at which ps:0 "
+                               "listens, which its log has"));
   }
   const std::string said = Printable(status.message()), where = absl::StrCat("ps:0 at ", Printable(address));
   if (absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status)) {

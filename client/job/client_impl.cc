@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
 #include "client/types.h"
 #include "common/base/checksums.h"
@@ -62,7 +63,11 @@ absl::StatusOr<std::unique_ptr<Client>> ClientImpl::Join(const ClientOptions& op
     WEIR_ASSIGN_OR_RETURN(std::unique_ptr<ClientImpl> client,
                           Enter(options, again, job, model, config, transport));
     job = client->job();
-    absl::Status status = client->Connect(deadline);
+    ClientImpl* const member = client.get();
+    absl::Status status = member->exchanges_.Connect(deadline, member->otherwise_, [member] {
+      MutexLock lock(member->mutex_);
+      return member->Alive();
+    });
     if (status.ok()) status = client->AwaitInitialValues(values_deadline);
     if (status.ok()) return client;
     client->Leave(status).IgnoreError();
@@ -78,7 +83,9 @@ absl::StatusOr<std::unique_ptr<ClientImpl>> ClientImpl::Enter(const ClientOption
                                                               Transport& transport) {
   std::unique_ptr<History> history;
   if (!options.history_path.empty()) {
-    WEIR_ASSIGN_OR_RETURN(history, History::Open(options.history_path, again));
+    const std::string task = absl::StrReplaceAll(options.task, {{":", "-"}});
+    const std::string path = absl::StrReplaceAll(options.history_path, {{"{task}", task}});
+    WEIR_ASSIGN_OR_RETURN(history, History::Open(path, again));
   }
 
   const uint64_t instance = transport.NewInstance();
@@ -101,7 +108,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
       caller_(MakeCaller(instance, reply)),
       steps_{std::max<uint64_t>(1, reply.parts()), std::max<uint64_t>(1, reply.total_steps())},
       start_clock_(reply.start_clock()),
-      exchanges_(options_, model, config, reply, channels.chunk_unit),
+      builder_(options_, model, config, reply, channels.chunk_unit),
       epoch_(reply.membership().epoch()),
       report_(options_.compute_seconds),
       news_(reply),
@@ -111,12 +118,12 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
       coordinator_channel_(std::move(channels.coordinator)),
       coordinator_(*coordinator_channel_, *loop_, calls_),
       history_(history == nullptr ? nullptr : std::make_unique<HistoryObserver>(caller_, std::move(history))),
-      shards_(
-          NoteShards(std::move(channels.shards)),
-          {*loop_, exchanges_.tensors(), caller_, epoch_, exchanges_.wire(), calls_, limits(), options.again},
-          history_ == nullptr ? channels.observer : history_.get(),
-          [this](const absl::Status& why) { Fail(why); }) {
-  shards_.Move(reply.moved());
+      exchanges_(
+          builder_, std::move(channels.shards),
+          {*loop_, builder_.tensors(), caller_, epoch_, builder_.wire(), calls_, limits(), options.again},
+          history_ == nullptr ? channels.observer : history_.get(), coordinator_, limits(),
+          lease_ + server_wait_, *this) {
+  exchanges_.Move(reply.moved());
   Heartbeat::Options heartbeat;
   heartbeat.lease = lease_;
   heartbeat.server_wait = server_wait_;
@@ -138,22 +145,6 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
     Fail(why);
   };
   heartbeat_ = std::make_unique<Heartbeat>(*coordinator_channel_, *loop_, std::move(heartbeat));
-}
-
-std::vector<std::unique_ptr<ShardChannel>> ClientImpl::NoteShards(
-    std::vector<std::unique_ptr<ShardChannel>> shards) {
-  for (const auto& shard : shards) channels_.push_back(shard.get());
-  return shards;
-}
-
-absl::Status ClientImpl::Connect(Steady::time_point deadline) {
-  for (size_t i = 0; i < channels_.size(); ++i) {
-    WEIR_RETURN_IF_ERROR(channels_[i]->Connect(deadline, otherwise_.empty() ? "" : otherwise_[i], [this] {
-      MutexLock lock(mutex_);
-      return Alive();
-    }));
-  }
-  return absl::OkStatus();
 }
 
 absl::Status ClientImpl::AwaitInitialValues(absl::Time deadline) {
@@ -184,26 +175,59 @@ absl::Status ClientImpl::AwaitInitialValues(absl::Time deadline) {
       uploading_ = uploads = true;
     }
     LogInfo("uploads the initial values");
-    Upload();
+    exchanges_.Upload([this](const absl::Status& status) {
+      MutexLock lock(mutex_);
+      uploading_ = false;
+      upload_error_ = status;
+      Changed();
+    });
   }
-}
-
-void ClientImpl::Upload() {
-  const auto end = [this](const absl::Status& status) {
-    MutexLock lock(mutex_);
-    uploading_ = false;
-    upload_error_ = status;
-    Changed();
-  };
-  absl::StatusOr<ShardSet::Push> push = exchanges_.InitialValues();
-  if (!push.ok()) return end(push.status());
-  shards_.Start(shards_.size(), *std::move(push), std::nullopt, /*rows=*/nullptr,
-                [end](const absl::StatusOr<Answers>& answers) { end(answers.status()); });
 }
 
 ClientImpl::~ClientImpl() {
   LeaveFor(absl::CancelledError("client destroyed"), LastWords()).IgnoreError();
   calls_.WaitUntilEmpty();
+}
+
+// ---- exchanges
+
+Future<ExchangeResult> ClientImpl::Exchange(ExchangeOrder order) {
+  if (options_.reader && order.push.has_value()) {
+    Promise<ExchangeResult> promise;
+    promise.Set(absl::FailedPreconditionError("a reader does not push"));
+    return promise.future();
+  }
+  return exchanges_.Run(std::move(order));
+}
+
+bool ClientImpl::Alone() const {
+  MutexLock lock(mutex_);
+  return news_.membership().members_size() <= 1;
+}
+
+void ClientImpl::OnStepOpen(uint64_t step) {
+  MutexLock lock(mutex_);
+  work_.OpenStep(step);
+  Changed();
+}
+
+void ClientImpl::OnBegin(const PendingWork::Call& call) {
+  MutexLock lock(mutex_);
+  work_.Begin(call);
+}
+
+void ClientImpl::OnEnd(const PendingWork::Call& call, const absl::StatusOr<Exchanges::Answers>& answers) {
+  if (answers.ok() && (call.push.has_value() || options_.reader)) progressed_ = true;
+  MutexLock lock(mutex_);
+  work_.End(call, answers);
+  Changed();
+}
+
+void ClientImpl::OnNotBegun(const Work& work, const absl::Status& why) {
+  if (KindOf(why) == v1::FAILURE_DIVERGED) Fail(why);
+  MutexLock lock(mutex_);
+  work_.FailPush(work, why);
+  Changed();
 }
 
 // ---- membership
@@ -240,7 +264,7 @@ bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
     return false;
   }
   // The shards move before the next heartbeat says that this client knows the membership.
-  if (reply.has_membership()) shards_.Move(reply.moved());
+  if (reply.has_membership()) exchanges_.Move(reply.moved());
   report_.OnAcknowledged();
   std::vector<uint32_t> restored;
   {
@@ -255,7 +279,7 @@ bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
   // Does not wait for this client's own next call there: other workers may wait for pushes of this worker
   // that are lost.
   if (mode_.keeps_clocks) {
-    for (uint32_t shard : restored) shards_.Tell(shard);
+    for (uint32_t shard : restored) exchanges_.Tell(shard);
   }
   if (reply.state() == v1::FAILED) {
     Fail(JobFailure(reply.failure_kind(), reply.failure().empty() ? "the job has failed" : reply.failure()));
@@ -459,7 +483,7 @@ absl::Status ClientImpl::LeaveFor(const absl::Status& failure, CallLimits limits
   // difference.
   if (!job_failure.ok()) status = job_failure;
   calls_.WaitUntilEmpty();
-  shards_.Close();
+  exchanges_.Close();
   const absl::Status closed = history_ == nullptr ? absl::OkStatus() : history_->Close();
   return status.ok() ? closed : status;
 }
@@ -494,16 +518,8 @@ std::optional<ClientImpl::WorkResult> ClientImpl::NextPart(Steady::time_point de
         AwaitChange(deadline);
       }
     }
-    Probe(*next.probe);
+    exchanges_.Probe(*next.probe);
   }
-}
-
-void ClientImpl::Probe(uint64_t step) {
-  ShardSet::Pull probe;
-  probe.request.set_clock(step);
-  probe.request.set_header_only(true);
-  probe.want.assign(1, step);
-  Start(1, std::nullopt, std::move(probe), /*rows=*/nullptr, [](const absl::StatusOr<Answers>&) {});
 }
 
 std::optional<ClientImpl::WorkResult> ClientImpl::RangeWorkAtHand() {

@@ -12,10 +12,9 @@
 #include "absl/status/statusor.h"
 #include "client/call.h"
 #include "client/client.h"
-#include "client/exchange/shard_channel.h"
-#include "client/exchange/shard_set.h"
 #include "client/job/coordinator_calls.h"
 #include "client/job/exchange_builder.h"
+#include "client/job/exchanges.h"
 #include "client/job/heartbeat.h"
 #include "client/job/history.h"
 #include "client/job/job_news.h"
@@ -23,8 +22,6 @@
 #include "client/job/member_report.h"
 #include "client/job/pending_work.h"
 #include "client/job/transport.h"
-#include "client/tensors/outgoing_gradient.h"
-#include "common/codec/wire_codec.h"
 #include "common/protocol/mode_traits.h"
 #include "common/threads/mutex.h"
 #include "proto/coordinator.pb.h"
@@ -34,7 +31,7 @@ namespace weir {
 
 // Calls end on the event loop. One mutex guards what calls and the heartbeat report, and threads that wait
 // for news wait on one condition variable. The mutex is never held while a call starts, ends or is cancelled.
-class ClientImpl final : public Client {
+class ClientImpl final : public Client, private Exchanges::Member {
  public:
   // Client::Join() over this transport. `config`: options.job_config, parsed.
   static absl::StatusOr<std::unique_ptr<Client>> Join(const ClientOptions& options, const ModelSpec& model,
@@ -52,10 +49,12 @@ class ClientImpl final : public Client {
   Future<ExchangeResult> Exchange(ExchangeOrder order) override;
   bool gradient_has_chunks() const override {
     // Shard 0 has the most elements.
-    return exchanges_.tensors().partition().shard_elements(0) > exchanges_.wire().chunk_elements;
+    return builder_.tensors().partition().shard_elements(0) > builder_.wire().chunk_elements;
   }
-  std::shared_ptr<float> NewGradient() override { return exchanges_.NewGradient(); }
-  Future<PullResult> PullSnapshot(std::vector<MutableTensor> tensors, std::vector<RowsToRead> rows) override;
+  std::shared_ptr<float> NewGradient() override { return builder_.NewGradient(); }
+  Future<PullResult> PullSnapshot(std::vector<MutableTensor> tensors, std::vector<RowsToRead> rows) override {
+    return exchanges_.PullSnapshot(std::move(tensors), std::move(rows));
+  }
   bool draining() const override;
   absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point deadline) override;
   bool leading() const override;
@@ -74,32 +73,33 @@ class ClientImpl final : public Client {
   uint64_t start_clock() const override { return start_clock_; }
   bool progressed() const override { return progressed_; }
   uint64_t job() const override { return caller_.job(); }
-  const ModelSpec& model() const override { return exchanges_.tensors().model(); }
-  const std::vector<TableSpec>& tables() const override { return exchanges_.tables(); }
+  const ModelSpec& model() const override { return builder_.tensors().model(); }
+  const std::vector<TableSpec>& tables() const override { return builder_.tables(); }
 
  private:
   using Steady = std::chrono::steady_clock;
-  using Answers = ShardSet::Answers;
   using WorkResult = PendingWork::Result;
   // Becomes a member of the job, without connections to its shards. `again`, `job`: as in ClientOptions.
   static absl::StatusOr<std::unique_ptr<ClientImpl>> Enter(const ClientOptions& options, bool again,
                                                            uint64_t job, const ModelSpec& model,
                                                            const v1::JobConfig& config, Transport& transport);
-  // Waits until every shard can be reached, at its address or at JobChannels::otherwise. Called once, before
-  // any other call. Unavailable: a shard could not be reached before `deadline`; names it. An event that ends
-  // this client, such as a failure of the job, ends the wait. Aborted: it was fenced meanwhile.
-  absl::Status Connect(Steady::time_point deadline);
   // Waits until the job has initial values, and uploads this member's if it is named for that. Called once,
-  // after Connect(). DeadlineExceeded: at this time of the loop's awake clock there were none. An event that
-  // ends this client ends the wait. Afterwards nothing reads ClientOptions::initial_values.
+  // once all shards can be reached. DeadlineExceeded: at this time of the loop's awake clock there were none.
+  // An event that ends this client ends the wait. Afterwards nothing reads ClientOptions::initial_values.
   absl::Status AwaitInitialValues(absl::Time deadline);
-  void Upload();
 
   // A server applies cluster.wait_seconds, too, and its error says more than ours would.
   CallLimits limits() const { return {wait_ + std::chrono::seconds(2), server_wait_}; }
-  std::vector<std::unique_ptr<ShardChannel>> NoteShards(std::vector<std::unique_ptr<ShardChannel>> shards);
-  // With the current epoch, for the coordinator.
-  v1::Caller CallerNow() const {
+
+  // Exchanges::Member.
+  bool Alone() const override;
+  void OnStepOpen(uint64_t step) override;
+  void OnBegin(const PendingWork::Call& call) override;
+  void OnEnd(const PendingWork::Call& call, const absl::StatusOr<Exchanges::Answers>& answers) override;
+  void OnNotBegun(const Work& work, const absl::Status& why) override;
+  // Ends all calls with `why`, now and later.
+  void Fail(const absl::Status& why) override;
+  v1::Caller CallerNow() const override {
     v1::Caller caller = caller_;
     caller.set_epoch(epoch_.load());
     return caller;
@@ -113,22 +113,9 @@ class ClientImpl final : public Client {
   // bring the change.
   void AwaitChange(Steady::time_point deadline = Steady::time_point::max())
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Ends all calls with `why`, now and later.
-  void Fail(const absl::Status& why);
   bool OnHeartbeat(const v1::HeartbeatReply& reply);
-  absl::StatusOr<ShardSet::Pull> MakePull(ExchangeOrder::Pull order);
-  // Handles a push whose values are not finite, as the gradient or a shard has found: returns its answers,
-  // with a warning, or ends this client.
-  absl::StatusOr<Answers> JudgeFinite(const OutgoingGradient& gradient, absl::StatusOr<Answers> answers);
-  // Makes NextWork() report a push that was not begun. Returns `why`.
-  absl::Status FailPush(const Work& work, const absl::Status& why);
-  // Starts push and pull on the first `shards` shards.
-  void Start(uint32_t shards, std::optional<ShardSet::Push> push, std::optional<ShardSet::Pull> pull,
-             const std::shared_ptr<const RowRoutes>& rows, ShardSet::Done done);
   // As NextWorkBy().
   std::optional<WorkResult> NextPart(Steady::time_point deadline);
-  // Asks shard 0 to answer when `step`, the one after the open step, opens. NextPart() waits meanwhile.
-  void Probe(uint64_t step);
   absl::StatusOr<std::optional<Work>> NextOfRanges();
   // The result of NextOfRanges(), if it is known without waiting.
   std::optional<WorkResult> RangeWorkAtHand() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -148,7 +135,7 @@ class ClientImpl final : public Client {
   const v1::Caller caller_;
   const JobSteps steps_;
   const uint64_t start_clock_;
-  ExchangeBuilder exchanges_;
+  ExchangeBuilder builder_;
   std::atomic<uint64_t> epoch_;
   std::atomic<bool> progressed_ = false;
   MemberReport report_;
@@ -180,9 +167,7 @@ class ClientImpl final : public Client {
   CoordinatorCalls coordinator_;
   // Null: no history is kept.
   const std::unique_ptr<HistoryObserver> history_;
-  // By shard; shards_ owns them.
-  std::vector<ShardChannel*> channels_;
-  ShardSet shards_;
+  Exchanges exchanges_;
   std::unique_ptr<Heartbeat> heartbeat_;
 };
 

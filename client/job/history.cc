@@ -1,5 +1,9 @@
 #include "client/job/history.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -7,6 +11,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/system/unique_fd.h"
 
 namespace weir {
 namespace {
@@ -20,11 +25,20 @@ int64_t NowNs() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<History>> History::Open(const std::string& path, bool append) {
-  std::FILE* file = std::fopen(path.c_str(), append ? "a" : "w");
-  if (file == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot write the history to ", path, ": ", std::strerror(errno)));
+  const auto error = [&](absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot write the history to ", path, ": ", why));
+  };
+  UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  if (!fd.valid()) return error(std::strerror(errno));
+  // A file system without locks has none to break.
+  if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return error("another worker writes there; a path with {task} is a file of each worker's own");
   }
+  // A device or a pipe has no length.
+  if (!append && ftruncate(fd.get(), 0) != 0 && errno != EINVAL) return error(std::strerror(errno));
+  std::FILE* const file = fdopen(fd.get(), "a");
+  if (file == nullptr) return error(std::strerror(errno));
+  fd.Release();
   return absl::WrapUnique(new History(path, file));
 }
 

@@ -54,7 +54,8 @@ class History {
     uint64_t staleness = 0;
   };
 
-  // Replaces a file at `path`, unless `append`.
+  // Replaces a file at `path`, unless `append`. InvalidArgument: the file cannot be written, or another
+  // History writes it.
   static absl::StatusOr<std::unique_ptr<History>> Open(const std::string& path, bool append = false);
   ~History();
   History(const History&) = delete;

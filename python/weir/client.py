@@ -37,7 +37,7 @@ class Client:
     cluster, task, token_file: as the flags of `worker`; by default TF_CONFIG and WEIR_TOKEN_FILE of the environment
         say it. Without a cluster the job runs in this process, with `servers` servers on loopback. In a cluster with
         TLS, WEIR_TLS_CA, WEIR_TLS_CERTIFICATE and WEIR_TLS_KEY name this worker's files. overrides: as of Job.
-    history: a file that gets every answer of the servers, as lines of JSON.
+    history: a file that gets every answer of the servers, as lines of JSON; "{task}" in the path becomes "worker-0".
     log_level: "debug", "info", "warning", "error"; the log goes to stderr. Default: info in a cluster, else warning.
     progress: steps() shows on stderr how far the job is, in one line. By default where the servers are in this process,
         and stderr is a terminal or a notebook.

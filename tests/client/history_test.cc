@@ -81,6 +81,20 @@ TEST_CASE("a path that cannot be written is an error that names it") {
         "cannot write the history to /nowhere/at/all: No such file or directory");
 }
 
+TEST_CASE("a file that another history writes is refused, and stays as it is") {
+  const std::string path = TemporaryPath("taken.jsonl");
+  auto first = History::Open(path);
+  REQUIRE(first.ok());
+  (*first)->Add(History::Push());
+  for (const bool append : {false, true}) {
+    CHECK_THAT(std::string(History::Open(path, append).status().message()),
+               Catch::Contains("another worker writes there; a path with {task} is a file of each"));
+  }
+  CHECK((*first)->Close().ok());
+  CHECK(Lines(path).size() == 1);
+  CHECK(History::Open(path, /*append=*/true).ok());
+}
+
 TEST_CASE("a full disk is told at the end") {
   auto history = History::Open("/dev/full");
   REQUIRE(history.ok());

@@ -11,7 +11,9 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
+#include "common/program/exit_codes.h"
 #include "tests/integration/processes.h"
 #include "tests/skip.h"
 
@@ -137,6 +139,37 @@ TEST_CASE("weir run runs a program instead of worker, which finds its task and t
   CHECK(missing.status == 78);
   CHECK_THAT(missing.output, Contains("cannot run no-such-python: no folder of PATH has such a program"));
   CHECK(RunToEnd({weir, "run", "--"}).status == 64);
+}
+
+TEST_CASE("the program worker heeds the overrides of weir up, and each writes a history of its own") {
+  // The command of docs/concepts.md.
+  const TestFolder folder;
+  const std::string config = "tests/integration/digits.json", history = folder.path("h-{task}.jsonl");
+  const auto up = [&](const std::string& path) {
+    return RunToEnd({"cli/weir", "up", "--ps=2", "--workers=2", "--seed=7", "--set=train.epochs=1", config,
+                     "--", "worker/worker", "--config=" + config, "--history=" + path});
+  };
+  const RunResult run = up(history);
+  INFO(run.output);
+  CHECK(run.status == 0);
+  for (const char* task : {"worker-0", "worker-1"}) {
+    CHECK_THAT(ReadWholeFile(folder.path(absl::StrCat("h-", task, ".jsonl"))), Contains(R"("op":"push")"));
+  }
+  const RunResult shared = up(folder.path("one.jsonl"));
+  CHECK(shared.status != 0);
+  CHECK_THAT(shared.output, Contains("another worker writes there; a path with {task} is a file of each"));
+}
+
+TEST_CASE("weir status at the port of the dashboard says which port it needs") {
+  TestJob job({.ps = 1, .workers = 1, .set = {}});
+  const std::string file = job.folder().path("ports");
+  std::istringstream ports(job.Start("ps:0", {"--http_port=0", "--port_file=" + file}).WaitForFile(file));
+  int port = 0, http_port = 0;
+  ports >> port >> http_port;
+  const RunResult run = RunToEnd({"cli/weir", "status", absl::StrCat("--address=127.0.0.1:", http_port)});
+  INFO(run.output);
+  CHECK(run.status == kExitConfig);
+  CHECK_THAT(run.output, Contains("speaks HTTP, as the dashboard does"));
 }
 
 TEST_CASE("weir run refuses a wrong spec or task with 78, and says what to edit") {
