@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/codec/cpu_levels.h"
+#include "common/base/cpu_levels.h"
 #include "common/codec/float_bits.h"
 
 namespace weir {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "common/codec/cpu_levels.h"
+#include "common/base/cpu_levels.h"
 
 namespace weir {
 namespace {

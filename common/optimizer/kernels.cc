@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/cpu_levels.h"
 #include "proto/job_config.pb.h"
 
 namespace weir {
@@ -15,15 +16,13 @@ const Kernels& Table(KernelLevel level) { return *kTables[static_cast<size_t>(le
 }  // namespace
 
 bool HasKernels(KernelLevel level) {
-  // __builtin_cpu_supports also asks whether the operating system saves the wide registers.
   switch (level) {
     case KernelLevel::kPlain:
       return true;
     case KernelLevel::kAvx2:
-      return __builtin_cpu_supports("avx2");
+      return HasAvx2();
     case KernelLevel::kAvx512:
-      return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+      return HasAvx512();
   }
   return false;
 }

@@ -1,8 +1,8 @@
 #pragma once
 
-// The sets of CPU instructions that this folder's loops are built for, beside the baseline. A function with
-// one of these attributes may run only where the check below says so. Its loops are inlined into it: an
-// inline function of a shared header could be compiled for instructions that this CPU lacks.
+// The sets of CPU instructions that loops are built for, beside the baseline. A function with one of these
+// attributes may run only where the check below says so. Its loops are inlined into it: an inline function of
+// a shared header could be compiled for instructions that this CPU lacks.
 
 // GCC would stay with 256 bits; Clang does not know the setting.
 #define WEIR_AVX2 __attribute__((target("avx2")))
