@@ -371,6 +371,8 @@ void ServerImpl::Stop(const std::string& reason) {
   // On ps:0 the coordinator tells all servers, and then calls on_end.
   if (coordinator() != nullptr) {
     coordinator()->Fail(reason);
+  } else if (recoverable()) {
+    end_.Leave(LostPeer(reason));
   } else {
     end_.Finish(LostPeer(reason));
   }
@@ -422,15 +424,19 @@ ServerImpl::~ServerImpl() {
   // Parked calls are answered first, since gRPC waits for its calls. The coordinator's links have told the
   // other shards.
   if (grpc_ != nullptr) {
-    const absl::Status failure = end_.failure();
-    v1::ControlMessage message;
-    SetFailure(failure, message.mutable_shutdown());
-    shard_->Control(message);
-    parameter_server_->End(failure);
-    // gRPC would wait for connections too, and a client without an open call may take long to notice that it
-    // must close its own.
-    const auto deadline = std::chrono::steady_clock::now() + kLinger;
-    for (GrpcEventLoop& loop : loops_) loop.WaitUntilNoCalls(deadline);
+    // If the job continues without this server, clients get no answer, as if the process had died: they wait
+    // for the server to come back, or for ps:0 to say that it did not.
+    if (!end_.leaves()) {
+      const absl::Status failure = end_.failure();
+      v1::ControlMessage message;
+      SetFailure(failure, message.mutable_shutdown());
+      shard_->Control(message);
+      parameter_server_->End(failure);
+      // gRPC would wait for connections too, and a client without an open call may take long to notice that
+      // it must close its own.
+      const auto deadline = std::chrono::steady_clock::now() + kLinger;
+      for (GrpcEventLoop& loop : loops_) loop.WaitUntilNoCalls(deadline);
+    }
     grpc_->Shutdown(std::chrono::system_clock::now());
   }
   if (local_ != nullptr) local_->CloseLinks();

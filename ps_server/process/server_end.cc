@@ -13,10 +13,17 @@ void ServerEnd::Announce(const std::string& reason) {
 }
 
 void ServerEnd::Finish(const absl::Status& failure, const v1::ClusterStatus& status) {
+  End({failure, status}, /*leaves=*/false);
+}
+
+void ServerEnd::Leave(const absl::Status& why) { End({why, {}}, /*leaves=*/true); }
+
+void ServerEnd::End(Result result, bool leaves) {
   MutexLock lock(mutex_);
   if (over_) return;
   over_ = true;
-  result_ = {failure, status};
+  leaves_ = leaves;
+  result_ = std::move(result);
   end_serving_();
   changed_.NotifyAll();
 }
@@ -43,6 +50,11 @@ absl::Status ServerEnd::Ready() const {
 absl::Status ServerEnd::failure() const {
   MutexLock lock(mutex_);
   return result_.failure;
+}
+
+bool ServerEnd::leaves() const {
+  MutexLock lock(mutex_);
+  return leaves_;
 }
 
 bool ServerEnd::BeginDrain(absl::Time until, const std::string& reason) {

@@ -66,6 +66,17 @@ TEST_CASE("ps:1, then ps:0, then a worker are killed and come back") {
   CHECK_THAT(run.job()["worker:0"].log(), Contains("joined again"));
 }
 
+TEST_CASE("ps:1 is asked to end and comes back: the workers wait for it") {
+  const TestFolder folder;
+  RecoveryRun run(Options(folder));
+  run.WaitForStep(12);
+  // The first signal alone would let ps:1 wait, for seconds, whether ps:0 ends the job.
+  for (const int signal : {SIGTERM, SIGINT}) run.job()["ps:1"].Signal(signal);
+  CHECK(run.job()["ps:1"].Wait() == kExitDrained);
+  run.Restart("ps:1");
+  CheckBits(run.WaitForEnd());
+}
+
 TEST_CASE("a server is lost before the first checkpoint: the job begins anew") {
   const TestFolder folder;
   RecoveryRun run(Options(folder, {"checkpoint.every_steps=100000"}));

@@ -51,6 +51,19 @@ TEST_CASE("a server ends once: the first result counts") {
   CHECK(result.status.step() == 7);
 }
 
+TEST_CASE("a server that has left a job which continues stays so; one that is over cannot leave") {
+  Ending left, over;
+  left.end.Leave(LostPeer("got SIGTERM"));
+  left.end.Finish(LostPeer("ps:0 was lost"));
+  CHECK(left.end.leaves());
+  CHECK(left.told == 1);
+  CHECK(left.end.Wait().failure == LostPeer("got SIGTERM"));
+
+  over.end.Finish(LostPeer("ps:0 was lost"));
+  over.end.Leave(LostPeer("got SIGTERM"));
+  CHECK_FALSE(over.end.leaves());
+}
+
 TEST_CASE("who waits for the end is woken, and finds that the services have ended") {
   Ending server;
   server.end.Announce("got SIGTERM");
