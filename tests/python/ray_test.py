@@ -2,6 +2,7 @@
 """weir.ray on a cluster of real Ray nodes, each at a loopback address of its own, in namespaces (network, processes) of this test:
 results, exceptions, lost tasks and nodes, and what is left when a job is cancelled."""
 import contextlib
+import json
 import os
 import pathlib
 import shutil
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -88,7 +90,7 @@ def tasks():
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             command = (path / "cmdline").read_bytes()  # empty: the process has ended, and nobody has taken note
-            if path.name != str(os.getpid()) and any(word in command for word in (b"ps_server", b"WeirTask", b"train.py")):
+            if path.name != str(os.getpid()) and any(word in command for word in (b"ps_server", b"WeirTask", b"train.py", b"cnn.py")):
                 found.append(command.replace(b"\0", b" ").decode())
     return found
 
@@ -183,6 +185,16 @@ class Ray(unittest.TestCase):
         self.assertEqual([name for name, _ in result.values], ["digits"] * 2)
         self.assertTrue(result.summary["tls"])
         self.assertEqual(result.summary["restarts"], {})
+
+    def test_the_example_has_the_bits_of_one_host(self):
+        program, job, hashes = [support.ROOT / "examples/cnn.py", "--most=600"], support.ROOT / "examples/cnn.json", []
+        with tempfile.TemporaryDirectory() as folder:
+            summary = pathlib.Path(folder, "summary.json")
+            done = support.run(support.up(job, program, "--ps=2", "--workers=2", f"--summary={summary}"))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            hashes.append(json.loads(summary.read_text())["weights_sha256"])
+        hashes.append(weir.ray.run(program, job, ps=2, workers=2).summary["weights_sha256"])
+        self.assertEqual(*hashes)
 
     def test_the_program_of_the_page(self):
         """That of docs/ray.md, a driver of its own."""
