@@ -333,9 +333,11 @@ void Supervisor::OnSignal(int signal) {
   signal_ = signal;
   if (ending_since_.has_value()) return;
   saving_ = plan_.saves && workers_started_ && !ends_itself && cluster_.IsRunning("ps:0");
-  console_.Line(absl::StrCat("SIG", sigabbrev_np(signal), ": ", saving_ ? "saving a checkpoint and " : "",
-                             "ending ", cluster_.running().size(), " tasks",
-                             ends_itself || is_notice ? "" : "; a second one kills them"));
+  console_.Line(absl::StrCat(
+      "SIG", sigabbrev_np(signal), ": ",
+      saving_ ? (is_notice ? "saving a checkpoint and " : "saving a checkpoint, for --resume, and ") : "",
+      "ending ", cluster_.running().size(), " tasks",
+      ends_itself || is_notice ? "" : "; a second one kills them"));
   if (!saving_ && !ends_itself) return End();
   ending_since_ = Now();
   Mute();

@@ -84,6 +84,12 @@ Rank RankOf(const TaskExit& exit) {
   return MayHaveHeard(exit) ? kOwnOrHeard : kOwnFault;
 }
 
+// The end of a hint: how a job outlives the loss of this task.
+std::string AfterLossOf(const std::string& task) {
+  return absl::StartsWith(task, "ps:") ? ". With checkpoint.directory and --restart a job outlives a server"
+                                       : "";
+}
+
 }  // namespace
 
 bool MayHaveHeard(const TaskExit& exit) {
@@ -144,9 +150,10 @@ std::string HintFor(const TaskExit& exit) {
       return text == nullptr ? "" : text->hint;
     }
     case SIGKILL:
-      return "killed from outside; if by the kernel for want of memory, `dmesg` says so";
+      return absl::StrCat("killed from outside; if by the kernel for want of memory, `dmesg` says so",
+                          AfterLossOf(exit.task));
     case SIGTERM:
-      return "something outside of `weir` ended it";
+      return absl::StrCat("something outside of `weir` ended it", AfterLossOf(exit.task));
     case SIGSEGV:
     case SIGABRT:
     case SIGBUS:

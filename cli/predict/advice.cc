@@ -168,14 +168,20 @@ std::vector<Candidate> Candidates(const Run& run) {
   const auto set = [&](const std::string& field, const std::string& meaning, double batch = 1) {
     out.push_back({field, meaning, s.ps, batch});
   };
-  constexpr const char* kStale = "accuracy may change: gradients are of older weights";
+  const uint32_t parts = s.parts.value_or(s.workers);
+  const std::string stale =
+      s.mode == "sync" ? absl::StrCat(
+                             "accuracy may change: each push is an update, of older weights; begin with the "
+                             "learning rate / ",
+                             parts)
+                       : "accuracy may change: gradients are of older weights";
   if (s.mode != "async") {
-    set(R"(consistency={"mode":"async"})", absl::StrCat("no worker waits for another; ", kStale));
+    set(R"(consistency={"mode":"async"})", absl::StrCat("no worker waits for another; ", stale));
   }
   if (s.mode == "sync") {
-    const uint32_t parts = s.parts.value_or(s.workers), backups = config.consistency().backup_workers();
+    const uint32_t backups = config.consistency().backup_workers();
     set(R"(consistency={"mode":"bounded","staleness":3})",
-        absl::StrCat("workers wait only for one that is more than 3 clocks behind; ", kStale));
+        absl::StrCat("workers wait only for one that is more than 3 clocks behind; ", stale));
     if (parts > backups + 2) {
       set(absl::StrCat("consistency.backup_workers=", backups + 1),
           "a step commits without its last part; runs no longer repeat bit for bit, and a slow worker's "
@@ -185,7 +191,7 @@ std::vector<Candidate> Candidates(const Run& run) {
         "a step has 4 times the batches: fewer commits and waits; the learning rate may need to change");
   } else if (s.mode == "bounded") {
     const uint32_t wider = 2 * config.consistency().staleness() + 1;
-    set(absl::StrCat("consistency.staleness=", wider), absl::StrCat("a wider bound; ", kStale));
+    set(absl::StrCat("consistency.staleness=", wider), absl::StrCat("a wider bound; ", stale));
     if (config.consistency().staleness() > 0 && !config.consistency().prefetch()) {
       set("consistency.prefetch=true", "the exchange hides behind computing; weights are a clock older");
     }

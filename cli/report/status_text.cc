@@ -275,7 +275,7 @@ std::string StatusReport(const v1::ClusterStatus& status) {
     line("table", absl::StrCat(Printable(table.name()), ": ", FormatCount(table.all().rows()), " rows, ",
                                FormatBytes(table.all().bytes())));
   }
-  line("workers", absl::StrCat(LiveWorkers(status), " of ", status.configured_workers(), ", epoch ",
+  line("workers", absl::StrCat(LiveWorkers(status), " of ", status.configured_workers(), ", membership ",
                                status.membership().epoch()));
   line("connections", status.tls() ? "TLS 1.3 over TCP; within one machine Unix sockets and shared memory"
                                    : "not encrypted");

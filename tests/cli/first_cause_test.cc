@@ -142,7 +142,9 @@ TEST_CASE("in words") {
 
   for (const int code : {64, 70, 74, 78, 138, 143}) CHECK(!HintFor(Code("worker:1", code)).empty());
   CHECK(HintFor(Code("worker:1", 3)).empty());
-  CHECK_THAT(HintFor(Signal("worker:1", SIGKILL)), Contains("memory") && Contains("dmesg"));
+  CHECK_THAT(HintFor(Signal("worker:1", SIGKILL)),
+             Contains("memory") && Contains("dmesg") && !Contains("checkpoint"));
+  CHECK_THAT(HintFor(Signal("ps:1", SIGKILL)), Contains("With checkpoint.directory and --restart"));
   CHECK_THAT(HintFor(Signal("worker:1", SIGSEGV)), Contains("crashed"));
 }
 

@@ -181,7 +181,7 @@ TEST_CASE("the report") {
         "version staleness p50 3 max 11\n"
         "lead              p50 1 max 4 clocks\n"
         "traffic           33.1 MB pushed, 40.2 MB pulled, 4,936 pushes\n"
-        "workers           3 of 4, epoch 5\n"
+        "workers           3 of 4, membership 5\n"
         "connections       not encrypted\n"
         "\n"
         "task      state     clock  version  last heard  address\n"
