@@ -184,6 +184,8 @@ absl::Status LocalCluster::Launch(TaskProcess& process) {
     start.sharers = hosts_ == nullptr ? options_.workers : std::max(1, there);
   } else {
     start.args = ArgsOf(process, folder);
+    // If this process is itself a task of `weir up`, it has the overrides of that job.
+    start.environment["WEIR_SET"] = "";
   }
   const TlsFiles files =
       options_.tls ? TlsFilesIn(absl::StrCat(folder, "/", kCertificates), TaskIdentity(task.type, task.index))

@@ -170,6 +170,8 @@ absl::Status SlurmCluster::SubmitArray(const std::vector<std::string>& flags,
   if (!options_.program.empty()) {
     sbatch.environment = ProgramEnvironment(File(kToken), options_.overrides);
     SetProgramEnvironment(/*threads=*/0, &sbatch.environment);
+  } else {
+    sbatch.environment["WEIR_SET"] = "";
   }
   // What SLURM says of this allocation is wrong in another.
   sbatch.remove_environment = {"TF_CONFIG"};
@@ -225,6 +227,8 @@ absl::Status SlurmCluster::StartStep(const std::string& type, const std::vector<
   if (type == "worker" && !options_.program.empty()) {
     srun.environment = ProgramEnvironment(File(kToken), options_.overrides);
     SetProgramEnvironment(allocation_.threads, &srun.environment);
+  } else {
+    srun.environment["WEIR_SET"] = "";
   }
   // They are of the allocation, and srun would warn that a step of another size does not fit them.
   srun.remove_environment = {"SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_DISTRIBUTION",

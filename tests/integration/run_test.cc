@@ -155,6 +155,12 @@ TEST_CASE("the program worker heeds the overrides of weir up, and each writes a 
   for (const char* task : {"worker-0", "worker-1"}) {
     CHECK_THAT(ReadWholeFile(folder.path(absl::StrCat("h-", task, ".jsonl"))), Contains(R"("op":"push")"));
   }
+  // Those of a job outside of this one are not for its tasks.
+  const RunResult inner =
+      RunToEnd({"cli/weir", "up", "--ps=1", "--workers=1", "--set=train.epochs=1", config},
+               {{"WEIR_SET", R"(["seed=9"])"}});
+  INFO(inner.output);
+  CHECK(inner.status == 0);
   const RunResult shared = up(folder.path("one.jsonl"));
   CHECK(shared.status != 0);
   CHECK_THAT(shared.output, Contains("another worker writes there; a path with {task} is a file of each"));
