@@ -118,7 +118,7 @@ struct ClientOptions {
   // values yet and names this worker, Join() uploads them. Read until Join() returns.
   std::vector<ConstTensor> initial_values;
   // If set, the client writes every answer into this file as a line of JSON (client/job/history.h). "{task}"
-  // in the path stands for this task, "worker-0". A file that another client writes is refused.
+  // in the path stands for this task, "worker-0". A file that another process writes is refused.
   std::string history_path;
   // This process was in the job before, and was fenced. ps:0 was there, so Join() waits only
   // cluster.server_wait_seconds for a ps:0 that does not answer, and the history is continued instead of

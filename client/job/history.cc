@@ -1,7 +1,6 @@
 #include "client/job/history.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -30,8 +29,12 @@ absl::StatusOr<std::unique_ptr<History>> History::Open(const std::string& path, 
   };
   UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
   if (!fd.valid()) return error(std::strerror(errno));
-  // A file system without locks has none to break.
-  if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  // A process that was forked from this one, such as a loader of data, must not keep the file when this one
+  // has died: it does not inherit this kind of lock. A file system without locks has none to break.
+  struct flock whole = {};
+  whole.l_type = F_WRLCK;
+  whole.l_whence = SEEK_SET;
+  if (fcntl(fd.get(), F_SETLK, &whole) != 0 && (errno == EAGAIN || errno == EACCES)) {
     return error("another worker writes there; a path with {task} is a file of each worker's own");
   }
   // A device or a pipe has no length.

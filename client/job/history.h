@@ -55,7 +55,7 @@ class History {
   };
 
   // Replaces a file at `path`, unless `append`. InvalidArgument: the file cannot be written, or another
-  // History writes it.
+  // process writes it.
   static absl::StatusOr<std::unique_ptr<History>> Open(const std::string& path, bool append = false);
   ~History();
   History(const History&) = delete;
