@@ -384,7 +384,8 @@ void ServerImpl::Drain(const std::string& reason) {
   const absl::Duration limit =
       coordinator() != nullptr ? server_wait() : std::min(server_wait(), kDrainGrace);
   if (!end_.BeginDrain(clock_.Now() + limit, reason)) return;
-  if (coordinator() != nullptr) coordinator()->Drain(reason);
+  if (coordinator() != nullptr) return coordinator()->Drain(reason);
+  LogInfo(reason, "; waits at most ", absl::FormatDuration(limit), " for ps:0 to end the job, and then ends");
 }
 
 void ServerImpl::EndServing() {

@@ -107,7 +107,9 @@ void Incarnation::Replay(const v1::LoggedPush& record) {
   reply.set_reason(record.reason());
   reply.set_staleness(record.staleness());
   reply.mutable_version()->set_incarnation(push.base().incarnation());
-  reply.mutable_version()->set_count(record.version());
+  // As ShardAnswers has it: of a push without an update the version that the shard was at.
+  reply.mutable_version()->set_count(record.outcome() == v1::OK ? record.version()
+                                                                : counters_.version.load());
   Record(push, &reply);
 }
 

@@ -99,12 +99,17 @@ void Checker::CheckFinalWeights() {
     }
     std::vector<std::string> lost;
     uint64_t dropped = 0, last = 0;
-    absl::Duration last_began;
     for (const Restored& restored : log_.restored) {
-      if (restored.shard != shard) continue;
-      last = restored.incarnation;
-      last_began = restored.at;
+      if (restored.shard == shard) last = restored.incarnation;
     }
+    // When the incarnation after this one began.
+    const auto succeeded = [&](uint64_t incarnation) {
+      const auto next =
+          std::find_if(log_.restored.begin(), log_.restored.end(), [&](const Restored& restored) {
+            return restored.shard == shard && restored.incarnation > incarnation;
+          });
+      return next == log_.restored.end() ? absl::InfiniteDuration() : next->at;
+    };
     for (uint64_t batch = 0; batch < ledger_.batches(); ++batch) {
       const float expected = ledger_.poisoned(batch, shard) ? 0 : 1;
       if (expected == 0 ? !Has(weights, batch) : HasOnce(weights, batch)) continue;
@@ -113,19 +118,22 @@ void Checker::CheckFinalWeights() {
       bool had = std::any_of(
           log_.told_batches.begin(), log_.told_batches.end(),
           [&](const ToldBatches& told) { return told.shard == shard && told.batches.Contains(batch); });
-      bool stale = false, acknowledged = false, acknowledged_by_last = false;
+      bool stale = false, acknowledged_by_last = false;
+      // Until then an incarnation had acknowledged the batch.
+      absl::Duration acknowledged;
       const PushAnswered* heard = nullptr;
       for (const PushAnswered& push : log_.pushes) {
         if (push.batch != batch || push.shard != shard) continue;
         had |= push.reply.outcome() == v1::OK || push.reply.outcome() == v1::DUPLICATE_BATCH;
         stale |= push.reply.outcome() == v1::STALE_VERSION;
-        acknowledged |= push.reply.outcome() == v1::OK;
-        acknowledged_by_last |= push.reply.outcome() == v1::OK && push.reply.version().incarnation() == last;
+        if (push.reply.outcome() == v1::OK) {
+          acknowledged_by_last |= push.reply.version().incarnation() == last;
+          acknowledged = std::max(acknowledged, succeeded(push.reply.version().incarnation()));
+        }
         if (HeardByLastIncarnation(push)) heard = &push;
       }
-      // What an earlier incarnation had acknowledged is done again, and may then be too stale.
-      if (!Has(weights, batch) && !acknowledged_by_last &&
-          MayHaveDropped(shard, batch, acknowledged ? last_began : absl::ZeroDuration())) {
+      // A batch that an earlier incarnation had acknowledged is done again, and may then be too stale.
+      if (!Has(weights, batch) && !acknowledged_by_last && MayHaveDropped(shard, batch, acknowledged)) {
         // A shard that went back to a checkpoint has lost its count with the rest.
         if (!RestoredTwice(shard)) ++dropped;
         continue;
