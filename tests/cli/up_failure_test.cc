@@ -321,8 +321,8 @@ TEST_CASE("a signal has a job with checkpoints save itself before it ends") {
   CHECK(up.Wait() == 143);
   CHECK(fs::exists(up.dir() / "saved"));
   CHECK_FALSE(fs::exists(up.dir() / "early"));
-  CHECK_THAT(up.output(),
-             Contains("SIGTERM: saving a checkpoint, for --resume, and ending 3 tasks") && Contains("\n" + on + "\nlogs: "));
+  CHECK_THAT(up.output(), Contains("SIGTERM: saving a checkpoint, for --resume, and ending 3 tasks") &&
+                              Contains("\n" + on + "\nlogs: "));
   for (const char* task : {"ps:0", "ps:1", "worker:0"}) CHECK(IsGone(up.Await(task)));
 }
 
