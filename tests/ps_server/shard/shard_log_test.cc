@@ -171,7 +171,9 @@ TEST_CASE("A restored shard knows every outcome, clock and batch, of members who
   CHECK(f->Push(OfBatch(1, 0, 4))->reply().outcome() == v1::DUPLICATE_BATCH);
   TestPush bad{1, 1};
   bad.bad_element = 0;
-  CHECK(f->Push(bad)->reply().outcome() == v1::REFUSED);
+  const auto refused = f->Push(bad);
+  CHECK(refused->reply().outcome() == v1::REFUSED);
+  CHECK(refused->reply().version().count() == 1);
   TestPush stale{1, 2};
   stale.base_incarnation = 5;
   CHECK(f->Push(stale)->reply().outcome() == v1::STALE_VERSION);
@@ -200,7 +202,9 @@ TEST_CASE("A restored shard knows every outcome, clock and batch, of members who
   again.epoch = 3;
   CHECK(g->Push(again)->reply().outcome() == v1::DUPLICATE_BATCH);
   bad.epoch = 3;
-  CHECK_THAT(g->Push(bad)->reply().reason(), Contains("w[0]"));
+  const auto repeated = g->Push(bad);
+  CHECK_THAT(repeated->reply().reason(), Contains("w[0]"));
+  CHECK(repeated->reply().version().count() == 1);
   again.clock = 3;
   CHECK(g->Push(again)->reply().outcome() == v1::DUPLICATE_BATCH);
 }
