@@ -704,9 +704,22 @@ void SimServer::Observe() {
 
 void SimServer::Completed(const PushKey& push) {
   if (replaced_) return;
+  RunLog& log = site_->log;
+  const auto add = [&](uint64_t incarnation) {
+    log.completed.push_back({site_->world.elapsed(), incarnation, index_, push.clock});
+  };
   for (const v1::Member& member : membership_.members()) {
-    if (member.worker() != push.worker) continue;
-    site_->log.completed.push_back({site_->world.elapsed(), member.incarnation(), index_, push.clock});
+    if (member.worker() == push.worker) add(member.incarnation());
+  }
+  if (!membership_.members().empty()) return;
+  // A restore replays the log. The push may be that of any incarnation of the worker that has sent this
+  // clock.
+  for (const Joined& joined : log.joins) {
+    if (joined.reader || joined.worker != push.worker) continue;
+    const bool sent = std::any_of(log.sent.begin(), log.sent.end(), [&](const PushSent& one) {
+      return one.incarnation == joined.incarnation && one.clock == push.clock;
+    });
+    if (sent) add(joined.incarnation);
   }
 }
 
