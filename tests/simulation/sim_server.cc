@@ -705,21 +705,20 @@ void SimServer::Observe() {
 void SimServer::Completed(const PushKey& push) {
   if (replaced_) return;
   RunLog& log = site_->log;
-  const auto add = [&](uint64_t incarnation) {
-    log.completed.push_back({site_->world.elapsed(), incarnation, index_, push.clock});
+  const auto add_if_sent = [&](uint64_t incarnation) {
+    const bool sent = std::any_of(log.sent.begin(), log.sent.end(), [&](const PushSent& one) {
+      return one.incarnation == incarnation && one.clock == push.clock;
+    });
+    if (sent) log.completed.push_back({site_->world.elapsed(), incarnation, index_, push.clock});
+    return sent;
   };
   for (const v1::Member& member : membership_.members()) {
-    if (member.worker() == push.worker) add(member.incarnation());
+    if (member.worker() == push.worker && add_if_sent(member.incarnation())) return;
   }
-  if (!membership_.members().empty()) return;
-  // A restore replays the log. The push may be that of any incarnation of the worker that has sent this
-  // clock.
+  // A decision that was on its way to the log's disk when its worker was taken out, or one that a restore
+  // replays: it may be that of any incarnation of the worker.
   for (const Joined& joined : log.joins) {
-    if (joined.reader || joined.worker != push.worker) continue;
-    const bool sent = std::any_of(log.sent.begin(), log.sent.end(), [&](const PushSent& one) {
-      return one.incarnation == joined.incarnation && one.clock == push.clock;
-    });
-    if (sent) add(joined.incarnation);
+    if (!joined.reader && joined.worker == push.worker) add_if_sent(joined.incarnation);
   }
 }
 
