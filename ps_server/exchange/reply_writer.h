@@ -44,7 +44,7 @@ struct PendingReply {
   bool empty() const {
     return !push.has_value() && !pull.has_value() && error.ok() && credit == 0 && !has_payload();
   }
-  // Small replies, and those that a client waits for to send more, go before bulk.
+  // All other replies are sent before a bulk reply.
   bool bulk() const { return has_payload() && !eager && !push.has_value(); }
   void DropPayload();
 };

@@ -98,11 +98,8 @@ void Checker::CheckFinalWeights() {
       continue;
     }
     std::vector<std::string> lost;
-    uint64_t dropped = 0, last = 0;
-    for (const Restored& restored : log_.restored) {
-      if (restored.shard == shard) last = restored.incarnation;
-    }
-    // When the incarnation after this one began.
+    uint64_t dropped = 0;
+    // When the incarnation after this one began; of the last one, never.
     const auto succeeded = [&](uint64_t incarnation) {
       const auto next =
           std::find_if(log_.restored.begin(), log_.restored.end(), [&](const Restored& restored) {
@@ -118,7 +115,7 @@ void Checker::CheckFinalWeights() {
       bool had = std::any_of(
           log_.told_batches.begin(), log_.told_batches.end(),
           [&](const ToldBatches& told) { return told.shard == shard && told.batches.Contains(batch); });
-      bool stale = false, acknowledged_by_last = false;
+      bool stale = false;
       // Until then an incarnation had acknowledged the batch.
       absl::Duration acknowledged;
       const PushAnswered* heard = nullptr;
@@ -127,13 +124,12 @@ void Checker::CheckFinalWeights() {
         had |= push.reply.outcome() == v1::OK || push.reply.outcome() == v1::DUPLICATE_BATCH;
         stale |= push.reply.outcome() == v1::STALE_VERSION;
         if (push.reply.outcome() == v1::OK) {
-          acknowledged_by_last |= push.reply.version().incarnation() == last;
           acknowledged = std::max(acknowledged, succeeded(push.reply.version().incarnation()));
         }
         if (HeardByLastIncarnation(push)) heard = &push;
       }
       // A batch that an earlier incarnation had acknowledged is done again, and may then be too stale.
-      if (!Has(weights, batch) && !acknowledged_by_last && MayHaveDropped(shard, batch, acknowledged)) {
+      if (!Has(weights, batch) && MayHaveDropped(shard, batch, acknowledged)) {
         // A shard that went back to a checkpoint has lost its count with the rest.
         if (!RestoredTwice(shard)) ++dropped;
         continue;
